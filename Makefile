@@ -1,0 +1,51 @@
+# make demo   the main job, from nothing to a certificate
+# make test   everything that must hold
+# make bench  the figures of the README (ONLY=name for one)
+# Everything is installed into .venv; VENV=path uses an environment you have.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.pac-sets-ready
+BENCH_READY := $(VENV)/.pac-sets-bench-ready
+
+.PHONY: demo test setup lint types bench format clean help
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+demo: $(READY)
+	@$(BIN)/python scripts/demo_digits.py
+
+test: lint types
+	@echo "== tests, doctests and the promise itself"
+	@$(BIN)/python -m pytest -n 2 -q
+
+lint: $(READY)
+	@echo "== ruff"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(READY)
+	@echo "== mypy --strict pac_core"
+	@$(BIN)/mypy
+
+format: $(READY)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(BENCH_READY)
+	@$(BIN)/python -m benchmarks $(ONLY)
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || { echo "== [1/2] making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "== [2/2] installing pac-sets and its tools into $(VENV) (a minute or two the first time)"
+	@if $(BIN)/python -c 'import torch' 2>/dev/null; \
+	then grep -v '^torch==' constraints.txt; else cat constraints.txt; fi > $(VENV)/constraints.txt
+	@$(BIN)/python -m pip install --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info demo_output

@@ -1,0 +1,104 @@
+"""PAC confidence sets: the statistics, for numpy and torch."""
+
+from pac_core.baselines import ABLATIONS, mass_gaussian_sets, mass_label_sets
+from pac_core.bounds import PACLevel, max_errors, min_samples, vc_max_errors, vc_min_samples
+from pac_core.certificates import (
+    Certificate,
+    PartRecord,
+    issue,
+    read_certificate,
+    verify,
+    write_certificate,
+)
+from pac_core.errors import (
+    BadCertificate,
+    InvalidInput,
+    NoTemperature,
+    NotEnoughData,
+    OverlappingSplits,
+    PACError,
+    SecondLook,
+    TooManyFailures,
+    UnreadableFile,
+)
+from pac_core.evaluation import Evaluation, calibration_error, error_interval, evaluate
+from pac_core.forecasts import GaussianForecast, LogitForecast
+from pac_core.ledger import Entry, Opening, joint_cost, open_split, read_ledger
+from pac_core.predictors import Likelihood, Predictor, accumulated, calibrate, fit_sets
+from pac_core.scores import nll
+from pac_core.selection import digit_counts
+from pac_core.sets import Boxes, ConfidenceSets, Ellipsoids, LabelSets, gaussian_sets, label_sets
+from pac_core.splits import Part, Splits, ids_digest, refuse_overlap, split
+from pac_core.temperatures import Moments, Temperature, fit_temperature, merge_moments, moments
+from pac_core.thresholds import Threshold, fit_threshold, fit_threshold_from_shards
+from pac_core.tubes import SHAPES, LinearFeatures, fit_shape, fit_tube
+
+Tube = ConfidenceSets
+
+__all__ = [
+    "ABLATIONS",
+    "SHAPES",
+    "BadCertificate",
+    "Boxes",
+    "Certificate",
+    "ConfidenceSets",
+    "Ellipsoids",
+    "Entry",
+    "Evaluation",
+    "GaussianForecast",
+    "InvalidInput",
+    "LabelSets",
+    "Likelihood",
+    "LinearFeatures",
+    "LogitForecast",
+    "Moments",
+    "NoTemperature",
+    "NotEnoughData",
+    "Opening",
+    "OverlappingSplits",
+    "PACError",
+    "PACLevel",
+    "Part",
+    "PartRecord",
+    "Predictor",
+    "SecondLook",
+    "Splits",
+    "Temperature",
+    "Threshold",
+    "TooManyFailures",
+    "Tube",
+    "UnreadableFile",
+    "accumulated",
+    "calibrate",
+    "calibration_error",
+    "digit_counts",
+    "error_interval",
+    "evaluate",
+    "fit_sets",
+    "fit_shape",
+    "fit_temperature",
+    "fit_threshold",
+    "fit_threshold_from_shards",
+    "fit_tube",
+    "gaussian_sets",
+    "ids_digest",
+    "issue",
+    "joint_cost",
+    "label_sets",
+    "mass_gaussian_sets",
+    "mass_label_sets",
+    "max_errors",
+    "merge_moments",
+    "min_samples",
+    "moments",
+    "nll",
+    "open_split",
+    "read_certificate",
+    "read_ledger",
+    "refuse_overlap",
+    "split",
+    "vc_max_errors",
+    "vc_min_samples",
+    "verify",
+    "write_certificate",
+]

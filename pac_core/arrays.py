@@ -1,0 +1,115 @@
+"""What may come through a public door, and which array library it belongs to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+import numpy as np
+from array_api_compat import array_namespace, is_numpy_array
+from numpy.typing import NDArray
+
+from pac_core.errors import InvalidInput
+
+Array: TypeAlias = Any
+"""A numpy array or a torch tensor; a function returns the kind, and the device, it was given."""
+
+Floats: TypeAlias = NDArray[np.floating[Any]]
+
+_BLOCK = 1 << 18  # bytes of a block: a few of them stay in a core's own cache
+
+
+def numbers(name: str, value: Any, shape: str, *, finite: bool = False) -> Floats:
+    """`value` as a numpy array of floats, refused unless it has the `shape` and no NaN.
+
+    `shape` names the axes, as in ``"[N, K]"``; integers become float64.
+    `finite=True` refuses +inf as well; -inf is never a score, a state or a variance.
+    """
+    array = plain(name, value, shape)
+    if array.dtype.kind not in "fiub":
+        raise InvalidInput(f"{name} must be numbers, got dtype {array.dtype}")
+    if array.dtype.kind != "f":
+        array = array.astype(np.float64)
+    if np.isnan(array).any():
+        raise InvalidInput(f"{name} must not contain NaN, got {int(np.isnan(array).sum()):,} of them")
+    if np.isneginf(array).any() or (finite and np.isinf(array).any()):
+        rule = "finite" if finite else "above -inf"
+        raise InvalidInput(f"{name} must be {rule}, got an infinite value")
+    return array
+
+
+def plain(name: str, value: Any, shape: str) -> NDArray[Any]:
+    """`value` as a numpy array of plain values with the named axes, none of them empty."""
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"{name} must be an array of shape {shape}, got {error}") from None
+    if array.dtype == object:
+        raise InvalidInput(f"{name} must be an array of plain values, got Python objects")
+    axes = shape.strip("[]").split(", ")
+    if array.ndim != len(axes):
+        raise InvalidInput(f"{name} must have shape {shape}, got {array.shape}")
+    if array.size == 0:
+        raise InvalidInput(f"{name} must not be empty, got shape {array.shape}")
+    return array
+
+
+def labels_for(name: str, value: Any, n: int, classes: int) -> NDArray[np.int64]:
+    """Class indices `[n]`, each at least 0 and below `classes`."""
+    array = plain(name, value, "[N]")
+    if array.dtype.kind not in "iu":
+        raise InvalidInput(f"{name} must be whole numbers, got dtype {array.dtype}")
+    if len(array) != n:
+        raise InvalidInput(f"{name} must have one entry per row, got {len(array)} for {n} rows")
+    if array.min() < 0 or array.max() >= classes:
+        wrong = array[(array < 0) | (array >= classes)][0]
+        raise InvalidInput(f"{name} must lie in 0..{classes - 1}, got {wrong}")
+    return array.astype(np.int64)
+
+
+def like(array: Array, values: Any) -> Array:
+    """`values` in the library, on the device and of the dtype of `array`."""
+    xp = array_namespace(array)
+    if is_numpy_array(array):
+        return np.asarray(values, dtype=array.dtype)
+    return xp.asarray(np.asarray(values), dtype=array.dtype, device=array.device)
+
+
+def up(value: float, array: Array) -> float:
+    """`value`, or the next number above it that the dtype of `array` can hold."""
+    dtype = np.dtype(str(array.dtype).removeprefix("torch."))
+    cast = dtype.type(value)
+    return float(cast if float(cast) >= value else np.nextafter(cast, dtype.type(np.inf)))
+
+
+def threads() -> int:
+    """How many threads to use: `OMP_NUM_THREADS` (Ray sets it to a worker's CPUs), else the cores."""
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    if told.isdecimal() and int(told) > 0:
+        return int(told)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def over_rows(work: Callable[[slice, Floats], None], like: Floats, buffers: int, dtype: Any) -> None:
+    """Call `work(rows, scratch)` on slices that cover the rows of `like` `[N, K]`, in threads.
+
+    A slice is small enough for the cache; `scratch` `[buffers, rows, K]` of `dtype` belongs to
+    the thread and is used again, because fresh memory costs more than the arithmetic.
+    """
+    n, width = like.shape
+    step = max(1, _BLOCK // (width * np.dtype(dtype).itemsize))
+    slices = [slice(start, min(start + step, n)) for start in range(0, n, step)]
+    count = min(threads(), len(slices))
+
+    def run(first: int) -> None:
+        scratch = np.empty((buffers, min(step, n), width), dtype)
+        for rows in slices[first::count]:
+            work(rows, scratch[:, : rows.stop - rows.start])
+
+    if count == 1:
+        return run(0)
+    with ThreadPoolExecutor(count) as pool:
+        for _ in pool.map(run, range(count)):
+            pass

@@ -1,0 +1,74 @@
+"""What the paper compares with: sets of mass 1 - epsilon, and its ablations. No guarantee here.
+
+A baseline trusts the forecaster's own probabilities, so its error is whatever it turns out to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from array_api_compat import array_namespace
+from scipy.special import chdtri
+
+from pac_core.arrays import Array, Floats, over_rows
+from pac_core.bounds import max_errors, vc_max_errors
+from pac_core.errors import InvalidInput
+from pac_core.forecasts import GaussianForecast, LogitForecast
+from pac_core.predictors import Predictor, accumulated, fit_sets
+from pac_core.sets import ConfidenceSets, Ellipsoids, LabelSets
+from pac_core.temperatures import fit_temperature
+
+ABLATIONS: dict[str, Callable[..., Predictor]] = {
+    "C": partial(fit_sets, prepare=(fit_temperature,), bound=vc_max_errors),
+    "D": partial(fit_sets, prepare=(), bound=max_errors),
+    "C+D": partial(fit_sets, prepare=(fit_temperature,), bound=max_errors),
+    "A+D": partial(fit_sets, prepare=(accumulated,), bound=max_errors),
+    "A+C+D": partial(fit_sets, prepare=(accumulated, fit_temperature), bound=max_errors),
+}
+"""The rows of the paper's figures: A accumulated variance, C calibrated, D direct bound."""
+
+
+def mass_label_sets(forecast: LogitForecast, epsilon: float) -> LabelSets:
+    """The fewest most probable labels whose probabilities add up to 1 - epsilon.
+
+    >>> forecast = LogitForecast.from_probabilities(np.array([[0.7, 0.2, 0.1], [0.98, 0.01, 0.01]]))
+    >>> mass_label_sets(forecast, 0.05).size().tolist()
+    [3, 1]
+    """
+    _check(epsilon)
+    member = np.zeros(forecast.logits.shape, dtype=bool)
+    normaliser = forecast.log_normaliser
+
+    def block(rows: slice, _: Floats) -> None:
+        probability = np.exp(forecast.tau * forecast.logits[rows].astype(np.float64) - normaliser[rows, None])
+        order = np.argsort(-probability, axis=1, kind="stable")
+        mass = np.cumsum(np.take_along_axis(probability, order, axis=1), axis=1)
+        # A label is needed while those before it do not reach the mass.
+        needed = np.roll(mass, 1, axis=1) < 1 - epsilon
+        needed[:, 0] = True
+        np.put_along_axis(member[rows], order, needed, axis=1)
+
+    over_rows(block, forecast.logits, 0, np.float64)
+    return LabelSets(member)
+
+
+def mass_gaussian_sets(forecast: GaussianForecast, epsilon: float) -> ConfidenceSets:
+    """The ellipsoid of mass 1 - epsilon around the mean; over a horizon, of all steps together."""
+    _check(epsilon)
+    xp = array_namespace(forecast.mean)
+    dims = int(np.prod(forecast.mean.shape[1:]))
+    radius2 = float(chdtri(dims, epsilon))
+
+    def score(truth: Array) -> Array:
+        distances = forecast.mahalanobis2(truth)
+        return xp.sum(distances, axis=-1) if distances.ndim == 2 else distances
+
+    region = Ellipsoids(forecast, radius2 + 0 * forecast.mean[..., 0])
+    return ConfidenceSets(region, score, radius2)
+
+
+def _check(epsilon: float) -> None:
+    if not 0 < epsilon < 1:
+        raise InvalidInput(f"epsilon must lie strictly between 0 and 1, got {epsilon!r}")

@@ -1,0 +1,144 @@
+"""How many errors a sample may show and still prove the level: Theorem 1 of Park et al. (2020)."""
+
+from __future__ import annotations
+
+import math
+import operator
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+from scipy.special import betaincc
+
+from pac_core.errors import InvalidInput, NotEnoughData
+
+_TIE = 1e-9  # betaincc is better than this by far; nearer to delta than this, integers decide
+_EXACT = 20_000  # largest n for which the exact sum takes milliseconds
+_MOST = 2**53  # beyond it a double no longer counts in ones
+
+
+@dataclass(frozen=True)
+class PACLevel:
+    """The promise: an error of at most `epsilon`, with confidence at least 1 - `delta`.
+
+    epsilon: the share of new units whose set may miss the truth, in (0, 1)
+    delta: the probability, over the draw of the calibration units, that the promise fails, in (0, 1)
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "delta"):
+            value = getattr(self, name)
+            try:
+                number = float(value)
+            except (TypeError, ValueError):
+                raise InvalidInput(f"{name} must be a number, got {value!r}") from None
+            if isinstance(value, str) or not 0 < number < 1:
+                raise InvalidInput(f"{name} must lie strictly between 0 and 1, got {value!r}")
+            object.__setattr__(self, name, number)
+
+
+Bound: TypeAlias = Callable[[int, PACLevel], int]
+"""From the number of units and the level to the number of errors allowed among them."""
+
+
+def max_errors(n: int, level: PACLevel) -> int:
+    """k*, the most errors among `n` units that still prove the level (equation 6 of the paper).
+
+    The largest k with P[Binomial(n, epsilon) <= k] strictly below delta.
+
+    >>> max_errors(20_000, PACLevel(epsilon=0.01, delta=1e-5))
+    142
+    >>> max_errors(20, PACLevel(epsilon=0.1, delta=0.1))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    pac_core.errors.NotEnoughData: 20 calibration units cannot prove epsilon=0.1 ...
+    """
+    n = whole("n", n, least=1)
+    allowed = bisect_left(range(n), True, key=lambda k: not proves(n, k, level)) - 1
+    if allowed < 0:
+        raise NotEnoughData(n, min_samples(level), level)
+    return allowed
+
+
+def min_samples(level: PACLevel, errors: int = 0) -> int:
+    """The fewest units with which `errors` errors still prove the level.
+
+    >>> min_samples(PACLevel(epsilon=0.01, delta=1e-5))
+    1146
+    """
+    errors = whole("errors", errors, least=0)
+    return _first(errors + 1, lambda n: proves(n, errors, level), level)
+
+
+def proves(n: int, errors: int, level: PACLevel) -> bool:
+    """Whether P[Binomial(n, epsilon) <= errors] < delta, decided in integers where doubles tie.
+
+    A tie with more than 20,000 units counts as no.
+    """
+    if errors >= n:
+        return False
+    tail = float(betaincc(errors + 1, n - errors, level.epsilon))
+    if abs(tail - level.delta) > _TIE * level.delta:
+        return tail < level.delta
+    return n <= _EXACT and _exact_tail(n, errors, level.epsilon) < Fraction(level.delta)
+
+
+def vc_max_errors(n: int, level: PACLevel) -> int:
+    """The errors that the VC bound of the paper allows among `n` units (its ablation without D).
+
+    >>> vc_max_errors(20_000, PACLevel(epsilon=0.05, delta=1e-5))
+    300
+    """
+    n = whole("n", n, least=1)
+    allowed = math.floor(_vc_errors(n, level))
+    if allowed < 0:
+        raise NotEnoughData(n, vc_min_samples(level), level)
+    return allowed
+
+
+def vc_min_samples(level: PACLevel, errors: int = 0) -> int:
+    """The fewest units with which the VC bound allows `errors` errors."""
+    errors = whole("errors", errors, least=0)
+    return _first(errors + 1, lambda n: _vc_errors(n, level) >= errors, level)
+
+
+BOUNDS: dict[str, Bound] = {bound.__name__: bound for bound in (max_errors, vc_max_errors)}
+
+
+def whole(name: str, value: Any, *, least: int) -> int:
+    """`value` as an int of at least `least`; floats and booleans are refused."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or not least <= number <= _MOST:
+        raise InvalidInput(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return number
+
+
+def _first(least: int, holds: Callable[[int], bool], level: PACLevel) -> int:
+    n = least + bisect_left(range(least, _MOST), True, key=holds)
+    if n == _MOST:
+        raise InvalidInput(f"{level} needs more than 2**53 units, which is out of reach")
+    return n
+
+
+def _vc_errors(n: int, level: PACLevel) -> float:
+    slack = math.sqrt((math.log(2 * n) + 1 - math.log(level.delta / 4)) / n)
+    return n * (level.epsilon - slack)
+
+
+def _exact_tail(n: int, errors: int, epsilon: float) -> Fraction:
+    """P[Binomial(n, epsilon) <= errors] as a fraction, from the exact value of the double."""
+    hit, base = epsilon.as_integer_ratio()
+    miss = base - hit
+    term = miss**n
+    total = term
+    for i in range(errors):
+        term = term * (n - i) * hit // ((i + 1) * miss)
+        total += term
+    return Fraction(total, base**n)

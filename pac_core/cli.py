@@ -1,0 +1,70 @@
+"""The program `pac`: its own commands, and those that other packages register."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pac_core import commands, plugins
+from pac_core.errors import PACError
+
+EPILOG = """\
+Exit codes: 0 it holds or was done, 1 the answer is no (refuted, does not follow),
+2 the input was refused."""
+
+
+class Refused(click.ClickException):
+    """A refusal: one sentence, no traceback."""
+
+    exit_code = 2
+
+
+class Program(click.Group):
+    """Commands of this package, and of others by the entry points ``pac_sets.commands``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *plugins.names("commands")})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        own = super().get_command(ctx, name)
+        if own is not None or name not in plugins.names("commands"):
+            return own
+        try:
+            command: click.Command = plugins.load("commands", name)
+        except PACError as error:
+            raise Refused(str(error)) from None
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands; a plugin's is named, not imported."""
+        own = {name: command.get_short_help_str(90) for name, command in self.commands.items()}
+        added = {name: f"Added by a plugin: pac {name} --help." for name in plugins.names("commands")}
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted((added | own).items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PACError as error:
+            raise Refused(str(error)) from None
+        except OSError as error:
+            raise Refused(f"{error.filename or 'a file'}: {error.strerror or error}") from None
+
+
+@click.group(cls=Program, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="pac-sets", prog_name="pac")
+def main() -> None:
+    """Confidence sets with a proven promise: P(miss) <= epsilon, with confidence 1 - delta.
+
+    \b
+    pac min-n --epsilon 0.01 --delta 1e-5        how many calibration units it takes
+    pac fit logits.npz --epsilon 0.05 --delta 1e-5 --tune 1000 --calibrate 2000
+    pac evaluate certificate.json logits.npz     what the test units say
+    pac sets certificate.json new.npz            sets for new units
+    pac verify certificate.json scores.npz       does the certificate follow?
+    """
+
+
+for command in commands.ALL:
+    main.add_command(command)

@@ -1,0 +1,379 @@
+"""The commands that `pac_core` brings to the program `pac`."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import numpy as np
+
+from pac_core.bounds import PACLevel, max_errors, min_samples
+from pac_core.certificates import (
+    Certificate,
+    Check,
+    PartRecord,
+    SplitRecord,
+    issue,
+    read_certificate,
+    verify,
+    write_certificate,
+)
+from pac_core.datasets import KEYS, Dataset, read_dataset
+from pac_core.errors import InvalidInput
+from pac_core.evaluation import calibration_error, evaluate
+from pac_core.figures import plot_bounds
+from pac_core.forecasts import LogitForecast
+from pac_core.ledger import Entry, Opening, open_split, read_ledger, score_digest
+from pac_core.predictors import Likelihood, Predictor, Score
+from pac_core.sets import LabelSets
+from pac_core.splits import Splits, ids_digest, split
+from pac_core.temperatures import Temperature, fit_temperature
+from pac_core.thresholds import fit_threshold
+from pac_core.tubes import SHAPES, fit_shape
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def level_options(*, multiple: bool) -> Callable[[Function], Function]:
+    """--epsilon and --delta, once or several times."""
+
+    def add(function: Function) -> Function:
+        many = " Give it again for several certificates from one look." if multiple else ""
+        for name, what in (
+            ("--delta", "Probability, over the draw of the units, that the promise fails."),
+            ("--epsilon", "Promised share of new units whose set misses the truth."),
+        ):
+            option = click.option(name, type=float, required=True, multiple=multiple, help=what + many)
+            function = option(function)
+        return function
+
+    return add
+
+
+def ids_option(function: Function) -> Function:
+    return click.option("--ids", default="ids", show_default=True, help="The array of unit ids.")(function)
+
+
+@click.command("min-n")
+@level_options(multiple=False)
+@click.option("--errors", default=0, show_default=True, help="Errors to allow among the units.")
+@click.option("--n", type=int, help="Instead: how many errors this many units allow.")
+def min_n(epsilon: float, delta: float, errors: int, n: int | None) -> None:
+    """How many calibration units a level takes.
+
+    \b
+    pac min-n --epsilon 0.01 --delta 1e-5
+    pac min-n --epsilon 0.01 --delta 1e-5 --n 20000
+    """
+    level = PACLevel(epsilon, delta)
+    if n is None:
+        click.echo(
+            f"{min_samples(level, errors):,} calibration units prove epsilon={epsilon:g}, "
+            f"delta={delta:g} if at most {errors:,} of them may lie outside their set"
+        )
+    else:
+        click.echo(f"{n:,} calibration units prove it with up to {max_errors(n, level):,} outside their set")
+
+
+@click.command(epilog=KEYS.replace("\n", "\n\n"))
+@click.argument("data", type=FILE)
+@level_options(multiple=True)
+@click.option("--tune", type=int, help="Units to tune on (temperatures, shapes); forecasts only.")
+@click.option("--calibrate", type=int, help="Units to calibrate on; the rest is left to test.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the split.")
+@ids_option
+@click.option("--temperature/--no-temperature", default=True, help="Fit temperatures on the tune units.")
+@click.option("--shape", default="box", show_default=True, help=f"Tube shape: {', '.join(SHAPES)}.")
+@click.option("--unit", default="unit", show_default=True, help="What is drawn independently, in a word.")
+@click.option("--model", default="not named", help="The model, in words, for the certificate.")
+@click.option("--train", default="not named", help="What the model was trained on, in words.")
+@click.option("--out", type=FILE, default=Path("certificate.json"), show_default=True)
+@click.option("--ledger", type=FILE, help="Where looks are recorded.  [default: ledger.json beside --out]")
+@click.option("--force", is_flag=True, help="Replace files that exist.")
+def fit(
+    data: Path,
+    epsilon: tuple[float, ...],
+    delta: tuple[float, ...],
+    tune: int | None,
+    calibrate: int | None,
+    seed: int,
+    ids: str,
+    temperature: bool,
+    shape: str,
+    unit: str,
+    model: str,
+    train: str,
+    out: Path,
+    ledger: Path | None,
+    force: bool,
+) -> None:
+    """Calibrate: from scores or forecasts to a certificate.
+
+    \b
+    pac fit scores.npz --epsilon 0.01 --delta 1e-5
+    pac fit logits.npz --epsilon 0.05 --delta 1e-5 --tune 1000 --calibrate 2000
+    """
+    levels = [PACLevel(e, d) for e in sorted(set(epsilon)) for d in sorted(set(delta))]
+    targets = _targets(out, levels)
+    if not force:
+        for path in (*targets, _scores_path(out)):
+            if path.exists():
+                raise InvalidInput(f"--out must be new, but {path} exists; --force replaces it")
+    units = read_dataset(data, ids=ids)
+    _say("read", f"{len(units.ids):,} units from {data}")
+    if units.scores is None:
+        parts, score, tuned = _tune(units, tune, calibrate, seed, temperature, shape, levels)
+        chosen, record = units.take(parts.calibrate.rows), SplitRecord(seed, ids_digest(units.ids))
+    else:
+        if tune is not None or calibrate is not None:
+            raise InvalidInput("--tune and --calibrate split forecasts, but the file holds scores")
+        score, tuned, chosen, record = Likelihood(), None, units, None
+    for level in levels:
+        max_errors(len(chosen.ids), level)
+    path = ledger or out.parent / "ledger.json"
+    digest = score_digest(score)
+    menu = tuple(Entry(digest, level.epsilon, level.delta) for level in levels)
+    pool = ids_digest(units.ids) + ("" if units.scores is None else f":{data.name}")
+    look = open_split(path, Opening(pool, _calibrate_digest(chosen), len(chosen.ids), menu))
+    _say("ledger", f"{len(menu)} on the menu; any fails with probability below {look.cost:.3g} ({path})")
+    scores = chosen.scores if units.scores is not None else score.scores(chosen.forecast, chosen.truth)
+    thresholds = [fit_threshold(scores, level) for level in levels]
+    for threshold, target in zip(thresholds, targets, strict=True):
+        certificate = issue(
+            Predictor(score, threshold),
+            scores,
+            unit=unit,
+            ids=chosen.ids,
+            train=PartRecord(train),
+            tune=tuned,
+            model=PartRecord(model),
+            split=record,
+        )
+        write_certificate(certificate, target)
+        _say("calibrate", str(threshold))
+        _say("wrote", f"{target}")
+    np.savez_compressed(_scores_path(out), scores=scores, ids=chosen.ids)
+    _say("wrote", f"{_scores_path(out)}, for pac verify")
+
+
+@click.command("evaluate")
+@click.argument("certificate", type=FILE)
+@click.argument("data", type=FILE)
+@ids_option
+def evaluate_command(certificate: Path, data: Path, ids: str) -> None:
+    """Error, interval and set sizes on test units; exit code 1 if the promise is refuted.
+
+    Of the very file that was split to make the certificate, only the units left to test are used.
+    """
+    document = read_certificate(certificate)
+    units = read_dataset(data, ids=ids)
+    if units.forecast is None or units.truth is None:
+        raise InvalidInput(f"{data} must hold forecasts and truths to evaluate sets")
+    parts = _same_split(document, units)
+    if parts is None:
+        _say("note", "the data are not the file that was split: they must be units never looked at")
+    else:
+        if not len(parts.test.rows):
+            raise InvalidInput("no units are left to test: all were tuned or calibrated on")
+        units = units.take(parts.test.rows)
+        _say("test", f"the {len(units.ids):,} units that were neither tuned nor calibrated on")
+    by = {}
+    if isinstance(units.forecast, LogitForecast):
+        right = units.forecast.predictions() == units.truth
+        by["prediction"] = np.where(right, "right", "wrong")
+    sets = document.predictor.sets(units.forecast)
+    result = evaluate(sets, units.truth, document.predictor.threshold.level, by=by)
+    click.echo(str(result))
+    sys.exit(1 if result.refuted else 0)
+
+
+@click.command("sets")
+@click.argument("certificate", type=FILE)
+@click.argument("data", type=FILE)
+@ids_option
+@click.option("--out", type=FILE, help="Write to this csv or npz instead of the terminal.")
+def sets_command(certificate: Path, data: Path, ids: str, out: Path | None) -> None:
+    """Sets for new units: a line each with its size and its labels (or its box)."""
+    document = read_certificate(certificate)
+    units = read_dataset(data, ids=ids)
+    if units.forecast is None:
+        raise InvalidInput(f"{data} must hold forecasts (logits, probabilities, or mean and var)")
+    sets = document.predictor.sets(units.forecast)
+    if out is not None and out.suffix == ".npz":
+        if isinstance(sets, LabelSets):
+            np.savez_compressed(out, ids=units.ids, member=sets.member)
+        else:
+            lower, upper = sets.box()
+            np.savez_compressed(out, ids=units.ids, lower=lower, upper=upper, empty=sets.empty)
+        return
+    if out is not None and out.suffix != ".csv":
+        raise InvalidInput(f"--out must end in .csv or .npz, got {out}")
+    rows = _set_rows(units, sets)
+    if out is None:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
+    else:
+        with out.open("w", newline="", encoding="utf-8") as lines:
+            csv.writer(lines).writerows(rows)
+
+
+@click.command("verify")
+@click.argument("certificate", type=FILE)
+@click.argument("data", type=FILE)
+@ids_option
+def verify_command(certificate: Path, data: Path, ids: str) -> None:
+    """Whether a certificate follows from scores (or from the forecasts it was made of).
+
+    From scores: n, k*, T and the digests are computed again. From the forecasts, the split, the
+    temperature and the scores as well. Exit code 1 if anything differs.
+    """
+    document = read_certificate(certificate)
+    units = read_dataset(data, ids=ids)
+    checks: list[Check] = []
+    if units.scores is None:
+        units, checks = _scores_again(document, units)
+    checks += verify(document, units.scores, units.ids)
+    for check in checks:
+        click.echo(f"{ {True: 'ok', False: 'NO', None: '--'}[check.holds]:4}{check.name:13}{check.text}")
+    holds = all(check.holds is not False for check in checks)
+    click.echo("the certificate follows from these scores" if holds else "the certificate does NOT follow")
+    sys.exit(0 if holds else 1)
+
+
+@click.command("ledger")
+@click.argument("path", type=FILE)
+def ledger_command(path: Path) -> None:
+    """What each calibrate split was asked for, and what its certificates cost together."""
+    for opening in read_ledger(path):
+        click.echo(
+            f"{opening.n:,} units {opening.calibrate[:12]}: any fails with probability < {opening.cost:.3g}"
+        )
+        for entry in opening.menu:
+            click.echo(f"  score {entry.score[:12]}  epsilon={entry.epsilon:g}  delta={entry.delta:g}")
+
+
+@click.group("plot")
+def plot() -> None:
+    """Figures."""
+
+
+@plot.command("bounds")
+@click.option("--delta", default=1e-5, show_default=True)
+@click.option("--errors", multiple=True, type=int, default=(0, 1, 10, 50), show_default=True)
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("figures"), show_default=True
+)
+def plot_bounds_command(delta: float, errors: tuple[int, ...], out: Path) -> None:
+    """Units needed against epsilon: VC against direct bound, and the direct bound for several k."""
+    PACLevel(0.1, delta)
+    for path in plot_bounds(out, delta=delta, errors=errors):
+        _say("wrote", str(path))
+
+
+ALL = (min_n, fit, sets_command, evaluate_command, verify_command, ledger_command, plot)
+
+
+def _tune(
+    units: Dataset,
+    tune: int | None,
+    calibrate: int | None,
+    seed: int,
+    temperature: bool,
+    shape: str,
+    levels: list[PACLevel],
+) -> tuple[Splits, Score, PartRecord]:
+    """Split forecasts and fit the score on the tune part."""
+    if units.truth is None:
+        raise InvalidInput("the file must hold the truth (labels or truth) to calibrate on")
+    if calibrate is None or (tune is None and temperature):
+        raise InvalidInput("--tune and --calibrate must be given: units for choices, units for the proof")
+    parts = split(units.ids, tune=tune or 0, calibrate=calibrate, seed=seed)
+    for level in levels:
+        max_errors(parts.calibrate.n, level)
+    counts = f"{parts.tune.n:,} to tune, {parts.calibrate.n:,} to calibrate, {parts.test.n:,} left to test"
+    _say("split", f"{counts} (seed {seed})")
+    tuned = PartRecord("tune", parts.tune.n, parts.tune.digest)
+    chosen = units.take(parts.tune.rows)
+    forecast: Any = chosen.forecast
+    if not isinstance(forecast, LogitForecast) and forecast.mean.ndim == 3:
+        score = fit_shape(forecast, chosen.truth, levels[0], shape=shape)
+        _say("tune", f"shape {shape}")
+        return parts, score, tuned
+    score = Likelihood.fit(forecast, chosen.truth, (fit_temperature,) if temperature else ())
+    for step in score.preparations:
+        assert isinstance(step, Temperature)
+        gain = ""
+        if isinstance(forecast, LogitForecast):
+            before, after = (calibration_error(f, chosen.truth) for f in (forecast, step(forecast)))
+            gain = f", ECE {before:.4f} -> {after:.4f}"
+        _say("tune", f"tau = {step.tau:.6g}{gain}")
+    return parts, score, tuned
+
+
+def _same_split(document: Certificate, units: Dataset) -> Splits | None:
+    """The parts as they were, if these are the units they were drawn from."""
+    made, parts = document.split, document.parts
+    if made is None or ids_digest(units.ids) != made.pool:
+        return None
+    tuned = parts["tune"].n or 0
+    again = split(units.ids, tune=tuned, calibrate=document.predictor.threshold.n, seed=made.seed)
+    if parts["calibrate"].digest != again.calibrate.digest:
+        raise InvalidInput("the certificate's split cannot be drawn again from these ids")
+    return again
+
+
+def _scores_again(document: Certificate, units: Dataset) -> tuple[Dataset, list[Check]]:
+    """The calibration scores, computed anew from forecasts, and a check of the temperature."""
+    parts = _same_split(document, units)
+    if parts is None or units.truth is None:
+        raise InvalidInput(
+            "the data must hold the calibration scores, or the forecasts and truths that were split"
+        )
+    score = document.predictor.score
+    checks = []
+    if isinstance(score, Likelihood) and score.preparations:
+        tune = units.take(parts.tune.rows)
+        again = Likelihood.fit(tune.forecast, tune.truth, (fit_temperature,))
+        stated, found = (np.asarray(s.preparations[-1].tau) for s in (score, again))  # type: ignore[attr-defined]
+        same = stated.shape == found.shape and np.allclose(stated, found, rtol=1e-6)
+        checks.append(Check("temperature", same, f"tau is {found.tolist()}, stated {stated.tolist()}"))
+    chosen = units.take(parts.calibrate.rows)
+    return Dataset(chosen.ids, scores=score.scores(chosen.forecast, chosen.truth)), checks
+
+
+def _set_rows(units: Dataset, sets: Any) -> Iterable[list[Any]]:
+    sizes = sets.size()
+    if isinstance(sets, LabelSets):
+        yield ["id", "size", "labels"]
+        for name, size, member in zip(units.ids, sizes, sets.member, strict=True):
+            yield [name, size, " ".join(map(str, np.flatnonzero(member)))]
+        return
+    lower, upper = sets.box()
+    if lower.ndim == 3:
+        raise InvalidInput("tubes have one box per step: write them with --out file.npz")
+    ends = [f"{end}_{i}" for end in ("lower", "upper") for i in range(lower.shape[-1])]
+    yield ["id", "size", *ends]
+    for name, size, low, high in zip(units.ids, sizes, lower, upper, strict=True):
+        yield [name, f"{size:.6g}", *(f"{end:.9g}" for end in (*low, *high))]
+
+
+def _calibrate_digest(chosen: Dataset) -> str:
+    return ids_digest(chosen.ids)
+
+
+def _targets(out: Path, levels: list[PACLevel]) -> list[Path]:
+    if len(levels) == 1:
+        return [out]
+    return [out.with_name(f"{out.stem}-{level.epsilon:g}-{level.delta:g}{out.suffix}") for level in levels]
+
+
+def _scores_path(out: Path) -> Path:
+    return out.with_name(out.stem + ".scores.npz")
+
+
+def _say(what: str, text: str) -> None:
+    click.echo(f"{what:10}{text}")

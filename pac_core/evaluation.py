@@ -1,0 +1,157 @@
+"""What the test split says: error with its exact interval, sizes, and whether a promise is refuted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import betaincinv
+
+from pac_core.arrays import labels_for, plain
+from pac_core.bounds import PACLevel
+from pac_core.errors import InvalidInput
+from pac_core.forecasts import LogitForecast
+
+_DOUBT = 0.01  # one-sided, on each end of the interval
+QUANTILES = (0.05, 0.25, 0.75, 0.95)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of an evaluation.
+
+    name: which units, such as "all" or "prediction=correct"
+    n, errors: how many, and how many sets missed their truth
+    interval: exact (Clopper-Pearson), each end one-sided at 99%
+    mean, median, smallest, largest, quantiles: of the set sizes, quantiles at 5, 25, 75 and 95%
+    empty: how many sets hold nothing
+    """
+
+    name: str
+    n: int
+    errors: int
+    interval: tuple[float, float]
+    mean: float
+    median: float
+    smallest: float
+    largest: float
+    quantiles: tuple[float, float, float, float]
+    empty: int
+
+    @property
+    def error(self) -> float:
+        return self.errors / self.n
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The test split's verdict on a promise, and one row per group.
+
+    A promise is about all units; nothing is promised of a group.
+    """
+
+    level: PACLevel
+    rows: tuple[Row, ...]
+
+    @property
+    def all(self) -> Row:
+        return self.rows[0]
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the error is above epsilon beyond doubt (its 99% lower limit exceeds epsilon)."""
+        return self.all.interval[0] > self.level.epsilon
+
+    @property
+    def verdict(self) -> str:
+        word = "refuted" if self.refuted else "not refuted"
+        low, high = self.all.interval
+        return (
+            f"error at most {self.level.epsilon:g}: {word} by {self.all.n:,} test units "
+            f"(measured {self.all.error:.4f}, interval {low:.4f} to {high:.4f})"
+        )
+
+    def __str__(self) -> str:
+        head = ("units", "n", "error", "interval", "mean size", "median", "5%..95%", "min..max", "empty")
+        lines = [head, *(_cells(row) for row in self.rows)]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+        table = [
+            "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines
+        ]
+        return "\n".join([*table, self.verdict])
+
+
+def evaluate(sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | None = None) -> Evaluation:
+    """Error, exact interval and sizes of `sets` on the test split.
+
+    `sets` has `contains(truth)`, `size()` and `empty`; `by` maps a name to a label per unit `[N]`,
+    each distinct label giving a row.
+
+    >>> from pac_core import LabelSets
+    >>> sets = LabelSets(np.array([[True, False], [True, True], [False, True], [True, False]]))
+    >>> print(evaluate(sets, [0, 1, 1, 1], PACLevel(0.1, 0.1)).verdict)
+    error at most 0.1: not refuted by 4 test units (measured 0.2500, interval 0.0025 to 0.8591)
+    """
+    missed = ~np.asarray(sets.contains(truth), dtype=bool)
+    size = np.asarray(sets.size(), dtype=np.float64)
+    empty = np.asarray(sets.empty, dtype=bool)
+    rows = [_row("all", missed, size, empty)]
+    for name, values in (by or {}).items():
+        labels = plain(name, values, "[N]")
+        if len(labels) != len(missed):
+            raise InvalidInput(f"{name} must have one entry per unit, got {len(labels)} for {len(missed)}")
+        for label in np.unique(labels):
+            mask = labels == label
+            rows.append(_row(f"{name}={label}", missed[mask], size[mask], empty[mask]))
+    return Evaluation(level, tuple(rows))
+
+
+def error_interval(errors: int, n: int, doubt: float = _DOUBT) -> tuple[float, float]:
+    """The Clopper-Pearson limits of an error probability, each one-sided at 1 - `doubt`."""
+    low = 0.0 if errors == 0 else float(betaincinv(errors, n - errors + 1, doubt))
+    high = 1.0 if errors == n else float(betaincinv(errors + 1, n - errors, 1 - doubt))
+    return low, high
+
+
+def calibration_error(forecast: LogitForecast, labels: Any, *, bins: int = 15) -> float:
+    """ECE: the mean gap between confidence and accuracy of the predicted label, over equal bins."""
+    truth = labels_for("labels", labels, *forecast.logits.shape)
+    top = forecast.logits.max(axis=1).astype(np.float64)
+    confidence = np.exp(forecast.tau * top - forecast.log_normaliser)
+    hit = forecast.predictions() == truth
+    which = np.minimum((confidence * bins).astype(int), bins - 1)
+    gaps = np.bincount(which, weights=confidence - hit, minlength=bins)
+    return float(abs(gaps).sum() / len(truth))
+
+
+def _row(name: str, missed: Any, size: Any, empty: Any) -> Row:
+    errors = int(missed.sum())
+    low, left, right, high = (float(q) for q in np.quantile(size, QUANTILES))
+    return Row(
+        name=name,
+        n=len(missed),
+        errors=errors,
+        interval=error_interval(errors, len(missed)),
+        mean=float(size.mean()),
+        median=float(np.median(size)),
+        smallest=float(size.min()),
+        largest=float(size.max()),
+        quantiles=(low, left, right, high),
+        empty=int(empty.sum()),
+    )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.name,
+        f"{row.n:,}",
+        f"{row.error:.4f}",
+        f"{row.interval[0]:.4f}..{row.interval[1]:.4f}",
+        f"{row.mean:.4g}",
+        f"{row.median:.4g}",
+        f"{row.quantiles[0]:.4g}..{row.quantiles[3]:.4g}",
+        f"{row.smallest:.4g}..{row.largest:.4g}",
+        f"{row.empty:,}",
+    )

@@ -1,0 +1,206 @@
+"""What a model says before the truth is known: logits over labels, or Gaussians."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from pac_core.arrays import Array, Floats, like, over_rows, plain
+from pac_core.errors import InvalidInput
+
+
+@dataclass(frozen=True, eq=False)
+class LogitForecast:
+    """A categorical distribution for each of N inputs: f(y|x) = softmax(tau * logits)[y].
+
+    logits: `[N, K]` float16, float32 or float64; -inf is a label of probability zero
+    tau: the paper's temperature; it multiplies log f, so logits are multiplied by it
+    """
+
+    logits: Floats
+    tau: float = 1.0
+
+    def __post_init__(self) -> None:
+        logits = plain("logits", self.logits, "[N, K]")
+        if logits.dtype not in (np.float16, np.float32, np.float64):
+            raise InvalidInput(f"logits must be float16, float32 or float64, got dtype {logits.dtype}")
+        object.__setattr__(self, "logits", logits)
+        object.__setattr__(self, "tau", float(positive_tau(self.tau, "[]")))
+
+    @classmethod
+    def from_probabilities(cls, probabilities: Any) -> LogitForecast:
+        """The forecast with these probabilities `[N, K]`, each row summing to 1."""
+        array = plain("probabilities", probabilities, "[N, K]")
+        if array.dtype.kind != "f" or not ((array >= 0) & (array <= 1)).all():
+            raise InvalidInput("probabilities must be floats in [0, 1], got others")
+        sums = array.sum(axis=1, dtype=np.float64)
+        slack = 1e-3 if array.dtype == np.float64 else 1e-2
+        if abs(sums - 1).max() > slack:
+            raise InvalidInput(
+                f"each row of probabilities must sum to 1, got {sums[abs(sums - 1).argmax()]:g}"
+            )
+        with np.errstate(divide="ignore"):
+            return cls(np.log(array))
+
+    @cached_property
+    def log_normaliser(self) -> Floats:
+        """`[N]` log of the sum of exp(tau * logits), in float64 from the precision of the logits."""
+        return _log_sum_exp(self.logits, self.tau)
+
+    def tempered(self, tau: float) -> LogitForecast:
+        """The forecast with log f multiplied by `tau` and normalised again."""
+        return replace(self, tau=self.tau * float(tau))
+
+    def take(self, rows: Any) -> LogitForecast:
+        """The forecast of some of the inputs."""
+        return replace(self, logits=self.logits[rows])
+
+    def predictions(self) -> Any:
+        """`[N]` the most probable label."""
+        return self.logits.argmax(axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianForecast:
+    """A Gaussian for each of B inputs, of one step or of a horizon of H steps.
+
+    mean: `[B, D]` or `[B, H, D]`, numpy or torch
+    var: variances of the shape of `mean`, or covariances with one more axis `[..., D, D]`
+
+    Steps are independent of each other, as in the paper. The constructor checks shapes only,
+    so that a planner may build forecasts thousands of times a second; whatever is fitted from
+    a forecast checks its numbers.
+    """
+
+    mean: Array
+    var: Array
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.mean.shape)
+        if len(shape) not in (2, 3) or 0 in shape:
+            raise InvalidInput(f"mean must have shape [B, D] or [B, H, D], none of them 0, got {shape}")
+        if tuple(self.var.shape) not in (shape, (*shape, shape[-1])):
+            raise InvalidInput(
+                f"var must have the shape of mean {shape}, or that with one more axis of "
+                f"{shape[-1]} for covariances, got {tuple(self.var.shape)}"
+            )
+
+    def take(self, rows: Any) -> GaussianForecast:
+        """The forecast of some of the inputs."""
+        return replace(self, mean=self.mean[rows], var=self.var[rows])
+
+    @property
+    def full(self) -> bool:
+        """Whether `var` holds covariances rather than variances."""
+        return bool(self.var.ndim > self.mean.ndim)
+
+    @property
+    def variances(self) -> Array:
+        """`[..., D]` the marginal variances."""
+        xp = array_namespace(self.var)
+        return xp.linalg.diagonal(self.var) if self.full else self.var
+
+    def log_det(self) -> Array:
+        """`[...]` the log determinant of each covariance."""
+        xp = array_namespace(self.var)
+        if self.full:
+            return xp.linalg.slogdet(self.var)[1]
+        return xp.sum(xp.log(self.var), axis=-1)
+
+    def mahalanobis2(self, truth: Array) -> Array:
+        """`[...]` squared Mahalanobis distance of `truth` `[..., D]` from the mean."""
+        xp = array_namespace(self.mean)
+        error = truth - self.mean
+        if self.full:
+            lost = xp.any(xp.isinf(error), axis=-1)  # a linear solve would turn inf into NaN
+            near = xp.where(lost[..., None], xp.zeros_like(error), error)
+            distance = xp.sum(near * xp.linalg.solve(self.var, near[..., None])[..., 0], axis=-1)
+            return xp.where(lost, like(distance, np.inf), distance)
+        return xp.sum((error / xp.sqrt(self.var)) ** 2, axis=-1)
+
+    def spread2(self, direction: Array) -> Array:
+        """`[...]` variance along `direction`, `[D]` or of the shape of the mean."""
+        xp = array_namespace(self.mean)
+        if self.full:
+            along = xp.sum(self.var * direction[..., None, :], axis=-1)
+            return xp.sum(along * direction, axis=-1)
+        return xp.sum(self.var * direction**2, axis=-1)
+
+    def tempered(self, tau: Any) -> GaussianForecast:
+        """Variances divided by `tau`: one number, or one per step `[H]`."""
+        steps = np.asarray(tau, dtype=np.float64)
+        if steps.ndim == 1 and tuple(self.mean.shape[1:-1]) != steps.shape:
+            raise InvalidInput(f"tau must be one number or one per step, got shape {steps.shape}")
+        positive_tau(steps, "[H]" if steps.ndim else "[]")
+        trailing = (1,) * (1 + self.full if steps.ndim else 0)
+        return replace(self, var=self.var / like(self.var, steps.reshape(*steps.shape, *trailing)))
+
+    def accumulated(self) -> GaussianForecast:
+        """Variances summed over the steps so far: Sigma~_t of section 3.5 of the paper."""
+        if self.mean.ndim != 3:
+            raise InvalidInput(f"only a horizon [B, H, D] accumulates, got {tuple(self.mean.shape)}")
+        xp = array_namespace(self.var)
+        return replace(self, var=xp.cumulative_sum(self.var, axis=1))
+
+    def check(self, truth: Any = None) -> Any:
+        """`truth` as an array like the mean, after refusing a forecast that is not one.
+
+        The truth may hold +inf or -inf, the mark of a unit that failed; NaN is refused.
+        """
+        xp = array_namespace(self.mean)
+        if not bool(xp.all(xp.isfinite(self.mean))):
+            raise InvalidInput("mean must be finite, got NaN or infinity")
+        if not bool(xp.all(xp.isfinite(self.var))) or not bool(xp.all(self.variances > 0)):
+            raise InvalidInput("var must be finite and above 0, got others")
+        if self.full and not bool(xp.all(xp.linalg.slogdet(self.var)[0] > 0)):
+            raise InvalidInput("var must hold positive definite covariances, got others")
+        if truth is None:
+            return None
+        if not hasattr(truth, "shape"):
+            truth = like(self.mean, truth)
+        if tuple(truth.shape) != tuple(self.mean.shape):
+            raise InvalidInput(f"truth must have shape {tuple(self.mean.shape)}, got {tuple(truth.shape)}")
+        if bool(xp.any(xp.isnan(truth))):
+            raise InvalidInput("truth must not contain NaN; mark a failed unit with inf")
+        return truth
+
+
+def positive_tau(tau: Any, shape: str) -> Any:
+    """`tau` as an array, refused unless finite and above 0."""
+    array = np.asarray(tau)
+    if array.dtype.kind not in "fiu" or not (np.isfinite(array) & (array > 0)).all():
+        raise InvalidInput(f"tau must be {shape} of finite numbers above 0, got {tau!r}")
+    return array
+
+
+def _log_sum_exp(logits: Floats, tau: float) -> Floats:
+    """`[N]`, blockwise: each row is read once, and again only where exp leaves the safe range."""
+    work = np.float64 if logits.dtype == np.float64 else np.float32
+    out = np.empty(len(logits))
+    factor = work(tau)
+
+    def block(rows: slice, scratch: Floats) -> None:
+        with np.errstate(all="ignore"):
+            np.multiply(logits[rows], factor, out=scratch[0], dtype=work)
+            total = np.exp(scratch[0], out=scratch[0]).sum(axis=1)
+            log = np.log(total.astype(np.float64))
+            # Outside this range the plain sum has lost digits or is no number: shift those rows.
+            far = np.flatnonzero(~((total > 1e-20) & (total < 1e30)))
+            if len(far):
+                z = logits[rows][far].astype(np.float64) * tau
+                top = z.max(axis=1)
+                log[far] = top + np.log(np.exp(z - top[:, None]).sum(axis=1))
+        out[rows] = log
+
+    over_rows(block, logits, 1, work)
+    if not np.isfinite(out).all():
+        row = int(np.flatnonzero(~np.isfinite(out))[0])
+        raise InvalidInput(
+            "each row of logits must be numbers, at least one of them above -inf, "
+            f"got {logits[row]} in row {row}"
+        )
+    return out

@@ -1,0 +1,196 @@
+"""What the calibrate split was asked for, written down before it is opened, and what that costs.
+
+Each certificate may fail with probability delta; several from the same units may fail together
+more often than any one. The ledger holds the whole menu beforehand and states the probability
+that any of them fails. A menu thought of after the look needs new units.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import betaln, xlog1py, xlogy
+
+from pac_core.bounds import PACLevel, max_errors
+from pac_core.errors import BadCertificate, SecondLook
+from pac_core.predictors import Score
+
+FORMAT = "pac-sets ledger"
+_WIDEST = 4_000_000  # entries of a transition matrix; a wider one falls back to the sum of deltas
+_SIGMAS = 12
+_CUT_OFF = 1e-20  # more than the probability of leaving a window of twelve sigmas
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One certificate on the menu: a score, by its digest, at a level."""
+
+    score: str
+    epsilon: float
+    delta: float
+
+    @property
+    def level(self) -> PACLevel:
+        return PACLevel(self.epsilon, self.delta)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """One calibrate split and its menu.
+
+    pool: digest of the ids of all units the split was drawn from
+    calibrate: digest of the ids of the calibration units
+    """
+
+    pool: str
+    calibrate: str
+    n: int
+    menu: tuple[Entry, ...]
+
+    @property
+    def cost(self) -> float:
+        """The probability that any certificate of the menu fails is below this."""
+        return joint_cost(self.n, self.menu)
+
+
+def score_digest(score: Score) -> str:
+    """A fingerprint of a fitted score."""
+    text = json.dumps({"kind": score.kind} | score.to_json(), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def joint_cost(n: int, menu: Iterable[Entry]) -> float:
+    """A bound on the probability that any certificate of the menu fails, from the same `n` units.
+
+    Different scores add up. For one score at one epsilon only the largest delta counts. For one
+    score at several epsilons the probability is computed exactly: the numbers of units beyond
+    the true quantiles are nested binomials.
+
+    >>> menu = [Entry("s", e, d) for e in (0.01, 0.02, 0.03, 0.04, 0.05) for d in (1e-1, 1e-3, 1e-5)]
+    >>> round(joint_cost(5000, menu), 3)
+    0.214
+    """
+    by_score: dict[str, dict[float, float]] = {}
+    for entry in menu:
+        deltas = by_score.setdefault(entry.score, {})
+        deltas[entry.epsilon] = max(entry.delta, deltas.get(entry.epsilon, 0.0))
+    return min(1.0, math.fsum(_cost_of_one_score(n, deltas) for deltas in by_score.values()))
+
+
+def open_split(path: str | os.PathLike[str], opening: Opening) -> Opening:
+    """Write the menu into the ledger at `path`, before the calibrate split is read.
+
+    The same menu on the same units again is the same look. Anything else on units of the same
+    pool raises `SecondLook`, whichever seed drew them.
+    """
+    file = Path(path)
+    openings = read_ledger(file) if file.exists() else []
+    for earlier in openings:
+        if opening.pool != earlier.pool and opening.calibrate != earlier.calibrate:
+            continue
+        if opening == earlier:
+            return earlier
+        raise SecondLook(
+            f"these units were opened before for {_describe(earlier.menu)} (joint cost "
+            f"{earlier.cost:.3g}, ledger {file}); {_describe(opening.menu)} thought of afterwards "
+            "needs units that were never looked at"
+        )
+    document = {"format": FORMAT, "version": 1, "openings": [asdict(o) for o in [*openings, opening]]}
+    write_json(file, document)
+    return opening
+
+
+def read_ledger(path: str | os.PathLike[str]) -> list[Opening]:
+    """All openings of a ledger; a file that is not one is refused."""
+    document = read_json(path)
+    if document.get("format") != FORMAT or document.get("version") != 1:
+        raise BadCertificate(f"{path} is not a ledger of version 1")
+    try:
+        return [
+            Opening(o["pool"], o["calibrate"], int(o["n"]), tuple(Entry(**entry) for entry in o["menu"]))
+            for o in document["openings"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadCertificate(f"{path} is a damaged ledger: {error!r}") from None
+
+
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A JSON object, without repeated keys and without NaN or Infinity."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len({key for key, _ in pairs}) != len(pairs):
+            raise ValueError("a key stands twice")
+        return dict(pairs)
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is not a number")
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        document = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+    except OSError as error:
+        raise BadCertificate(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise BadCertificate(f"{path} is not the JSON it should be: {error}") from None
+    if not isinstance(document, dict):
+        raise BadCertificate(f"{path} must hold a JSON object, got {type(document).__name__}")
+    return document
+
+
+def write_json(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
+    """Write whole or not at all."""
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    half = file.with_name(file.name + ".part")
+    half.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    half.replace(file)
+
+
+def _cost_of_one_score(n: int, deltas: dict[float, float]) -> float:
+    if len(deltas) == 1:
+        return next(iter(deltas.values()))
+    epsilons = sorted(deltas)
+    allowed = [max_errors(n, PACLevel(epsilon, deltas[epsilon])) for epsilon in epsilons]
+    windows = [_window(n, epsilon) for epsilon in epsilons]
+    if max(len(a) * len(b) for a, b in pairwise(windows)) > _WIDEST:
+        return math.fsum(deltas.values())
+    # alive[i]: probability that windows[j][i] units lie beyond quantile j and no bound failed yet
+    alive, before, reached, failed = np.ones(1), np.zeros(1, dtype=np.int64), 0.0, _CUT_OFF
+    for epsilon, window, errors in zip(epsilons, windows, allowed, strict=True):
+        share = (epsilon - reached) / (1 - reached)
+        step = _binomial(window[None, :] - before[:, None], n - before[:, None], share)
+        alive = alive @ step
+        failed += float(alive[window <= errors].sum())
+        alive[window <= errors] = 0
+        before, reached = window, epsilon
+    return min(failed, math.fsum(deltas.values()))
+
+
+def _window(n: int, epsilon: float) -> Any:
+    """The counts that are not beyond all likelihood; `_CUT_OFF` charges the rest."""
+    middle, wide = n * epsilon, _SIGMAS * math.sqrt(n * epsilon * (1 - epsilon)) + _SIGMAS
+    return np.arange(max(0, math.floor(middle - wide)), min(n, math.ceil(middle + wide)) + 1)
+
+
+def _binomial(hits: Any, trials: Any, share: float) -> Any:
+    """P[Binomial(trials, share) = hits], 0 where hits is negative."""
+    possible = (hits >= 0) & (hits <= trials)
+    k = np.where(possible, hits, 0)
+    log_choose = -betaln(trials - k + 1, k + 1) - np.log1p(trials)
+    log_p = log_choose + xlogy(k, share) + xlog1py(trials - k, -share)
+    return np.where(possible, np.exp(log_p), 0.0)
+
+
+def _describe(menu: Sequence[Entry]) -> str:
+    levels = ", ".join(sorted({f"({entry.epsilon:g}, {entry.delta:g})" for entry in menu}))
+    scores = len({entry.score for entry in menu})
+    return f"{len(menu)} certificates of {scores} score{'s' * (scores > 1)} at (epsilon, delta) = {levels}"

@@ -1,0 +1,40 @@
+"""What other packages add: subcommands, models, tube shapes and limits, found by entry points.
+
+A package registers under the groups ``pac_sets.commands``, ``pac_sets.models``,
+``pac_sets.shapes`` and ``pac_sets.limits`` in its pyproject; nothing is imported until it is
+asked for by name.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal, TypeAlias
+
+from pac_core.errors import InvalidInput
+
+Kind: TypeAlias = Literal["commands", "models", "shapes", "limits"]
+
+
+def names(kind: Kind) -> list[str]:
+    """The registered names, sorted, without importing anything."""
+    return sorted(_points(kind))
+
+
+def load(kind: Kind, name: str) -> Any:
+    """The object registered as `name`; a missing or broken plugin is named in the refusal."""
+    points = _points(kind)
+    if name not in points:
+        known = ", ".join(sorted(points)) or "none"
+        raise InvalidInput(f"no plugin of kind '{kind}' is named {name!r}; installed: {known}")
+    point = points[name]
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        owner = point.dist.name if point.dist else "an unknown package"
+        raise InvalidInput(
+            f"the plugin {name!r} of {owner} ({point.value}) does not load: {error}"
+        ) from error
+
+
+def _points(kind: Kind) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=f"pac_sets.{kind}")}

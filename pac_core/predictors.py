@@ -1,0 +1,162 @@
+"""A score chosen on the tune split and a threshold proved on the calibrate split: a predictor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import numpy as np
+
+from pac_core.arrays import Array
+from pac_core.bounds import Bound, PACLevel, max_errors
+from pac_core.errors import BadCertificate, InvalidInput
+from pac_core.forecasts import GaussianForecast, LogitForecast
+from pac_core.scores import nll
+from pac_core.sets import ConfidenceSets, LabelSets, gaussian_sets, label_sets
+from pac_core.temperatures import Temperature, fit_temperature
+from pac_core.thresholds import Threshold, fit_threshold
+
+AnyForecast: TypeAlias = LogitForecast | GaussianForecast
+AnySets: TypeAlias = LabelSets | ConfidenceSets
+Preparation: TypeAlias = Callable[[Any], Any]
+"""From a forecast to a better one of the same kind, such as a fitted `Temperature`."""
+Prepare: TypeAlias = Callable[[Any, Any], Preparation]
+"""Fits a preparation on the tune split: from forecast and truth to a `Preparation`."""
+
+
+class Score(Protocol):
+    """A fitted score: larger is worse, and its sets are the truths that score at most T.
+
+    Whatever has these methods can be calibrated; with `to_json` and `from_json`, certified.
+    """
+
+    kind: ClassVar[str]
+
+    def scores(self, forecast: Any, truth: Any) -> Array:
+        """`[N]` the score of each unit's truth."""
+
+    def sets(self, forecast: Any, threshold: Threshold | float) -> Any:
+        """The sets of score at most T: `LabelSets` or `ConfidenceSets`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The fitted numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Accumulated:
+    """A preparation: variances summed over the steps so far (the paper's A)."""
+
+    def __call__(self, forecast: GaussianForecast) -> GaussianForecast:
+        return forecast.accumulated()
+
+
+def accumulated(forecast: GaussianForecast, truth: Any) -> Accumulated:
+    """The paper's A, as something to pass to `fit_sets`; there is nothing to fit."""
+    return Accumulated()
+
+
+@dataclass(frozen=True, eq=False)
+class Likelihood:
+    """The paper's score: -log f(y|x) of a forecast that was prepared (accumulated, tempered).
+
+    For a horizon this is the tube shape `joint`.
+    """
+
+    kind: ClassVar[str] = "likelihood"
+    preparations: tuple[Preparation, ...] = ()
+
+    @classmethod
+    def fit(cls, forecast: Any, truth: Any, prepare: Sequence[Prepare]) -> Likelihood:
+        """Each preparation is fitted on what the ones before it made of the tune forecast."""
+        fitted: list[Preparation] = []
+        for fit in prepare:
+            fitted.append(fit(forecast, truth))
+            forecast = fitted[-1](forecast)
+        return cls(tuple(fitted))
+
+    def prepared(self, forecast: Any) -> Any:
+        for preparation in self.preparations:
+            forecast = preparation(forecast)
+        return forecast
+
+    def scores(self, forecast: Any, truth: Any) -> Array:
+        return nll(self.prepared(forecast), truth)
+
+    def sets(self, forecast: Any, threshold: Threshold | float) -> AnySets:
+        make: Callable[..., AnySets] = label_sets if isinstance(forecast, LogitForecast) else gaussian_sets
+        return make(self.prepared(forecast), threshold)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"preparations": [_preparation_to_json(step) for step in self.preparations]}
+
+    @classmethod
+    def from_json(cls, numbers: dict[str, Any]) -> Likelihood:
+        return cls(tuple(_preparation_from_json(step) for step in numbers["preparations"]))
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """Sets with a promise: a score fitted on the tune split, a threshold on the calibrate split.
+
+    A new unit's set misses its truth with probability at most `threshold.level.epsilon`, with
+    confidence 1 - delta over the draw of the calibration units, provided that new units are
+    drawn like the calibration units and that nothing in `score` was chosen by looking at those.
+    """
+
+    score: Score
+    threshold: Threshold
+
+    def sets(self, forecast: Any) -> Any:
+        """The sets of new units."""
+        return self.score.sets(forecast, self.threshold)
+
+    tube = sets
+
+    def __repr__(self) -> str:
+        return f"Predictor({self.score.kind}: {self.threshold})"
+
+
+def calibrate(
+    score: Score, forecast: Any, truth: Any, level: PACLevel, *, bound: Bound = max_errors
+) -> Predictor:
+    """The predictor of this score, from the calibrate split."""
+    return Predictor(score, fit_threshold(score.scores(forecast, truth), level, bound=bound))
+
+
+def fit_sets(
+    tune_forecast: AnyForecast,
+    tune_truth: Any,
+    cal_forecast: AnyForecast,
+    cal_truth: Any,
+    level: PACLevel,
+    *,
+    prepare: Sequence[Prepare] = (fit_temperature,),
+    bound: Bound = max_errors,
+) -> Predictor:
+    """The predictor of the paper: temperatures from the tune split, T from the calibrate split.
+
+    The ablations of the paper are the functions passed in: C is `fit_temperature` and A is
+    `accumulated` among `prepare`, D is `bound=max_errors` (without it, `vc_max_errors`).
+    """
+    score = Likelihood.fit(tune_forecast, tune_truth, prepare)
+    return calibrate(score, cal_forecast, cal_truth, level, bound=bound)
+
+
+def _preparation_to_json(step: Preparation) -> dict[str, Any]:
+    if isinstance(step, Temperature):
+        return {"tau": np.asarray(step.tau).tolist(), "n": step.n}
+    if isinstance(step, Accumulated):
+        return {"accumulated": True}
+    raise InvalidInput(f"a certificate cannot describe the preparation {step!r}")
+
+
+def _preparation_from_json(step: dict[str, Any]) -> Preparation:
+    if set(step) == {"accumulated"}:
+        return Accumulated()
+    if set(step) == {"tau", "n"}:
+        tau = step["tau"]
+        return Temperature(
+            np.asarray(tau, dtype=np.float64) if isinstance(tau, list) else float(tau), step["n"]
+        )
+    raise BadCertificate(f"a preparation must be 'accumulated' or 'tau' with 'n', got {sorted(step)}")

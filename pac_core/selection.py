@@ -1,0 +1,82 @@
+"""The exact k-th largest of scores that never leave their shards: radix selection.
+
+The bits of a float, with the sign turned, sort as the floats do. Four passes fix sixteen bits
+each: every shard counts its scores by the next digit, the driver adds the counts and decides.
+A shard sends at most 65,536 counts a pass, however many scores it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pac_core.arrays import numbers
+from pac_core.errors import InvalidInput
+
+_DIGIT = 16
+_PASSES = 4
+_SIGN = np.uint64(1 << 63)
+
+Counts: TypeAlias = NDArray[np.int64]
+CountDigits: TypeAlias = Callable[[tuple[int, ...]], Iterable[Counts]]
+"""Given the digits fixed so far, the counts `[65536]` of every shard, each once."""
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The score at a rank, and how many are equal to it."""
+
+    value: float
+    ties: int
+
+
+def digit_counts(scores: Any, prefix: tuple[int, ...]) -> Counts:
+    """`[65536]` how many scores `[N]` continue the digits `prefix` with each next digit."""
+    keys = _keys(numbers("scores", scores, "[N]"))
+    shift = np.uint64(_DIGIT * (_PASSES - len(prefix)))
+    if prefix:
+        fixed = sum(digit << (_DIGIT * (len(prefix) - 1 - i)) for i, digit in enumerate(prefix))
+        keys = keys[keys >> shift == np.uint64(fixed)]
+    digits = (keys >> (shift - np.uint64(_DIGIT))) & np.uint64((1 << _DIGIT) - 1)
+    return np.bincount(digits.astype(np.int64), minlength=1 << _DIGIT)
+
+
+def select_largest(count: CountDigits, rank: int, n: int) -> Selected:
+    """The score that stands at `rank` (0 is the largest) among all `n` scores of all shards.
+
+    A total other than `n` is refused: a lost or repeated shard is an error, never a smaller sample.
+    """
+    prefix: tuple[int, ...] = ()
+    expected = n
+    while len(prefix) < _PASSES:
+        total = np.zeros(1 << _DIGIT, dtype=np.int64)
+        for counts in count(prefix):
+            total += counts
+        if int(total.sum()) != expected:
+            raise InvalidInput(
+                f"the shards must hold the promised {expected:,} scores in pass {len(prefix) + 1}, "
+                f"got {int(total.sum()):,}: a shard is missing, repeated or changed"
+            )
+        above = np.cumsum(total[::-1])
+        turned = int(np.searchsorted(above, rank, side="right"))
+        digit = len(total) - 1 - turned
+        rank -= int(above[turned] - total[digit])
+        expected = int(total[digit])
+        prefix += (digit,)
+    return Selected(_value(prefix), expected)
+
+
+def _keys(scores: Any) -> NDArray[np.uint64]:
+    bits = (scores.astype(np.float64) + 0.0).view(np.uint64)  # + 0.0 makes -0.0 the same as 0.0
+    keys: NDArray[np.uint64] = np.where(bits & _SIGN, ~bits, bits | _SIGN)
+    return keys
+
+
+def _value(digits: tuple[int, ...]) -> float:
+    key = np.uint64(sum(digit << (_DIGIT * (_PASSES - 1 - i)) for i, digit in enumerate(digits)))
+    bits = key & ~_SIGN if key & _SIGN else ~key
+    return float(np.array([bits], dtype=np.uint64).view(np.float64)[0])

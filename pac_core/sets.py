@@ -1,0 +1,301 @@
+"""Label sets, ellipsoids and boxes, on numpy or torch, and the confidence sets made of them.
+
+An empty set is empty, not a point: its size is 0, `empty` says so, and its box and support are
+NaN, so that every comparison with a limit fails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from array_api_compat import array_namespace
+from numpy.typing import NDArray
+
+from pac_core.arrays import Array, labels_for, like, over_rows, up
+from pac_core.errors import InvalidInput
+from pac_core.forecasts import GaussianForecast, LogitForecast
+from pac_core.scores import gaussian_nll, label_nll, volume_term
+from pac_core.thresholds import Threshold
+
+
+def limit_of(threshold: Threshold | float) -> float:
+    """T as a number; a threshold may be given with its evidence or bare."""
+    value = threshold.value if isinstance(threshold, Threshold) else threshold
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise InvalidInput(f"threshold must be a Threshold or a number, got {threshold!r}")
+    return float(value)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSets:
+    """`member` `[N, K]` bool: which labels each set holds."""
+
+    member: NDArray[np.bool_]
+
+    def contains(self, labels: Any) -> NDArray[np.bool_]:
+        """`[N]` whether each set holds its label."""
+        chosen = labels_for("labels", labels, *self.member.shape)
+        return self.member[np.arange(len(chosen)), chosen]
+
+    def size(self) -> NDArray[np.int64]:
+        """`[N]` how many labels each set holds."""
+        return np.asarray(np.count_nonzero(self.member, axis=1))
+
+    @property
+    def empty(self) -> NDArray[np.bool_]:
+        return np.asarray(~self.member.any(axis=1))
+
+
+def label_sets(forecast: LogitForecast, threshold: Threshold | float) -> LabelSets:
+    """The labels whose score is at most T, for each input: C_T(x) of the paper.
+
+    Membership agrees with `nll(forecast, y) <= T` to the last bit: each row's limit is moved to
+    the smallest logit whose score passes, then the logits are compared with it.
+
+    Appendix A.1 of the paper: of the forecasts (1/3, 1/3, 1/3) and (3/4, 1/4, 0), no threshold
+    gives the sets {} and {0, 1}; a temperature near 0 turns the second into (1/2, 1/2, 0).
+
+    >>> two = LogitForecast.from_probabilities(np.array([[1/3, 1/3, 1/3], [3/4, 1/4, 0.0]]))
+    >>> wanted = [[False, False, False], [True, True, False]]
+    >>> any(label_sets(two, T).member.tolist() == wanted for T in np.linspace(0.0, 5.0, 1001).tolist())
+    False
+    >>> label_sets(two.tempered(1e-3), -math.log(2/5)).member.tolist() == wanted
+    True
+    """
+    limit = limit_of(threshold)
+    logits, tau, normaliser = forecast.logits, forecast.tau, forecast.log_normaliser
+
+    def inside(least: Any) -> Any:
+        return label_nll(forecast, least) <= limit
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        near = ((normaliser - limit) / tau).astype(logits.dtype)
+        below, above = (np.nextafter(near, logits.dtype.type(side)) for side in (-np.inf, np.inf))
+        least = np.where(inside(below), below, np.where(inside(near), near, above))
+        sure = inside(least) & ~inside(np.nextafter(least, logits.dtype.type(-np.inf)))
+    member = np.empty(logits.shape, dtype=bool)
+
+    def block(rows: slice, _: Any) -> None:
+        np.greater_equal(logits[rows], least[rows, None], out=member[rows])
+
+    over_rows(block, logits, 0, logits.dtype)
+    for row in np.flatnonzero(~sure):  # rounding hides the limit: ask every label itself
+        member[row] = normaliser[row] - tau * logits[row].astype(np.float64) <= limit
+    return LabelSets(member)
+
+
+class Region(Protocol):
+    """The geometry of a batch of sets `[...]` in D dimensions."""
+
+    @property
+    def empty(self) -> Array:
+        """`[...]` whether the set holds nothing."""
+
+    @property
+    def center(self) -> Array:
+        """`[..., D]`"""
+
+    def half_widths(self) -> Array:
+        """`[..., D]` from the centre to the faces of the bounding box."""
+
+    def half_width(self, direction: Array) -> Array:
+        """`[...]` how far the set reaches from its centre along `direction` `[D]`."""
+
+    def volume_root(self) -> Array:
+        """`[...]` the D-th root of the volume."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ellipsoids:
+    """Ellipsoids {x : Mahalanobis^2(x) <= radius2} around the means of a forecast.
+
+    forecast: means and covariances `[..., D]`
+    radius2: `[...]` squared radius; below 0 (or NaN) the set is empty
+    """
+
+    forecast: GaussianForecast
+    radius2: Array
+
+    @property
+    def empty(self) -> Array:
+        return ~(self.radius2 >= 0)
+
+    @property
+    def center(self) -> Array:
+        return self.forecast.mean
+
+    @cached_property
+    def radius(self) -> Array:
+        """`[...]`, NaN where empty."""
+        xp = array_namespace(self.radius2)
+        return xp.sqrt(xp.where(self.empty, like(self.radius2, np.nan), self.radius2))
+
+    def half_widths(self) -> Array:
+        xp = array_namespace(self.radius2)
+        return self.radius[..., None] * xp.sqrt(self.forecast.variances)
+
+    def half_width(self, direction: Array) -> Array:
+        xp = array_namespace(self.radius2)
+        return self.radius * xp.sqrt(self.forecast.spread2(direction))
+
+    def volume_root(self) -> Array:
+        xp = array_namespace(self.radius2)
+        dims = self.center.shape[-1]
+        unit_ball = math.pi ** (dims / 2) / math.gamma(dims / 2 + 1)
+        return unit_ball ** (1 / dims) * self.radius * xp.exp(self.forecast.log_det() / (2 * dims))
+
+    def axes(self) -> Array:
+        """`[..., D, D]` Lambda: its columns are the semi-axes, so the set is mean + Lambda * ball."""
+        xp = array_namespace(self.radius2)
+        if self.forecast.full:
+            squared, vectors = xp.linalg.eigh(self.forecast.var)
+            lengths = xp.sqrt(squared)
+        else:
+            lengths = xp.sqrt(self.forecast.var)
+            vectors = like(lengths, np.eye(lengths.shape[-1]))
+        return vectors * (self.radius[..., None] * lengths)[..., None, :]
+
+
+@dataclass(frozen=True, eq=False)
+class Boxes:
+    """Axis-aligned boxes.
+
+    center, lower, upper: `[..., D]`; a side may be infinite (one-sided), NaN makes the box empty
+    """
+
+    center: Array
+    lower: Array
+    upper: Array
+
+    @property
+    def empty(self) -> Array:
+        xp = array_namespace(self.center)
+        return ~xp.all(self.lower <= self.upper, axis=-1)
+
+    def half_widths(self) -> Array:
+        xp = array_namespace(self.center)
+        above, below = self.upper - self.center, self.center - self.lower
+        # A one-sided interval is measured on the side it has.
+        return xp.where(xp.isinf(below), above, xp.where(xp.isinf(above), below, (above + below) / 2))
+
+    def half_width(self, direction: Array) -> Array:
+        xp = array_namespace(self.center)
+        zero = xp.zeros_like(self.center)
+        above = xp.where(direction > 0, (self.upper - self.center) * direction, zero)
+        below = xp.where(direction < 0, (self.lower - self.center) * direction, zero)
+        return xp.sum(above + below, axis=-1)
+
+    def volume_root(self) -> Array:
+        xp = array_namespace(self.center)
+        return xp.exp(xp.mean(xp.log(self.upper - self.lower), axis=-1))
+
+
+@dataclass(frozen=True, eq=False)
+class ConfidenceSets:
+    """One set per unit, possibly with one region per step: a tube.
+
+    region: geometry with batch shape `[B]`, or `[B, H]` for a tube
+    score: from a truth to its score `[B]`
+    limit: T
+
+    `contains` is `score(truth) <= limit`, the event the promise speaks of. For the paper's
+    `joint` shape the regions are projections of one larger ellipsoid, so a truth may lie in
+    every projection and still be outside.
+    """
+
+    region: Region
+    score: Callable[[Array], Array]
+    limit: float
+
+    def contains(self, truth: Array) -> Array:
+        """`[B]` whether each set contains its truth; NaN is never contained."""
+        return self.score(truth) <= self.limit
+
+    @property
+    def empty(self) -> Array:
+        """`[B]` whether the set holds nothing, at one step or more."""
+        xp = array_namespace(self.region.center)
+        steps = self.region.empty
+        return xp.any(steps, axis=-1) if steps.ndim == 2 else steps
+
+    def support(self, direction: Array) -> Array:
+        """`[B]` or `[B, H]` the largest value of `direction . x` over the set; NaN where empty."""
+        xp = array_namespace(self.region.center)
+        direction = like(self.region.center, direction)
+        reach = xp.sum(self.region.center * direction, axis=-1) + self.region.half_width(direction)
+        return xp.where(self.region.empty, like(reach, np.nan), reach)
+
+    def box(self) -> tuple[Array, Array]:
+        """Lower and upper corners `[..., D]` of the bounding boxes; NaN where empty."""
+        region = self.region
+        if isinstance(region, Boxes):
+            return region.lower, region.upper
+        widths = region.half_widths()
+        return region.center - widths, region.center + widths
+
+    def size(self) -> Array:
+        """`[B]` the paper's size ||Lambda||_F, which is the half-diagonal of the bounding box.
+
+        Averaged over the steps of a tube; 0 where empty.
+        """
+        return self._mean_over_steps(self.step_size())
+
+    def step_size(self) -> Array:
+        """`[B]` or `[B, H]` the size at each step."""
+        xp = array_namespace(self.region.center)
+        return self._zero_if_empty(xp.sqrt(xp.sum(self.region.half_widths() ** 2, axis=-1)))
+
+    def normalised_size(self, scale: Any) -> Array:
+        """`[B]` root-mean-square half-width in units of `scale` `[D]` (the tune deviations)."""
+        xp = array_namespace(self.region.center)
+        widths = self.region.half_widths()
+        widths = widths / like(widths, scale)
+        return self._mean_over_steps(self._zero_if_empty(xp.sqrt(xp.mean(widths**2, axis=-1))))
+
+    def volume_root(self) -> Array:
+        """`[B]` volume^(1/D), averaged over steps."""
+        return self._mean_over_steps(self._zero_if_empty(self.region.volume_root()))
+
+    def mean_width(self, directions: int = 256, seed: int = 0) -> Array:
+        """`[B]` the mean of the full width over random directions, averaged over steps."""
+        rng = np.random.default_rng(seed)
+        dims = self.region.center.shape[-1]
+        drawn = rng.normal(size=(directions, dims))
+        drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
+        total = sum(
+            self.region.half_width(like(self.region.center, sign * row)) for row in drawn for sign in (1, -1)
+        )
+        return self._mean_over_steps(self._zero_if_empty(total / directions))
+
+    def _zero_if_empty(self, values: Array) -> Array:
+        xp = array_namespace(values)
+        return xp.where(self.region.empty, xp.zeros_like(values), values)
+
+    def _mean_over_steps(self, values: Array) -> Array:
+        return array_namespace(values).mean(values, axis=-1) if values.ndim == 2 else values
+
+
+def gaussian_sets(forecast: GaussianForecast, threshold: Threshold | float) -> ConfidenceSets:
+    """The ellipsoids of density at least e^-T: intervals for D = 1, a tube for a horizon.
+
+    For a horizon the region of step t is the projection of one ellipsoid in H * D dimensions:
+    all steps share the radius^2 = 2 T - H D ln(2 pi) - sum_t ln det Sigma_t.
+
+    >>> forecast = GaussianForecast(np.zeros((1, 1)), np.ones((1, 1)))
+    >>> T = 0.5 * (4 + math.log(2 * math.pi))     # the density at two standard deviations
+    >>> lower, upper = gaussian_sets(forecast, T).box()
+    >>> lower.item(), upper.item()
+    (-2.0, 2.0)
+    """
+    xp = array_namespace(forecast.mean)
+    limit = up(limit_of(threshold), forecast.mean)
+    radius2 = 2 * limit - volume_term(forecast)
+    if radius2.ndim == 2:
+        total = 2 * limit - xp.sum(volume_term(forecast), axis=-1, keepdims=True)
+        radius2 = total + xp.zeros_like(radius2)
+    return ConfidenceSets(Ellipsoids(forecast, radius2), lambda truth: gaussian_nll(forecast, truth), limit)

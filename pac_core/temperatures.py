@@ -1,0 +1,172 @@
+"""Temperatures by maximum likelihood on the tune split (equation 3 of the paper)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from array_api_compat import array_namespace
+from numpy.typing import NDArray
+
+from pac_core.arrays import Floats, labels_for, over_rows
+from pac_core.errors import InvalidInput, NoTemperature
+from pac_core.forecasts import GaussianForecast, LogitForecast, positive_tau
+
+Forecast = TypeVar("Forecast", LogitForecast, GaussianForecast)
+
+_LAST_STEP = 1e-5  # in log tau; convergence is quadratic, so the error left is near its square
+_LARGEST = math.log(1e6)  # of |log tau|: beyond it lies a zero or an infinity in disguise
+_ROWS_TO_START = 4096  # a Newton start from so many rows leaves two or three passes over all
+_FLOOR = 1e-12  # a model that is exactly right gets a large tau, not an infinite one
+
+
+@dataclass(frozen=True, eq=False)
+class Temperature:
+    """A fitted temperature; call it on a forecast to get the tempered one.
+
+    tau: one number, or one per step `[H]` for trajectories; it multiplies log f
+    n: tune units it was fitted on
+    """
+
+    tau: float | Floats
+    n: int
+
+    def __post_init__(self) -> None:
+        positive_tau(self.tau, "one number or [H]")
+
+    def __call__(self, forecast: Forecast) -> Forecast:
+        return forecast.tempered(self.tau)  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        return f"Temperature(tau={np.round(self.tau, 6).tolist()}, n={self.n})"
+
+
+def fit_temperature(forecast: LogitForecast | GaussianForecast, truth: Any) -> Temperature:
+    """The temperature under which `truth` is most likely.
+
+    One tau for labels (a convex problem in one dimension, by Newton's method) and for a
+    Gaussian of one step (closed form); one per step for a horizon (H closed forms). Units that
+    failed (infinite truth) are left out of a Gaussian fit: tau is a choice, not a guarantee.
+
+    >>> forecast = GaussianForecast(np.zeros((4, 1)), np.ones((4, 1)))
+    >>> fit_temperature(forecast, np.array([[2.0], [-2.0], [2.0], [-2.0]]))
+    Temperature(tau=0.25, n=4)
+    """
+    if isinstance(forecast, LogitForecast):
+        labels = labels_for("labels", truth, *forecast.logits.shape)
+        return Temperature(_label_tau(forecast, labels), len(labels))
+    return merge_moments([moments(forecast, truth)])
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """What one shard contributes to the temperatures of a Gaussian: a few sums.
+
+    squares: `[H]` sums over units and dimensions of squared errors in units of the variance
+    counts: `[H]` how many went into each sum; H is 1 for a forecast of one step
+    dims, steps: D, and H or None for a forecast of one step
+    """
+
+    squares: Floats
+    counts: NDArray[np.int64]
+    dims: int
+    steps: int | None
+
+
+def moments(forecast: GaussianForecast, truth: Any) -> Moments:
+    """The sums of one shard, over the units that did not fail."""
+    truth = forecast.check(truth)
+    xp = array_namespace(forecast.mean)
+    distances = np.asarray(xp.asarray(forecast.mahalanobis2(truth), device="cpu"), dtype=np.float64)
+    distances = distances.reshape(len(distances), -1)
+    whole = distances[np.isfinite(distances).all(axis=1)]
+    dims = int(forecast.mean.shape[-1])
+    steps = int(forecast.mean.shape[1]) if forecast.mean.ndim == 3 else None
+    counts = np.full(distances.shape[1], len(whole) * dims)
+    return Moments(np.array([math.fsum(step) for step in whole.T]), counts, dims, steps)
+
+
+def merge_moments(shards: Iterable[Moments]) -> Temperature:
+    """1 / tau_t = mean squared error in units of the variance, over all shards at once.
+
+    The sums are added exactly, so the order of the shards does not matter, bit for bit.
+    """
+    parts = list(shards)
+    if not parts or len({(part.dims, part.steps) for part in parts}) != 1:
+        raise InvalidInput("shards must be one or more, all of the same dimensions and horizon")
+    counts = np.sum([part.counts for part in parts], axis=0)
+    if not counts.all():
+        raise InvalidInput("truth must have at least one unit that did not fail, got none")
+    squares = np.array([math.fsum(step) for step in zip(*(part.squares for part in parts), strict=True)])
+    tau = 1 / np.maximum(squares / counts, _FLOOR)
+    n = int(counts[0]) // parts[0].dims
+    return Temperature(float(tau[0]) if parts[0].steps is None else tau, n)
+
+
+def _label_tau(forecast: LogitForecast, labels: NDArray[np.int64]) -> float:
+    """The root of the derivative of the likelihood, which increases in tau."""
+    logits, tau = forecast.logits, forecast.tau
+    stride = len(logits) // _ROWS_TO_START
+    if stride > 1:
+        try:
+            tau = _newton(_slope(logits[::stride], labels[::stride]), tau)
+        except NoTemperature:
+            tau = forecast.tau  # too few rows to have one; all of them may
+    return _newton(_slope(logits, labels), tau) / forecast.tau
+
+
+def _newton(slope: Callable[[float], tuple[float, float]], tau: float) -> float:
+    """The root of an increasing function from its value and derivative, kept inside a bracket.
+
+    The steps are taken in log tau, so they are the same whatever the scale of the logits.
+    """
+    low, high = -_LARGEST, _LARGEST
+    log_tau = math.log(tau)
+    while abs(log_tau) < _LARGEST - 1:
+        value, derivative = slope(math.exp(log_tau))
+        if value == derivative == 0:  # flat: the likelihood is at its limit already
+            break
+        low, high = (log_tau, high) if value < 0 else (low, log_tau)
+        curve = math.exp(log_tau) * derivative
+        step = -value / curve if curve > abs(value) / 2 else math.copysign(2, -value)
+        new = log_tau + step if low < log_tau + step < high else (low + high) / 2
+        if abs(new - log_tau) <= _LAST_STEP:
+            return math.exp(new)
+        log_tau = new
+    reason = "every label is the most probable one" if log_tau > 0 else "the logits do not tell the labels"
+    raise NoTemperature(
+        f"no finite temperature is the most likely ({reason}): tune on more units, or go without"
+    )
+
+
+def _slope(logits: Floats, labels: NDArray[np.int64]) -> Callable[[float], tuple[float, float]]:
+    """First and second derivative in tau of the mean -log f, in float64 block by block."""
+    true = np.take_along_axis(logits, labels[:, None], axis=1)[:, 0].astype(np.float64)
+    if not np.isfinite(true).all():
+        raise InvalidInput("the logit of each true label must be finite, got NaN or infinity")
+
+    def at(tau: float) -> tuple[float, float]:
+        slopes, curves = np.empty(len(logits)), np.empty(len(logits))
+
+        def block(rows: slice, scratch: Floats) -> None:
+            z, weight = scratch
+            top = logits[rows].max(axis=1).astype(np.float64)
+            np.subtract(logits[rows], top[:, None], out=z)
+            np.exp(np.multiply(z, tau, out=weight), out=weight)
+            np.maximum(z, -1e100, out=z)  # -inf has no weight, but 0 * inf would be no number
+            mass = weight.sum(axis=1)
+            first = np.vecdot(weight, z) / mass
+            second = np.vecdot(np.multiply(weight, z, out=weight), z) / mass
+            slopes[rows] = first + top - true[rows]
+            curves[rows] = second - first**2
+
+        over_rows(block, logits, 2, np.float64)
+        value, derivative = float(slopes.mean()), float(curves.mean())
+        if not (math.isfinite(value) and math.isfinite(derivative)):
+            raise InvalidInput("logits must be numbers or -inf, got NaN or +inf")
+        return value, derivative
+
+    return at

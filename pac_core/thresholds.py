@@ -1,0 +1,80 @@
+"""The one number that calibration fits: T, the (k*+1)-th largest calibration score."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pac_core.arrays import numbers
+from pac_core.bounds import Bound, PACLevel, max_errors
+from pac_core.errors import TooManyFailures
+from pac_core.selection import CountDigits, select_largest
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """T, with the evidence it rests on: sets are `{y : score(x, y) <= value}`.
+
+    value: T; it may be rounded up, never down
+    n: calibration units
+    errors: how many of them may lie above T (k*)
+    level: the level this proves
+    bound: the name of the bound that gave `errors`
+
+    The promise is about units drawn like the calibration units, which were not used to choose
+    the score.
+    """
+
+    value: float
+    n: int
+    errors: int
+    level: PACLevel
+    bound: str = max_errors.__name__
+
+    def __str__(self) -> str:
+        return (
+            f"T = {self.value:.6g} from {self.n:,} calibration units, of which {self.errors:,} may "
+            f"lie above: error at most {self.level.epsilon:g} with confidence 1 - {self.level.delta:g}, "
+            "for units drawn like these."
+        )
+
+
+def fit_threshold(scores: Any, level: PACLevel, *, bound: Bound = max_errors) -> Threshold:
+    """The smallest T that proves the level on calibration scores `[N]` (algorithm 1 of the paper).
+
+    Ties need no care: tied scores lie inside together. A failed unit has score +inf; with more
+    of them than errors allowed there is no threshold, and `TooManyFailures` says so.
+
+    >>> fit_threshold(range(100), PACLevel(epsilon=0.1, delta=0.1)).value
+    94.0
+    """
+    array = numbers("scores", scores, "[N]")
+    n = len(array)
+    errors = bound(n, level)
+    value = float(np.partition(array, n - 1 - errors)[n - 1 - errors])
+    if np.isinf(value):
+        raise TooManyFailures(int(np.isinf(array).sum()), errors, n)
+    return Threshold(value + 0.0, n, errors, level, bound.__name__)
+
+
+def fit_threshold_from_shards(
+    count: CountDigits, n: int, level: PACLevel, *, bound: Bound = max_errors
+) -> Threshold:
+    """The same T, bit for bit, from scores that stay in their shards.
+
+    `count(prefix)` yields `digit_counts(scores, prefix)` of every shard; it is called four
+    times, and `n` is the number of units promised beforehand.
+
+    >>> from pac_core.selection import digit_counts
+    >>> shards = [range(0, 50), range(50, 100)]
+    >>> level = PACLevel(epsilon=0.1, delta=0.1)
+    >>> fit_threshold_from_shards(lambda prefix: [digit_counts(s, prefix) for s in shards], 100, level).value
+    94.0
+    """
+    errors = bound(n, level)
+    selected = select_largest(count, errors, n)
+    if np.isinf(selected.value):
+        raise TooManyFailures(selected.ties, errors, n)
+    return Threshold(selected.value, n, errors, level, bound.__name__)

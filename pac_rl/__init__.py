@@ -1,0 +1,1 @@
+"""Robotics: rollouts, dynamics ensembles, trajectory tubes and guarded planning."""

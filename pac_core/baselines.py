@@ -39,10 +39,11 @@ def mass_label_sets(forecast: LogitForecast, epsilon: float) -> LabelSets:
     """
     _check(epsilon)
     member = np.zeros(forecast.logits.shape, dtype=bool)
-    normaliser = forecast.log_normaliser
+    shift, log = forecast.normaliser
 
     def block(rows: slice, _: Floats) -> None:
-        probability = np.exp(forecast.tau * forecast.logits[rows].astype(np.float64) - normaliser[rows, None])
+        z = forecast.tau * forecast.logits[rows].astype(np.float64)
+        probability = np.exp((z - shift[rows, None]) - log[rows, None])
         order = np.argsort(-probability, axis=1, kind="stable")
         mass = np.cumsum(np.take_along_axis(probability, order, axis=1), axis=1)
         # A label is needed while those before it do not reach the mass.

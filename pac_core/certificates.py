@@ -18,14 +18,16 @@ from pac_core.arrays import numbers
 from pac_core.bounds import BOUNDS, PACLevel
 from pac_core.errors import BadCertificate, InvalidInput, PACError
 from pac_core.ledger import read_json, write_json
-from pac_core.predictors import Likelihood, Predictor, Score
+from pac_core.predictors import GivenScore, Likelihood, Predictor, Score
 from pac_core.splits import ids_digest
 from pac_core.thresholds import Threshold, fit_threshold
 from pac_core.tubes import BoxShape, FeatureShape, MaxShape
 
 FORMAT = "pac-sets certificate"
 VERSION = 1
-KINDS: dict[str, Any] = {kind.kind: kind for kind in (Likelihood, MaxShape, BoxShape, FeatureShape)}
+KINDS: dict[str, Any] = {
+    kind.kind: kind for kind in (GivenScore, Likelihood, MaxShape, BoxShape, FeatureShape)
+}
 PARTS = ("train", "tune", "calibrate")
 
 

@@ -28,12 +28,12 @@ from pac_core.evaluation import calibration_error, evaluate
 from pac_core.figures import plot_bounds
 from pac_core.forecasts import LogitForecast
 from pac_core.ledger import Entry, Opening, open_split, read_ledger, score_digest
-from pac_core.predictors import Likelihood, Predictor, Score
+from pac_core.predictors import GivenScore, Likelihood, Predictor, Score
 from pac_core.sets import LabelSets
 from pac_core.splits import Splits, ids_digest, split
 from pac_core.temperatures import Temperature, fit_temperature
 from pac_core.thresholds import fit_threshold
-from pac_core.tubes import SHAPES, fit_shape
+from pac_core.tubes import SHAPES, LinearFeatures, fit_shape
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -80,7 +80,7 @@ def min_n(epsilon: float, delta: float, errors: int, n: int | None) -> None:
         click.echo(f"{n:,} calibration units prove it with up to {max_errors(n, level):,} outside their set")
 
 
-@click.command(epilog=KEYS.replace("\n", "\n\n"))
+@click.command(epilog=f"\b\n{KEYS}")
 @click.argument("data", type=FILE)
 @level_options(multiple=True)
 @click.option("--tune", type=int, help="Units to tune on (temperatures, shapes); forecasts only.")
@@ -89,6 +89,10 @@ def min_n(epsilon: float, delta: float, errors: int, n: int | None) -> None:
 @ids_option
 @click.option("--temperature/--no-temperature", default=True, help="Fit temperatures on the tune units.")
 @click.option("--shape", default="box", show_default=True, help=f"Tube shape: {', '.join(SHAPES)}.")
+@click.option(
+    "--feature", "features", multiple=True, help="For --shape features: NAME=DIMENSION, such as speed=0."
+)
+@click.option("--score-name", default="not named", help="For a file of scores: what they are, in words.")
 @click.option("--unit", default="unit", show_default=True, help="What is drawn independently, in a word.")
 @click.option("--model", default="not named", help="The model, in words, for the certificate.")
 @click.option("--train", default="not named", help="What the model was trained on, in words.")
@@ -105,6 +109,8 @@ def fit(
     ids: str,
     temperature: bool,
     shape: str,
+    features: tuple[str, ...],
+    score_name: str,
     unit: str,
     model: str,
     train: str,
@@ -127,19 +133,20 @@ def fit(
     units = read_dataset(data, ids=ids)
     _say("read", f"{len(units.ids):,} units from {data}")
     if units.scores is None:
-        parts, score, tuned = _tune(units, tune, calibrate, seed, temperature, shape, levels)
+        parts, score, tuned = _tune(units, tune, calibrate, seed, temperature, shape, features, levels)
         chosen, record = units.take(parts.calibrate.rows), SplitRecord(seed, ids_digest(units.ids))
     else:
         if tune is not None or calibrate is not None:
             raise InvalidInput("--tune and --calibrate split forecasts, but the file holds scores")
-        score, tuned, chosen, record = Likelihood(), None, units, None
+        chosen, tuned, record = units, None, None
+        score = GivenScore(score_name)
     for level in levels:
         max_errors(len(chosen.ids), level)
     path = ledger or out.parent / "ledger.json"
     digest = score_digest(score)
     menu = tuple(Entry(digest, level.epsilon, level.delta) for level in levels)
-    pool = ids_digest(units.ids) + ("" if units.scores is None else f":{data.name}")
-    look = open_split(path, Opening(pool, _calibrate_digest(chosen), len(chosen.ids), menu))
+    opening = Opening(ids_digest(units.ids), ids_digest(chosen.ids), len(chosen.ids), menu)
+    look = open_split(path, opening)
     _say("ledger", f"{len(menu)} on the menu; any fails with probability below {look.cost:.3g} ({path})")
     scores = chosen.scores if units.scores is not None else score.scores(chosen.forecast, chosen.truth)
     thresholds = [fit_threshold(scores, level) for level in levels]
@@ -284,6 +291,7 @@ def _tune(
     seed: int,
     temperature: bool,
     shape: str,
+    features: tuple[str, ...],
     levels: list[PACLevel],
 ) -> tuple[Splits, Score, PartRecord]:
     """Split forecasts and fit the score on the tune part."""
@@ -300,7 +308,8 @@ def _tune(
     chosen = units.take(parts.tune.rows)
     forecast: Any = chosen.forecast
     if not isinstance(forecast, LogitForecast) and forecast.mean.ndim == 3:
-        score = fit_shape(forecast, chosen.truth, levels[0], shape=shape)
+        options = {"features": _features(features, forecast.mean.shape[-1])} if features else {}
+        score = fit_shape(forecast, chosen.truth, levels[0], shape=shape, **options)
         _say("tune", f"shape {shape}")
         return parts, score, tuned
     score = Likelihood.fit(forecast, chosen.truth, (fit_temperature,) if temperature else ())
@@ -312,6 +321,17 @@ def _tune(
             gain = f", ECE {before:.4f} -> {after:.4f}"
         _say("tune", f"tau = {step.tau:.6g}{gain}")
     return parts, score, tuned
+
+
+def _features(texts: tuple[str, ...], dims: int) -> LinearFeatures:
+    """NAME=DIMENSION pairs as features that are single coordinates."""
+    pairs = [text.partition("=") for text in texts]
+    for (_, _, index), text in zip(pairs, texts, strict=True):
+        if not index.isdecimal() or int(index) >= dims:
+            raise InvalidInput(
+                f"--feature must be NAME=DIMENSION with a dimension below {dims}, got {text!r}"
+            )
+    return LinearFeatures(tuple(name for name, _, _ in pairs), np.eye(dims)[[int(i) for _, _, i in pairs]])
 
 
 def _same_split(document: Certificate, units: Dataset) -> Splits | None:
@@ -337,7 +357,7 @@ def _scores_again(document: Certificate, units: Dataset) -> tuple[Dataset, list[
     checks = []
     if isinstance(score, Likelihood) and score.preparations:
         tune = units.take(parts.tune.rows)
-        again = Likelihood.fit(tune.forecast, tune.truth, (fit_temperature,))
+        again = score.refitted(tune.forecast, tune.truth)
         stated, found = (np.asarray(s.preparations[-1].tau) for s in (score, again))  # type: ignore[attr-defined]
         same = stated.shape == found.shape and np.allclose(stated, found, rtol=1e-6)
         checks.append(Check("temperature", same, f"tau is {found.tolist()}, stated {stated.tolist()}"))
@@ -359,10 +379,6 @@ def _set_rows(units: Dataset, sets: Any) -> Iterable[list[Any]]:
     yield ["id", "size", *ends]
     for name, size, low, high in zip(units.ids, sizes, lower, upper, strict=True):
         yield [name, f"{size:.6g}", *(f"{end:.9g}" for end in (*low, *high))]
-
-
-def _calibrate_digest(chosen: Dataset) -> str:
-    return ids_digest(chosen.ids)
 
 
 def _targets(out: Path, levels: list[PACLevel]) -> list[Path]:

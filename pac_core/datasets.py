@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import os
 import re
 import zipfile
@@ -22,7 +23,7 @@ A file holds arrays by name:
   scores [N]                                  calibration scores, larger is worse; or
   logits or probabilities [N, K], labels [N]  a classifier's forecasts and the truth; or
   mean, var, truth [N, D] or [N, H, D]        Gaussian forecasts and the truth;
-  ids [N]                                     the units (default: the row numbers).
+  ids [N]                                     the units (default: the rows of this file).
 npz and npy as numpy writes them (one array in an npy: scores); in csv and parquet the columns
 are score, label, id, logit_0, logit_1, ... (or probability_, mean_, var_, truth_)."""
 
@@ -58,7 +59,7 @@ def read_dataset(path: str | os.PathLike[str], *, ids: str = "ids") -> Dataset:
     if ids in arrays:
         names = plain(ids, arrays[ids], "[N]").astype(str)
     elif ids == "ids":
-        names = np.arange(n).astype(str)
+        names = _row_ids(path, n)
     else:
         raise UnreadableFile(f"{path} has no array {ids!r}, but {', '.join(sorted(arrays))}")
     data = _dataset(path, arrays, names)
@@ -68,6 +69,13 @@ def read_dataset(path: str | os.PathLike[str], *, ids: str = "ids") -> Dataset:
                 f"{name} and {ids} must have the same length, got {len(part)} and {len(names)}"
             )
     return data
+
+
+def _row_ids(path: str | os.PathLike[str], n: int) -> NDArray[np.str_]:
+    """Rows of this very file: without ids, the same row of another file is another unit."""
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return np.array([f"{digest}:{row}" for row in range(n)])
 
 
 def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:

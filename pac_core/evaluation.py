@@ -13,6 +13,7 @@ from pac_core.arrays import labels_for, plain
 from pac_core.bounds import PACLevel
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import LogitForecast
+from pac_core.scores import label_nll
 
 _DOUBT = 0.01  # one-sided, on each end of the interval
 QUANTILES = (0.05, 0.25, 0.75, 0.95)
@@ -118,8 +119,7 @@ def error_interval(errors: int, n: int, doubt: float = _DOUBT) -> tuple[float, f
 def calibration_error(forecast: LogitForecast, labels: Any, *, bins: int = 15) -> float:
     """ECE: the mean gap between confidence and accuracy of the predicted label, over equal bins."""
     truth = labels_for("labels", labels, *forecast.logits.shape)
-    top = forecast.logits.max(axis=1).astype(np.float64)
-    confidence = np.exp(forecast.tau * top - forecast.log_normaliser)
+    confidence = np.exp(-label_nll(forecast, forecast.logits.max(axis=1)))
     hit = forecast.predictions() == truth
     which = np.minimum((confidence * bins).astype(int), bins - 1)
     gaps = np.bincount(which, weights=confidence - hit, minlength=bins)

@@ -47,8 +47,11 @@ class LogitForecast:
             return cls(np.log(array))
 
     @cached_property
-    def log_normaliser(self) -> Floats:
-        """`[N]` log of the sum of exp(tau * logits), in float64 from the precision of the logits."""
+    def normaliser(self) -> tuple[Floats, Floats]:
+        """`[N]` shift and `[N]` log: the sum of exp(tau * logits - shift) is exp(log).
+
+        Kept apart, so that logits of any size lose no digits when one is taken from the other.
+        """
         return _log_sum_exp(self.logits, self.tau)
 
     def tempered(self, tau: float) -> LogitForecast:
@@ -137,7 +140,7 @@ class GaussianForecast:
             raise InvalidInput(f"tau must be one number or one per step, got shape {steps.shape}")
         positive_tau(steps, "[H]" if steps.ndim else "[]")
         trailing = (1,) * (1 + self.full if steps.ndim else 0)
-        return replace(self, var=self.var / like(self.var, steps.reshape(*steps.shape, *trailing)))
+        return replace(self, var=self.var / like(self.var, steps.reshape((*steps.shape, *trailing))))
 
     def accumulated(self) -> GaussianForecast:
         """Variances summed over the steps so far: Sigma~_t of section 3.5 of the paper."""
@@ -177,30 +180,30 @@ def positive_tau(tau: Any, shape: str) -> Any:
     return array
 
 
-def _log_sum_exp(logits: Floats, tau: float) -> Floats:
-    """`[N]`, blockwise: each row is read once, and again only where exp leaves the safe range."""
+def _log_sum_exp(logits: Floats, tau: float) -> tuple[Floats, Floats]:
+    """Shift and log, blockwise: a row is read once, and again only where exp leaves the safe range."""
     work = np.float64 if logits.dtype == np.float64 else np.float32
-    out = np.empty(len(logits))
+    shift, log = np.zeros(len(logits)), np.empty(len(logits))
     factor = work(tau)
 
     def block(rows: slice, scratch: Floats) -> None:
         with np.errstate(all="ignore"):
             np.multiply(logits[rows], factor, out=scratch[0], dtype=work)
             total = np.exp(scratch[0], out=scratch[0]).sum(axis=1)
-            log = np.log(total.astype(np.float64))
+            log[rows] = np.log(total.astype(np.float64))
             # Outside this range the plain sum has lost digits or is no number: shift those rows.
             far = np.flatnonzero(~((total > 1e-20) & (total < 1e30)))
             if len(far):
                 z = logits[rows][far].astype(np.float64) * tau
                 top = z.max(axis=1)
-                log[far] = top + np.log(np.exp(z - top[:, None]).sum(axis=1))
-        out[rows] = log
+                shift[rows.start + far] = top
+                log[rows.start + far] = np.log(np.exp(z - top[:, None]).sum(axis=1))
 
     over_rows(block, logits, 1, work)
-    if not np.isfinite(out).all():
-        row = int(np.flatnonzero(~np.isfinite(out))[0])
+    if not np.isfinite(log).all():
+        row = int(np.flatnonzero(~np.isfinite(log))[0])
         raise InvalidInput(
             "each row of logits must be numbers, at least one of them above -inf, "
             f"got {logits[row]} in row {row}"
         )
-    return out
+    return shift, log

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
@@ -75,6 +75,11 @@ class Likelihood:
             forecast = fitted[-1](forecast)
         return cls(tuple(fitted))
 
+    def refitted(self, forecast: Any, truth: Any) -> Likelihood:
+        """The same preparations, fitted anew."""
+        prepare = [accumulated if isinstance(p, Accumulated) else fit_temperature for p in self.preparations]
+        return Likelihood.fit(forecast, truth, prepare)
+
     def prepared(self, forecast: Any) -> Any:
         for preparation in self.preparations:
             forecast = preparation(forecast)
@@ -93,6 +98,36 @@ class Likelihood:
     @classmethod
     def from_json(cls, numbers: dict[str, Any]) -> Likelihood:
         return cls(tuple(_preparation_from_json(step) for step in numbers["preparations"]))
+
+
+@dataclass(frozen=True, eq=False)
+class GivenScore:
+    """A score that was computed elsewhere, known by its name only.
+
+    A threshold can be proved from its numbers; its sets can be made only where it is known.
+    """
+
+    kind: ClassVar[str] = "given"
+    name: str
+
+    def scores(self, forecast: Any, truth: Any) -> Array:
+        self._refuse()
+
+    def sets(self, forecast: Any, threshold: Threshold | float) -> Any:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise InvalidInput(
+            f"this certificate was made from bare scores ({self.name}): its sets are the truths whose "
+            "score, computed as for the calibration units, is at most T"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    @classmethod
+    def from_json(cls, parts: dict[str, Any]) -> GivenScore:
+        return cls(str(parts["name"]))
 
 
 @dataclass(frozen=True, eq=False)

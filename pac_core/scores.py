@@ -34,7 +34,8 @@ def nll(forecast: LogitForecast | GaussianForecast, truth: Any) -> Array:
 
 def label_nll(forecast: LogitForecast, chosen: Any) -> Any:
     """`[N]` the score of a label with logit `chosen` `[N]` in each row, in float64."""
-    return forecast.log_normaliser - forecast.tau * chosen.astype(np.float64)
+    shift, log = forecast.normaliser
+    return log + (shift - forecast.tau * chosen.astype(np.float64))
 
 
 def gaussian_nll(forecast: GaussianForecast, truth: Array) -> Array:

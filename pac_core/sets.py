@@ -68,13 +68,13 @@ def label_sets(forecast: LogitForecast, threshold: Threshold | float) -> LabelSe
     True
     """
     limit = limit_of(threshold)
-    logits, tau, normaliser = forecast.logits, forecast.tau, forecast.log_normaliser
+    logits, (shift, log) = forecast.logits, forecast.normaliser
 
     def inside(least: Any) -> Any:
         return label_nll(forecast, least) <= limit
 
     with np.errstate(over="ignore", invalid="ignore"):
-        near = ((normaliser - limit) / tau).astype(logits.dtype)
+        near = ((shift + (log - limit)) / forecast.tau).astype(logits.dtype)
         below, above = (np.nextafter(near, logits.dtype.type(side)) for side in (-np.inf, np.inf))
         least = np.where(inside(below), below, np.where(inside(near), near, above))
         sure = inside(least) & ~inside(np.nextafter(least, logits.dtype.type(-np.inf)))
@@ -85,7 +85,7 @@ def label_sets(forecast: LogitForecast, threshold: Threshold | float) -> LabelSe
 
     over_rows(block, logits, 0, logits.dtype)
     for row in np.flatnonzero(~sure):  # rounding hides the limit: ask every label itself
-        member[row] = normaliser[row] - tau * logits[row].astype(np.float64) <= limit
+        member[row] = log[row] + (shift[row] - forecast.tau * logits[row].astype(np.float64)) <= limit
     return LabelSets(member)
 
 
@@ -186,9 +186,9 @@ class Boxes:
     def half_width(self, direction: Array) -> Array:
         xp = array_namespace(self.center)
         zero = xp.zeros_like(self.center)
-        above = xp.where(direction > 0, (self.upper - self.center) * direction, zero)
-        below = xp.where(direction < 0, (self.lower - self.center) * direction, zero)
-        return xp.sum(above + below, axis=-1)
+        reach = xp.where(direction > 0, self.upper - self.center, zero)
+        reach = xp.where(direction < 0, self.lower - self.center, reach)
+        return xp.sum(reach * direction, axis=-1)
 
     def volume_root(self) -> Array:
         xp = array_namespace(self.center)

@@ -20,6 +20,7 @@ Forecast = TypeVar("Forecast", LogitForecast, GaussianForecast)
 _LAST_STEP = 1e-5  # in log tau; convergence is quadratic, so the error left is near its square
 _LARGEST = math.log(1e6)  # of |log tau|: beyond it lies a zero or an infinity in disguise
 _ROWS_TO_START = 4096  # a Newton start from so many rows leaves two or three passes over all
+_WHY = "no finite temperature is the most likely ({}): tune on more units, or go without"
 _FLOOR = 1e-12  # a model that is exactly right gets a large tau, not an infinite one
 
 
@@ -109,6 +110,8 @@ def merge_moments(shards: Iterable[Moments]) -> Temperature:
 def _label_tau(forecast: LogitForecast, labels: NDArray[np.int64]) -> float:
     """The root of the derivative of the likelihood, which increases in tau."""
     logits, tau = forecast.logits, forecast.tau
+    if (logits.max(axis=1) == logits[np.arange(len(labels)), labels]).all():
+        raise NoTemperature(_WHY.format("every label is the most probable one"))
     stride = len(logits) // _ROWS_TO_START
     if stride > 1:
         try:
@@ -127,8 +130,6 @@ def _newton(slope: Callable[[float], tuple[float, float]], tau: float) -> float:
     log_tau = math.log(tau)
     while abs(log_tau) < _LARGEST - 1:
         value, derivative = slope(math.exp(log_tau))
-        if value == derivative == 0:  # flat: the likelihood is at its limit already
-            break
         low, high = (log_tau, high) if value < 0 else (low, log_tau)
         curve = math.exp(log_tau) * derivative
         step = -value / curve if curve > abs(value) / 2 else math.copysign(2, -value)
@@ -136,10 +137,7 @@ def _newton(slope: Callable[[float], tuple[float, float]], tau: float) -> float:
         if abs(new - log_tau) <= _LAST_STEP:
             return math.exp(new)
         log_tau = new
-    reason = "every label is the most probable one" if log_tau > 0 else "the logits do not tell the labels"
-    raise NoTemperature(
-        f"no finite temperature is the most likely ({reason}): tune on more units, or go without"
-    )
+    raise NoTemperature(_WHY.format("the logits do not tell the labels"))
 
 
 def _slope(logits: Floats, labels: NDArray[np.int64]) -> Callable[[float], tuple[float, float]]:

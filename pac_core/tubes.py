@@ -252,9 +252,11 @@ class FeatureShape:
         states: Any,
         level: PACLevel,
         *,
-        features: LinearFeatures,
+        features: LinearFeatures | None = None,
         sides: Sequence[int] | None = None,
     ) -> FeatureShape:
+        if features is None:
+            raise InvalidInput("the shape 'features' needs features=LinearFeatures(names, matrix)")
         box = BoxShape.fit(features.forecast(forecast), features.of(states), level, sides=sides)
         return cls(features, box)
 
@@ -294,6 +296,9 @@ def fit_shape(
     forecast: GaussianForecast, states: Any, level: PACLevel, *, shape: str = "box", **options: Any
 ) -> Score:
     """A tube score fitted on the tune split: one of `SHAPES`, or one a plugin registered."""
+    if shape not in (*SHAPES, *plugins.names("shapes")):
+        known = ", ".join((*SHAPES, *plugins.names("shapes")))
+        raise InvalidInput(f"shape must be one of {known}, got {shape!r}")
     fit = SHAPES.get(shape) or plugins.load("shapes", shape).fit
     if forecast.mean.ndim != 3:
         raise InvalidInput(
@@ -345,9 +350,9 @@ def choose(
     scales fit too well the half they were fitted on.
     """
     whole = np.isfinite(states).all(axis=(1, 2))
+    if whole.sum() < 4:
+        raise InvalidInput(f"a tube shape needs at least 4 tune units that did not fail, got {whole.sum()}")
     forecast, states = forecast.take(whole), states[whole]
-    if len(states) < 4:
-        raise InvalidInput(f"a tube shape needs at least 4 tune units that did not fail, got {len(states)}")
     order = np.random.default_rng(0).permutation(len(states))
     fit_on, compare_on = order[::2], order[1::2]
     deviation = np.maximum(_deviation(states), 1e-12)

@@ -1,0 +1,191 @@
+"""Sets against their definition, point by point, and one geometry on two array libraries."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pac_core import (
+    Boxes,
+    ConfidenceSets,
+    Ellipsoids,
+    GaussianForecast,
+    InvalidInput,
+    LabelSets,
+    LogitForecast,
+    gaussian_sets,
+    label_sets,
+    nll,
+)
+
+
+def gaussian(full: bool, shape: tuple[int, ...] = (4, 3), seed: int = 0) -> GaussianForecast:
+    rng = np.random.default_rng(seed)
+    mean = rng.normal(size=shape)
+    if not full:
+        return GaussianForecast(mean, rng.uniform(0.2, 2, size=shape))
+    root = rng.normal(size=(*shape, shape[-1]))
+    return GaussianForecast(mean, root @ np.swapaxes(root, -1, -2) + 0.1 * np.eye(shape[-1]))
+
+
+@settings(deadline=None)
+@given(
+    dtype=st.sampled_from([np.float16, np.float32, np.float64]),
+    scale=st.sampled_from([1e-4, 1e-2, 1.0, 30.0, 3000.0]),
+    tau=st.floats(0.2, 5),
+    seed=st.integers(0, 10**6),
+)
+def test_membership_is_score_at_most_t_to_the_last_bit(
+    dtype: Any, scale: float, tau: float, seed: int
+) -> None:
+    """T is set to a score itself, so every rounding slip would show."""
+    rng = np.random.default_rng(seed)
+    forecast = LogitForecast((rng.normal(size=(20, 7)) * scale).astype(dtype), tau)
+    scores = np.stack([nll(forecast, np.full(20, label)) for label in range(7)], axis=1)
+    for limit in (*rng.choice(scores.ravel(), 5), *forecast.normaliser[1][:3], 0.0):
+        assert (label_sets(forecast, float(limit)).member == (scores <= limit)).all()
+
+
+@given(st.floats(-5, 40), st.floats(0, 10))
+def test_sets_grow_with_t(low: float, more: float) -> None:
+    forecast = LogitForecast(np.random.default_rng(0).normal(size=(30, 6)) * 3)
+    small, large = label_sets(forecast, low), label_sets(forecast, low + more)
+    assert not (small.member & ~large.member).any()
+    inner, outer = (gaussian_sets(gaussian(True), t) for t in (low, low + more))
+    assert not (np.nan_to_num(inner.size()) > np.nan_to_num(outer.size())).any()
+
+
+def test_label_sets_by_eye() -> None:
+    forecast = LogitForecast.from_probabilities(np.array([[0.6, 0.3, 0.1], [0.4, 0.3, 0.3]]))
+    sets = label_sets(forecast, -math.log(0.45))
+    assert sets.member.tolist() == [[True, False, False], [False, False, False]]
+    assert sets.size().tolist() == [1, 0]
+    assert sets.empty.tolist() == [False, True]
+    assert sets.contains([0, 0]).tolist() == [True, False]
+
+
+def test_the_paper_interval() -> None:
+    """C_T = mu +- sigma sqrt(2 (T - log(sigma sqrt(2 pi)))), appendix C of the paper."""
+    mean, sigma, limit = 1.5, 0.7, 2.0
+    lower, upper = gaussian_sets(GaussianForecast(np.array([[mean]]), np.array([[sigma**2]])), limit).box()
+    half = sigma * math.sqrt(2 * (limit - math.log(sigma * math.sqrt(2 * math.pi))))
+    assert lower.item() == pytest.approx(mean - half)
+    assert upper.item() == pytest.approx(mean + half)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_axes_reach_the_border_and_give_the_paper_size(full: bool) -> None:
+    forecast, limit = gaussian(full), 6.0
+    sets = gaussian_sets(forecast, limit)
+    axes = sets.region.axes()
+    for column in range(3):
+        border = nll(forecast, forecast.mean + axes[..., column])
+        np.testing.assert_allclose(border, limit, rtol=1e-9)
+    np.testing.assert_allclose(sets.size(), np.linalg.norm(axes, axis=(1, 2)))
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_support_and_box_are_touched_and_never_left(full: bool) -> None:
+    forecast = gaussian(full)
+    sets = gaussian_sets(forecast, 6.0)
+    rng = np.random.default_rng(1)
+    ball = rng.normal(size=(20_000, 3))
+    ball /= np.linalg.norm(ball, axis=1, keepdims=True)
+    surface = forecast.mean[:, None] + np.einsum("bij,nj->bni", sets.region.axes(), ball)
+    direction = np.array([0.3, -1.0, 2.0])
+    most = (surface @ direction).max(axis=1)
+    support = sets.support(direction)
+    assert (most <= support + 1e-9).all()
+    np.testing.assert_allclose(most, support, rtol=0.01)  # 20,000 points come this near to the tip
+    lower, upper = sets.box()
+    assert (surface >= lower[:, None] - 1e-9).all()
+    assert (surface <= upper[:, None] + 1e-9).all()
+    np.testing.assert_allclose(surface.max(axis=1), upper, rtol=0.01, atol=0.01)
+
+
+def test_sizes_by_eye() -> None:
+    """A sphere of radius 2 in 3 dimensions, and a box of half-widths 1, 2, 3."""
+    forecast = GaussianForecast(np.zeros((1, 3)), np.ones((1, 3)))
+    ball = ConfidenceSets(
+        Ellipsoids(forecast, np.array([4.0])), lambda truth: forecast.mahalanobis2(truth), 4.0
+    )
+    assert ball.size().item() == pytest.approx(2 * math.sqrt(3))
+    assert ball.volume_root().item() == pytest.approx((4 / 3 * math.pi * 8) ** (1 / 3))
+    assert ball.mean_width().item() == pytest.approx(4)
+    assert ball.normalised_size([2.0, 2.0, 2.0]).item() == pytest.approx(1)
+    reach = np.array([[1.0, 2.0, 3.0]])
+    box = ConfidenceSets(Boxes(np.zeros((1, 3)), -reach, reach), lambda truth: abs(truth).max(axis=-1), 1.0)
+    assert box.size().item() == pytest.approx(math.sqrt(14))
+    assert box.volume_root().item() == pytest.approx(48 ** (1 / 3))
+    assert box.support([1.0, -1.0, 0.0]).item() == 3
+    # The mean width of a box is the sum of its widths times E|u_1| = 1/2 in three dimensions.
+    assert box.mean_width(20_000).item() == pytest.approx(6, rel=0.02)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4, 2, 3)])
+def test_empty_sets_are_empty_not_points(shape: tuple[int, ...]) -> None:
+    forecast = gaussian(False, shape)
+    sets = gaussian_sets(forecast, -50.0)
+    assert sets.empty.all()
+    assert not sets.contains(forecast.mean).any()
+    assert (sets.size() == 0).all()
+    assert (sets.volume_root() == 0).all()
+    assert np.isnan(sets.support([1.0, 0.0, 0.0])).all()
+    assert np.isnan(sets.box()[0]).all()
+    assert not (sets.support([1.0, 0.0, 0.0]) <= 1e9).any()
+
+
+def test_nan_is_never_contained() -> None:
+    forecast = gaussian(False)
+    broken = GaussianForecast(np.full((4, 3), np.nan), forecast.var)
+    sets = gaussian_sets(broken, 50.0)
+    assert not sets.contains(forecast.mean).any()
+    assert not (sets.support([1.0, 0.0, 0.0]) <= 1e9).any()
+    assert not gaussian_sets(forecast, 50.0).contains(np.full((4, 3), np.nan)).any()
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("shape", [(4, 3), (4, 5, 3)])
+def test_numpy_and_torch_agree(full: bool, shape: tuple[int, ...]) -> None:
+    ours = gaussian(full, shape)
+    theirs = GaussianForecast(torch.from_numpy(ours.mean), torch.from_numpy(ours.var))
+    truth = ours.mean + 0.5
+    a, b = gaussian_sets(ours, 20.0), gaussian_sets(theirs, 20.0)
+    direction = np.array([0.3, -1.0, 2.0])
+    for one, other in (
+        (a.contains(truth), b.contains(torch.from_numpy(truth))),
+        (a.support(direction), b.support(torch.from_numpy(direction))),
+        (a.size(), b.size()),
+        (a.volume_root(), b.volume_root()),
+        (a.mean_width(16), b.mean_width(16)),
+        (a.normalised_size(np.ones(3)), b.normalised_size(np.ones(3))),
+        (a.box()[1], b.box()[1]),
+        (a.empty, b.empty),
+    ):
+        assert isinstance(other, torch.Tensor)
+        np.testing.assert_allclose(other.numpy(), one, rtol=1e-10)
+
+
+def test_t_is_rounded_up_for_narrow_floats() -> None:
+    limit = 20.000000123  # between two float32
+    mean = torch.zeros(1, 1, dtype=torch.float32)
+    sets = gaussian_sets(GaussianForecast(mean, torch.ones(1, 1)), limit)
+    assert sets.limit > limit
+    assert np.float32(sets.limit) == sets.limit
+
+
+@pytest.mark.parametrize("wrong", [None, "3", float("nan"), True])
+def test_bad_thresholds_are_named(wrong: object) -> None:
+    with pytest.raises(InvalidInput, match="threshold must be"):
+        label_sets(LogitForecast(np.zeros((1, 2))), wrong)  # type: ignore[arg-type]
+
+
+def test_labels_outside_are_named() -> None:
+    with pytest.raises(InvalidInput, match=r"labels must lie in 0\.\.1, got 2"):
+        LabelSets(np.ones((2, 2), dtype=bool)).contains([0, 2])

@@ -1,0 +1,81 @@
+"""Parts are disjoint, whole by group, and drawn by id and seed rather than by position."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pac_core import InvalidInput, OverlappingSplits, ids_digest, refuse_overlap, split
+
+IDS = [f"u{i}" for i in range(50)]
+
+
+def test_parts_cover_all_units_once() -> None:
+    parts = split(IDS, tune=10, calibrate=25, seed=3)
+    together = np.concatenate([parts.tune.units, parts.calibrate.units, parts.test.units])
+    assert sorted(together) == sorted(IDS)
+    assert [parts.tune.n, parts.calibrate.n, parts.test.n] == [10, 25, 15]
+    assert [IDS[row] for row in parts.tune.rows] == sorted(parts.tune.units, key=IDS.index)
+
+
+@given(st.permutations(IDS))
+def test_order_of_the_file_does_not_matter(order: list[str]) -> None:
+    one, other = (split(ids, tune=10, calibrate=25, seed=3) for ids in (IDS, order))
+    assert one.calibrate.digest == other.calibrate.digest
+    assert {order[row] for row in other.tune.rows} == {IDS[row] for row in one.tune.rows}
+
+
+def test_seeds_draw_different_parts_and_each_unit_equally_often() -> None:
+    counts = np.zeros(len(IDS))
+    for seed in range(400):
+        counts[split(IDS, tune=0, calibrate=25, seed=seed).calibrate.rows] += 1
+    # Binomial(400, 1/2) has a deviation of 10; 50 units stay within 4.5 deviations.
+    assert abs(counts - 200).max() < 45
+    assert counts.sum() == 400 * 25
+
+
+def test_groups_stay_whole_and_are_the_units() -> None:
+    videos = [f"video{i // 10}" for i in range(50)]
+    parts = split(IDS, tune=1, calibrate=3, seed=0, groups=videos)
+    assert [part.n for part in (parts.tune, parts.calibrate, parts.test)] == [1, 3, 1]
+    assert len(parts.calibrate.rows) == 30
+    assert {videos[row] for row in parts.calibrate.rows} == set(parts.calibrate.units)
+
+
+def test_what_the_model_saw_is_refused() -> None:
+    with pytest.raises(OverlappingSplits, match="'train' and .* share 2 units .*'u1'"):
+        split(IDS, tune=1, calibrate=2, seed=0, train=["u1", "u7", "other"])
+    with pytest.raises(OverlappingSplits):
+        split(IDS, tune=1, calibrate=1, seed=0, groups=["a"] * 25 + ["b"] * 25, train=["a"])
+
+
+def test_overlap_between_named_parts_is_refused() -> None:
+    refuse_overlap({"tune": [1, 2], "calibrate": [3], "test": [4]})
+    with pytest.raises(OverlappingSplits, match="'tune' and 'test' share 1 units"):
+        refuse_overlap({"tune": [1, 2], "calibrate": [3], "test": [2]})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"ids": ["a", "a"], "tune": 0, "calibrate": 1}, "ids must be unique"),
+        ({"ids": ["a", "b"], "tune": 1, "calibrate": 2}, "at most the 2 units, got 3"),
+        ({"ids": ["a", "b"], "tune": -1, "calibrate": 1}, "tune must be a whole number"),
+        ({"ids": ["a", "b"], "tune": 0, "calibrate": 0}, "calibrate must be a whole number of at least 1"),
+        (
+            {"ids": ["a", "b"], "tune": 0, "calibrate": 1, "groups": ["g"]},
+            "groups must have one entry per id",
+        ),
+        ({"ids": [], "tune": 0, "calibrate": 1}, "ids must not be empty"),
+    ],
+)
+def test_bad_splits_are_named(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        split(**arguments, seed=0)  # type: ignore[arg-type]
+
+
+def test_digest_tells_sets_of_ids_apart() -> None:
+    assert ids_digest(["a", "b"]) == ids_digest(["b", "a"])
+    assert ids_digest(["ab"]) != ids_digest(["a", "b"])

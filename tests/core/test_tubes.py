@@ -1,0 +1,220 @@
+"""Four shapes: what each set is, that all agree across libraries, and that choices use the tune split."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pac_core import (
+    SHAPES,
+    GaussianForecast,
+    InvalidInput,
+    LinearFeatures,
+    PACLevel,
+    TooManyFailures,
+    calibrate,
+    fit_shape,
+    fit_tube,
+)
+from pac_core.tubes import BoxShape, MaxShape
+
+LEVEL = PACLevel(0.1, 0.01)
+FEATURES = LinearFeatures(("first", "difference"), np.array([[1.0, 0.0, 0.0], [0.0, 1.0, -1.0]]))
+
+
+def walks(n: int, seed: int, steps: int = 5) -> tuple[GaussianForecast, np.ndarray]:
+    """Random walks whose spread the forecast knows only in part."""
+    rng = np.random.default_rng(seed)
+    scale = rng.uniform(0.5, 2.0, size=(n, 1, 1)) * np.array([1.0, 0.1, 3.0])
+    states = (scale * rng.normal(size=(n, steps, 3))).cumsum(axis=1)
+    return GaussianForecast(np.zeros_like(states), np.broadcast_to(scale**2, states.shape).copy()), states
+
+
+def options(shape: str) -> dict[str, object]:
+    return {"features": FEATURES} if shape == "features" else {}
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_contains_is_score_at_most_t(shape: str) -> None:
+    predictor = fit_tube(*walks(400, 0), *walks(400, 1), LEVEL, shape=shape, **options(shape))
+    forecast, states = walks(1000, 2)
+    tube = predictor.tube(forecast)
+    inside = tube.contains(states)
+    assert (inside == (predictor.score.scores(forecast, states) <= predictor.threshold.value)).all()
+    assert 0.85 < inside.mean() < 1  # epsilon is 0.1: neither everything nor too little
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_a_contained_trajectory_stays_below_the_support(shape: str) -> None:
+    predictor = fit_tube(*walks(400, 0), *walks(400, 1), LEVEL, shape=shape, **options(shape))
+    forecast, states = walks(1000, 2)
+    tube = predictor.tube(forecast)
+    inside = tube.contains(states)
+    for direction in ([1.0, 0, 0], [0, 1.0, -1.0], [-2.0, 0, 0]):
+        along = states[inside] @ np.array(direction)
+        assert (along <= tube.support(direction)[inside] + 1e-9).all()
+
+
+@pytest.mark.parametrize("shape", ["max", "box", "features"])
+def test_per_step_shapes_contain_exactly_what_lies_in_every_step(shape: str) -> None:
+    predictor = fit_tube(*walks(400, 0), *walks(400, 1), LEVEL, shape=shape, **options(shape))
+    forecast, states = walks(1000, 2)
+    tube = predictor.tube(forecast)
+    if shape == "max":
+        region = tube.region
+        inside = (region.forecast.mahalanobis2(states) <= region.radius2).all(axis=1)
+    else:
+        lower, upper = tube.box()
+        seen = FEATURES.of(states) if shape == "features" else states
+        inside = ((seen >= lower) & (seen <= upper)).all(axis=(1, 2))
+    assert (tube.contains(states) == inside).all()
+
+
+def test_joint_is_the_projection_of_one_ellipsoid() -> None:
+    """radius^2 = 2T - H d ln 2 pi - sum_t ln det Sigma_t, the same at every step."""
+    predictor = fit_tube(*walks(400, 0), *walks(400, 1), LEVEL, shape="joint")
+    forecast, states = walks(5, 2)
+    tube = predictor.tube(forecast)
+    prepared = predictor.score.prepared(forecast)
+    expected = (
+        2 * predictor.threshold.value - 5 * 3 * np.log(2 * np.pi) - np.log(prepared.var).sum(axis=(1, 2))
+    )
+    np.testing.assert_allclose(tube.region.radius2, np.repeat(expected[:, None], 5, axis=1))
+    # The product of the projections is larger than the joint set.
+    everywhere = (prepared.mahalanobis2(states) <= tube.region.radius2).all(axis=1)
+    assert (everywhere | ~tube.contains(states)).all()
+
+
+def test_box_is_the_smallest_and_joint_the_largest() -> None:
+    forecast, _ = walks(500, 2, steps=20)
+    sizes = {
+        shape: fit_tube(*walks(1000, 0, 20), *walks(1000, 1, 20), LEVEL, shape=shape)
+        .tube(forecast)
+        .size()
+        .mean()
+        for shape in ("joint", "max", "box")
+    }
+    assert sizes["box"] < sizes["max"] < sizes["joint"]
+
+
+def test_choices_follow_the_data() -> None:
+    """Where the spread is told truly it counts; where it is noise it does not; a walk accumulates."""
+    rng = np.random.default_rng(0)
+    sigma = np.exp(rng.normal(size=(2000, 4, 1)))
+    steady = sigma * rng.normal(size=(2000, 4, 1))
+    true = BoxShape.fit(GaussianForecast(0 * steady, sigma**2), steady, LEVEL)
+    assert true.power >= 0.5
+    assert not true.accumulate
+    noise = BoxShape.fit(
+        GaussianForecast(0 * steady, rng.permutation(sigma**2)), rng.normal(size=steady.shape), LEVEL
+    )
+    assert noise.power == 0
+    sigma = np.exp(rng.normal(size=(2000, 12, 1)))
+    walk = (sigma * rng.normal(size=sigma.shape)).cumsum(axis=1)
+    assert MaxShape.fit(GaussianForecast(0 * walk, sigma**2), walk, LEVEL).accumulate
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_torch_gives_the_same_tube(shape: str) -> None:
+    predictor = fit_tube(*walks(400, 0), *walks(400, 1), LEVEL, shape=shape, **options(shape))
+    ours, states = walks(50, 2)
+    theirs = GaussianForecast(torch.from_numpy(ours.mean), torch.from_numpy(ours.var))
+    a, b = predictor.tube(ours), predictor.tube(theirs)
+    assert b.contains(torch.from_numpy(states)).tolist() == a.contains(states).tolist()
+    for direction in ([1.0, 0, 0], [0.0, 1.0, 1.0]):
+        np.testing.assert_allclose(b.support(direction).numpy(), a.support(direction), rtol=1e-10)
+    np.testing.assert_allclose(b.size().numpy(), a.size(), rtol=1e-10)
+    assert b.empty.tolist() == a.empty.tolist() == [False] * 50
+
+
+def test_features_say_nothing_of_other_directions() -> None:
+    predictor = fit_tube(*walks(400, 0), *walks(400, 1), LEVEL, shape="features", features=FEATURES)
+    tube = predictor.tube(walks(3, 2)[0])
+    assert np.isinf(tube.support([0, 1.0, 0])).all()
+    assert np.isinf(tube.support([1.0, 1.0, -1.0])).all()
+    lower, upper = tube.interval("difference")
+    np.testing.assert_allclose(tube.support([0, 2.0, -2.0]), 2 * upper)
+    np.testing.assert_allclose(tube.support([0, -1.0, 1.0]), -lower)
+    with pytest.raises(InvalidInput, match="feature must be one of"):
+        tube.interval("speed")
+
+
+def test_one_side_is_tighter_than_two_and_open_on_the_other() -> None:
+    two, one = (
+        fit_tube(*walks(2000, 0), *walks(2000, 1), LEVEL, shape="features", features=FEATURES, sides=sides)
+        for sides in ((0, 0), (1, -1))
+    )
+    forecast, states = walks(4000, 2)
+    tube = one.tube(forecast)
+    assert np.mean(tube.support([1.0, 0, 0])) < np.mean(two.tube(forecast).support([1.0, 0, 0]))
+    assert np.isinf(tube.support([-1.0, 0, 0])).all()
+    assert np.isinf(tube.support([0, 1.0, -1.0])).all()
+    assert 0.85 < tube.contains(states).mean() < 1
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
+@pytest.mark.parametrize("mark", [np.inf, -np.inf])
+def test_failed_units_are_errors_and_never_dropped(shape: str, mark: float) -> None:
+    sides = {"sides": (1, 1)} if shape == "features" else {}
+    score = fit_shape(*walks(400, 0), LEVEL, shape=shape, **options(shape), **sides)
+    forecast, states = walks(100, 1)
+    states[:3] = mark
+    assert (score.scores(forecast, states)[:3] == np.inf).all()
+    states[:20] = mark
+    with pytest.raises(TooManyFailures):
+        calibrate(score, forecast, states, LEVEL)
+
+
+def test_failed_tune_units_do_not_spoil_the_fit() -> None:
+    forecast, states = walks(400, 0)
+    spoiled = states.copy()
+    spoiled[::10] = np.inf
+    for shape in SHAPES:
+        score = fit_shape(forecast, spoiled, LEVEL, shape=shape, **options(shape))
+        assert np.isfinite(score.scores(forecast, states)).all()
+
+
+def test_a_dimension_without_error_gets_a_floor() -> None:
+    forecast, states = walks(400, 0)
+    states[..., 1] = 0
+    tube = fit_tube(forecast, states, forecast, states, LEVEL).tube(forecast)
+    widths = tube.region.half_widths()[..., 1]
+    assert (widths > 0).all()
+    assert (widths < 1e-3).all()
+
+
+def test_a_broken_forecast_has_an_empty_tube() -> None:
+    for shape in ("max", "box", "features"):
+        predictor = fit_tube(*walks(400, 0), *walks(400, 1), LEVEL, shape=shape, **options(shape))
+        forecast, states = walks(2, 2)
+        forecast.mean[0] = np.nan
+        tube = predictor.tube(forecast)
+        assert tube.empty.tolist() == [True, False]
+        assert not tube.contains(states)[0]
+        assert not (tube.support([1.0, 0, 0])[0] <= np.inf).any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shape": "banana"}, "shape must be one of joint, max, box, features, got 'banana'"),
+        ({"shape": "features"}, "needs features=LinearFeatures"),
+        ({"shape": "box", "sides": (2, 0, 0)}, "sides must be 3 of -1, 0 or 1"),
+    ],
+)
+def test_bad_shapes_are_named(change: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        fit_tube(*walks(100, 0), *walks(100, 1), LEVEL, **change)  # type: ignore[arg-type]
+
+
+def test_bad_tune_data_are_named() -> None:
+    forecast, states = walks(100, 0)
+    with pytest.raises(InvalidInput, match="truth must not contain NaN"):
+        fit_shape(forecast, np.where(states > 2, np.nan, states), LEVEL)
+    with pytest.raises(InvalidInput, match="at least 4 tune units that did not fail"):
+        fit_shape(forecast, np.full_like(states, np.inf), LEVEL)
+    with pytest.raises(InvalidInput, match=r"a tube needs a horizon \[B, H, D\]"):
+        fit_shape(GaussianForecast(np.zeros((9, 2)), np.ones((9, 2))), np.zeros((9, 2)), LEVEL)
+    with pytest.raises(InvalidInput, match="one row, not all 0"):
+        LinearFeatures(("a",), np.zeros((1, 3)))

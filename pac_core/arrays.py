@@ -18,7 +18,7 @@ Array: TypeAlias = Any
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
-_BLOCK = 1 << 18  # bytes of a block: a few of them stay in a core's own cache
+_BLOCK = 1 << 19  # bytes of a block: a few of them stay in a core's own cache
 
 
 def numbers(name: str, value: Any, shape: str, *, finite: bool = False) -> Floats:

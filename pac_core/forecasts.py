@@ -188,8 +188,10 @@ def _log_sum_exp(logits: Floats, tau: float) -> tuple[Floats, Floats]:
 
     def block(rows: slice, scratch: Floats) -> None:
         with np.errstate(all="ignore"):
-            np.multiply(logits[rows], factor, out=scratch[0], dtype=work)
-            total = np.exp(scratch[0], out=scratch[0]).sum(axis=1)
+            z = logits[rows]
+            if factor != 1:
+                z = np.multiply(z, factor, out=scratch[0], dtype=work)
+            total = np.exp(z, out=scratch[0], dtype=work).sum(axis=1)
             log[rows] = np.log(total.astype(np.float64))
             # Outside this range the plain sum has lost digits or is no number: shift those rows.
             far = np.flatnonzero(~((total > 1e-20) & (total < 1e30)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -17,9 +18,9 @@ from pac_core.forecasts import GaussianForecast, LogitForecast, positive_tau
 
 Forecast = TypeVar("Forecast", LogitForecast, GaussianForecast)
 
-_LAST_STEP = 1e-5  # in log tau; convergence is quadratic, so the error left is near its square
+_LAST_STEP = 3e-4  # in log tau; convergence is cubic, so the error left is near 1e-10
 _LARGEST = math.log(1e6)  # of |log tau|: beyond it lies a zero or an infinity in disguise
-_ROWS_TO_START = 4096  # a Newton start from so many rows leaves two or three passes over all
+_ROWS_TO_START = 4096  # a start from so many rows leaves two passes over all
 _WHY = "no finite temperature is the most likely ({}): tune on more units, or go without"
 _FLOOR = 1e-12  # a model that is exactly right gets a large tau, not an infinite one
 
@@ -114,57 +115,69 @@ def _label_tau(forecast: LogitForecast, labels: NDArray[np.int64]) -> float:
         raise NoTemperature(_WHY.format("every label is the most probable one"))
     stride = len(logits) // _ROWS_TO_START
     if stride > 1:
-        try:
-            tau = _newton(_slope(logits[::stride], labels[::stride]), tau)
-        except NoTemperature:
-            tau = forecast.tau  # too few rows to have one; all of them may
-    return _newton(_slope(logits, labels), tau) / forecast.tau
+        # A few rows, then all in the precision of the logits, leave one pass to the doubles.
+        fast = np.float64 if logits.dtype == np.float64 else np.float32
+        with contextlib.suppress(NoTemperature):  # where a few rows have no root, all of them may
+            tau = _root(_slope(logits[::stride], labels[::stride], fast), tau)
+            tau = _root(_slope(logits, labels, fast), tau, last_step=0.05)
+    return _root(_slope(logits, labels, np.float64), tau) / forecast.tau
 
 
-def _newton(slope: Callable[[float], tuple[float, float]], tau: float) -> float:
-    """The root of an increasing function from its value and derivative, kept inside a bracket.
+def _root(
+    slope: Callable[[float], tuple[float, float, float]], tau: float, last_step: float = _LAST_STEP
+) -> float:
+    """The root of an increasing function by Halley's method, kept inside a bracket.
 
     The steps are taken in log tau, so they are the same whatever the scale of the logits.
     """
     low, high = -_LARGEST, _LARGEST
     log_tau = math.log(tau)
     while abs(log_tau) < _LARGEST - 1:
-        value, derivative = slope(math.exp(log_tau))
+        tau = math.exp(log_tau)
+        value, first, second = slope(tau)
         low, high = (log_tau, high) if value < 0 else (low, log_tau)
-        curve = math.exp(log_tau) * derivative
+        first, second = tau * first, tau * (tau * second + first)  # derivatives in log tau
+        curve = first - value * second / (2 * first) if first > 0 else 0.0
         step = -value / curve if curve > abs(value) / 2 else math.copysign(2, -value)
         new = log_tau + step if low < log_tau + step < high else (low + high) / 2
-        if abs(new - log_tau) <= _LAST_STEP:
+        if abs(new - log_tau) <= last_step:
             return math.exp(new)
         log_tau = new
     raise NoTemperature(_WHY.format("the logits do not tell the labels"))
 
 
-def _slope(logits: Floats, labels: NDArray[np.int64]) -> Callable[[float], tuple[float, float]]:
-    """First and second derivative in tau of the mean -log f, in float64 block by block."""
+def _slope(
+    logits: Floats, labels: NDArray[np.int64], work: type[np.floating[Any]]
+) -> Callable[[float], tuple[float, float, float]]:
+    """The derivative in tau of the mean -log f and its two next ones, in dtype `work` block by block.
+
+    They are the first three cumulants of the logits under the forecast.
+    """
     true = np.take_along_axis(logits, labels[:, None], axis=1)[:, 0].astype(np.float64)
     if not np.isfinite(true).all():
         raise InvalidInput("the logit of each true label must be finite, got NaN or infinity")
 
-    def at(tau: float) -> tuple[float, float]:
-        slopes, curves = np.empty(len(logits)), np.empty(len(logits))
+    def at(tau: float) -> tuple[float, float, float]:
+        cumulants = np.empty((3, len(logits)))
 
         def block(rows: slice, scratch: Floats) -> None:
             z, weight = scratch
-            top = logits[rows].max(axis=1).astype(np.float64)
-            np.subtract(logits[rows], top[:, None], out=z)
+            top = logits[rows].max(axis=1)
+            np.subtract(logits[rows], top[:, None], out=z, dtype=work)
             np.exp(np.multiply(z, tau, out=weight), out=weight)
-            np.maximum(z, -1e100, out=z)  # -inf has no weight, but 0 * inf would be no number
-            mass = weight.sum(axis=1)
-            first = np.vecdot(weight, z) / mass
-            second = np.vecdot(np.multiply(weight, z, out=weight), z) / mass
-            slopes[rows] = first + top - true[rows]
-            curves[rows] = second - first**2
+            np.maximum(z, -1e30, out=z)  # -inf has no weight, but 0 * inf would be no number
+            mass = weight.sum(axis=1, dtype=np.float64)
+            m1 = np.vecdot(weight, z) / mass
+            m2 = np.vecdot(np.multiply(weight, z, out=weight), z) / mass
+            m3 = np.vecdot(np.multiply(weight, z, out=weight), z) / mass
+            cumulants[0, rows] = m1 + top - true[rows]
+            cumulants[1, rows] = m2 - m1**2
+            cumulants[2, rows] = m3 - 3 * m1 * m2 + 2 * m1**3
 
-        over_rows(block, logits, 2, np.float64)
-        value, derivative = float(slopes.mean()), float(curves.mean())
-        if not (math.isfinite(value) and math.isfinite(derivative)):
+        over_rows(block, logits, 2, work)
+        value, first, second = (float(mean) for mean in cumulants.mean(axis=1))
+        if not math.isfinite(value + first + second):
             raise InvalidInput("logits must be numbers or -inf, got NaN or +inf")
-        return value, derivative
+        return value, first, second
 
     return at

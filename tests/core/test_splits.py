@@ -45,7 +45,7 @@ def test_groups_stay_whole_and_are_the_units() -> None:
 
 
 def test_what_the_model_saw_is_refused() -> None:
-    with pytest.raises(OverlappingSplits, match="'train' and .* share 2 units .*'u1'"):
+    with pytest.raises(OverlappingSplits, match=r"'train' and .* share 2 units .*'u1'"):
         split(IDS, tune=1, calibrate=2, seed=0, train=["u1", "u7", "other"])
     with pytest.raises(OverlappingSplits):
         split(IDS, tune=1, calibrate=1, seed=0, groups=["a"] * 25 + ["b"] * 25, train=["a"])

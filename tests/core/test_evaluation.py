@@ -1,0 +1,65 @@
+"""Error, interval, sizes and the word refuted, on sets small enough to count by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from pac_core import (
+    InvalidInput,
+    LabelSets,
+    LogitForecast,
+    PACLevel,
+    calibration_error,
+    error_interval,
+    evaluate,
+)
+
+LEVEL = PACLevel(0.05, 0.01)
+MEMBER = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 1, 1]], dtype=bool)
+
+
+def test_rows_by_hand() -> None:
+    result = evaluate(LabelSets(MEMBER), [0, 2, 0, 2], LEVEL, by={"kind": ["a", "a", "b", "b"]})
+    whole, a, b = result.rows
+    assert (whole.name, whole.n, whole.errors, whole.empty) == ("all", 4, 2, 1)
+    assert (whole.mean, whole.median, whole.smallest, whole.largest) == (1.5, 1.5, 0, 3)
+    assert (a.name, a.errors, a.mean) == ("kind=a", 1, 1.5)
+    assert (b.name, b.errors, b.empty) == ("kind=b", 1, 1)
+    assert whole.quantiles == tuple(np.quantile([1, 2, 0, 3], [0.05, 0.25, 0.75, 0.95]))
+
+
+@pytest.mark.parametrize(("errors", "n"), [(0, 10), (3, 10), (10, 10), (70, 1000)])
+def test_interval_is_scipys(errors: int, n: int) -> None:
+    exact = binomtest(errors, n).proportion_ci(confidence_level=0.98, method="exact")
+    assert error_interval(errors, n) == pytest.approx((exact.low, exact.high))
+
+
+@pytest.mark.parametrize(("errors", "refuted"), [(50, False), (67, False), (68, True), (100, True)])
+def test_refuted_only_beyond_doubt(errors: int, refuted: bool) -> None:
+    """At 1,000 units and epsilon 0.05, P[Binomial >= 68] is 0.0074 and P[Binomial >= 67] is 0.0106."""
+    member = np.zeros((1000, 2), dtype=bool)
+    member[errors:, 0] = True
+    result = evaluate(LabelSets(member), np.zeros(1000, dtype=int), LEVEL)
+    assert result.refuted is refuted
+    assert ("not refuted" in result.verdict) is not refuted
+    assert bool(binomtest(errors, 1000, 0.05, alternative="greater").pvalue < 0.01) is refuted
+
+
+def test_table_has_a_line_per_row_and_the_verdict() -> None:
+    lines = str(evaluate(LabelSets(MEMBER), [0, 2, 0, 2], LEVEL, by={"kind": list("aabb")})).splitlines()
+    assert lines[0].split()[:3] == ["units", "n", "error"]
+    assert lines[1].split()[:3] == ["all", "4", "0.5000"]
+    assert lines[-1].startswith("error at most 0.05: not refuted by 4 test units")
+
+
+def test_calibration_error_by_hand() -> None:
+    """Two bins: confidence 0.9 with accuracy 1/2, confidence 0.6 with accuracy 1."""
+    forecast = LogitForecast.from_probabilities(np.array([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [0.4, 0.6]]))
+    assert calibration_error(forecast, [0, 1, 1, 1], bins=10) == pytest.approx((0.4 * 2 + 0.4 * 2) / 4)
+
+
+def test_bad_groups_are_named() -> None:
+    with pytest.raises(InvalidInput, match="kind must have one entry per unit, got 1 for 4"):
+        evaluate(LabelSets(MEMBER), [0, 2, 0, 2], LEVEL, by={"kind": ["a"]})

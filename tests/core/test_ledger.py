@@ -1,0 +1,112 @@
+"""A look is written down before it is taken, costs what it costs, and is not taken twice."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from pac_core import (
+    BadCertificate,
+    Entry,
+    Opening,
+    PACLevel,
+    SecondLook,
+    joint_cost,
+    max_errors,
+    open_split,
+    read_ledger,
+)
+from pac_core.ledger import score_digest
+from pac_core.predictors import Likelihood
+from pac_core.temperatures import Temperature
+
+
+def opening(*menu: Entry, pool: str = "pool", calibrate: str = "cal") -> Opening:
+    return Opening(pool, calibrate, 500, menu)
+
+
+ONE = Entry("s", 0.05, 0.01)
+
+
+def test_one_epsilon_costs_the_largest_delta() -> None:
+    assert joint_cost(500, [Entry("s", 0.05, d) for d in (1e-3, 0.01, 1e-5)]) == 0.01
+
+
+def test_different_scores_add_up() -> None:
+    assert joint_cost(500, [Entry("a", 0.05, 0.01), Entry("b", 0.05, 0.02)]) == pytest.approx(0.03)
+    assert joint_cost(500, [Entry(str(i), 0.5, 0.3) for i in range(9)]) == 1
+
+
+def test_several_epsilons_by_brute_force() -> None:
+    """Two nested binomials, summed term by term."""
+    n, (low, high), delta = 60, (0.1, 0.25), 0.2
+    k_low, k_high = (max_errors(n, PACLevel(e, delta)) for e in (low, high))
+    good = sum(
+        binom.pmf(i, n, low) * binom.sf(k_high - i, n - i, (high - low) / (1 - low))
+        for i in range(k_low + 1, n + 1)
+    )
+    assert joint_cost(n, [Entry("s", low, delta), Entry("s", high, delta)]) == pytest.approx(1 - good)
+
+
+def test_joint_cost_lies_between_the_largest_and_the_sum() -> None:
+    for delta in (0.1, 1e-5, 1e-12, 1e-30):
+        menu = [Entry("s", e, delta) for e in (0.02, 0.05, 0.1)]
+        tails = [binom.cdf(max_errors(5000, entry.level), 5000, entry.epsilon) for entry in menu]
+        assert max(tails) * (1 - 1e-9) <= joint_cost(5000, menu) <= 3 * delta * (1 + 1e-9)
+
+
+def test_huge_samples_fall_back_to_the_sum() -> None:
+    menu = [Entry("s", e, 1e-3) for e in (0.1, 0.2, 0.3)]
+    assert joint_cost(10**8, menu) == pytest.approx(3e-3)
+
+
+def test_the_menu_is_on_disk_and_the_same_look_is_one_look(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "ledger.json"
+    first = open_split(path, opening(ONE))
+    assert read_ledger(path) == [first]
+    assert open_split(path, opening(ONE)) == first
+    assert len(read_ledger(path)) == 1
+    assert first.cost == 0.01
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        opening(Entry("s", 0.04, 0.01)),
+        opening(ONE, Entry("s", 0.1, 0.01)),
+        opening(Entry("other score", 0.05, 0.01)),
+        opening(ONE, calibrate="another seed"),
+        opening(ONE, pool="a larger file", calibrate="cal"),
+    ],
+)
+def test_a_second_look_is_refused(tmp_path: Path, second: Opening) -> None:
+    open_split(tmp_path / "ledger.json", opening(ONE))
+    with pytest.raises(SecondLook, match="needs units that were never looked at"):
+        open_split(tmp_path / "ledger.json", second)
+    assert len(read_ledger(tmp_path / "ledger.json")) == 1
+
+
+def test_other_units_are_another_look(tmp_path: Path) -> None:
+    open_split(tmp_path / "ledger.json", opening(ONE))
+    open_split(tmp_path / "ledger.json", opening(Entry("s", 0.1, 0.1), pool="new", calibrate="new"))
+    assert len(read_ledger(tmp_path / "ledger.json")) == 2
+
+
+def test_damaged_ledgers_are_refused_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    for text in ("{", "{}", '{"format": "pac-sets ledger", "version": 1, "openings": [{}]}'):
+        path.write_text(text)
+        with pytest.raises(BadCertificate):
+            open_split(path, opening(ONE))
+        assert path.read_text() == text
+
+
+def test_scores_are_told_apart_by_their_numbers() -> None:
+    digests = {score_digest(Likelihood((Temperature(tau, 9),))) for tau in (1.0, 1.1, math.nextafter(1.1, 2))}
+    assert len(digests) == 3
+    assert score_digest(Likelihood()) == score_digest(Likelihood())
+    assert score_digest(Likelihood((Temperature(np.array([1.0]), 9),))) not in digests

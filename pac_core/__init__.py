@@ -10,6 +10,7 @@ from pac_core.certificates import (
     verify,
     write_certificate,
 )
+from pac_core.certification import Certified, certify, certify_scores
 from pac_core.errors import (
     BadCertificate,
     InvalidInput,
@@ -41,6 +42,7 @@ __all__ = [
     "BadCertificate",
     "Boxes",
     "Certificate",
+    "Certified",
     "ConfidenceSets",
     "Ellipsoids",
     "Entry",
@@ -71,6 +73,8 @@ __all__ = [
     "accumulated",
     "calibrate",
     "calibration_error",
+    "certify",
+    "certify_scores",
     "digit_counts",
     "error_interval",
     "evaluate",

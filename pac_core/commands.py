@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,27 +13,18 @@ import click
 import numpy as np
 
 from pac_core.bounds import PACLevel, max_errors, min_samples
-from pac_core.certificates import (
-    Certificate,
-    Check,
-    PartRecord,
-    SplitRecord,
-    issue,
-    read_certificate,
-    verify,
-    write_certificate,
-)
+from pac_core.certificates import Certificate, Check, read_certificate, verify, write_certificate
+from pac_core.certification import Certified, FitScore, certify, certify_scores, tempered
 from pac_core.datasets import KEYS, Dataset, read_dataset
 from pac_core.errors import InvalidInput
 from pac_core.evaluation import calibration_error, evaluate
 from pac_core.figures import plot_bounds
 from pac_core.forecasts import LogitForecast
-from pac_core.ledger import Entry, Opening, open_split, read_ledger, score_digest
-from pac_core.predictors import GivenScore, Likelihood, Predictor, Score
+from pac_core.ledger import read_ledger
+from pac_core.predictors import GivenScore, Likelihood
 from pac_core.sets import LabelSets
 from pac_core.splits import Splits, ids_digest, split
-from pac_core.temperatures import Temperature, fit_temperature
-from pac_core.thresholds import fit_threshold
+from pac_core.temperatures import Temperature
 from pac_core.tubes import SHAPES, LinearFeatures, fit_shape
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -132,39 +124,40 @@ def fit(
                 raise InvalidInput(f"--out must be new, but {path} exists; --force replaces it")
     units = read_dataset(data, ids=ids)
     _say("read", f"{len(units.ids):,} units from {data}")
-    if units.scores is None:
-        parts, score, tuned = _tune(units, tune, calibrate, seed, temperature, shape, features, levels)
-        chosen, record = units.take(parts.calibrate.rows), SplitRecord(seed, ids_digest(units.ids))
-    else:
+    book = ledger or out.parent / "ledger.json"
+    if units.forecast is None:
         if tune is not None or calibrate is not None:
             raise InvalidInput("--tune and --calibrate split forecasts, but the file holds scores")
-        chosen, tuned, record = units, None, None
-        score = GivenScore(score_name)
-    for level in levels:
-        max_errors(len(chosen.ids), level)
-    path = ledger or out.parent / "ledger.json"
-    digest = score_digest(score)
-    menu = tuple(Entry(digest, level.epsilon, level.delta) for level in levels)
-    opening = Opening(ids_digest(units.ids), ids_digest(chosen.ids), len(chosen.ids), menu)
-    look = open_split(path, opening)
-    _say("ledger", f"{len(menu)} on the menu; any fails with probability below {look.cost:.3g} ({path})")
-    scores = chosen.scores if units.scores is not None else score.scores(chosen.forecast, chosen.truth)
-    thresholds = [fit_threshold(scores, level) for level in levels]
-    for threshold, target in zip(thresholds, targets, strict=True):
-        certificate = issue(
-            Predictor(score, threshold),
-            scores,
-            unit=unit,
-            ids=chosen.ids,
-            train=PartRecord(train),
-            tune=tuned,
-            model=PartRecord(model),
-            split=record,
+        scores = units.scores
+        made = certify_scores(
+            GivenScore(score_name), lambda: scores, levels, ids=units.ids, ledger=book, unit=unit
         )
+    else:
+        if units.truth is None:
+            raise InvalidInput("the file must hold the truth (labels or truth) to calibrate on")
+        if calibrate is None or (tune is None and temperature):
+            raise InvalidInput("--tune and --calibrate must be given: units for choices, units for the proof")
+        made = certify(
+            units.forecast,
+            units.truth,
+            levels,
+            ids=units.ids,
+            tune=tune or 0,
+            calibrate=calibrate,
+            seed=seed,
+            ledger=book,
+            fit=_score_fit(units.forecast, temperature, shape, features),
+            unit=unit,
+            train=train,
+            model=model,
+        )
+        _say_tuned(made, units)
+    _say("ledger", f"{len(levels)} on the menu; any fails with probability < {made.look.cost:.3g} ({book})")
+    for certificate, target in zip(made.certificates, targets, strict=True):
         write_certificate(certificate, target)
-        _say("calibrate", str(threshold))
-        _say("wrote", f"{target}")
-    np.savez_compressed(_scores_path(out), scores=scores, ids=chosen.ids)
+        _say("calibrate", str(certificate.predictor.threshold))
+        _say("wrote", str(target))
+    np.savez_compressed(_scores_path(out), scores=made.scores, ids=made.ids)
     _say("wrote", f"{_scores_path(out)}, for pac verify")
 
 
@@ -284,43 +277,31 @@ def plot_bounds_command(delta: float, errors: tuple[int, ...], out: Path) -> Non
 ALL = (min_n, fit, sets_command, evaluate_command, verify_command, ledger_command, plot)
 
 
-def _tune(
-    units: Dataset,
-    tune: int | None,
-    calibrate: int | None,
-    seed: int,
-    temperature: bool,
-    shape: str,
-    features: tuple[str, ...],
-    levels: list[PACLevel],
-) -> tuple[Splits, Score, PartRecord]:
-    """Split forecasts and fit the score on the tune part."""
-    if units.truth is None:
-        raise InvalidInput("the file must hold the truth (labels or truth) to calibrate on")
-    if calibrate is None or (tune is None and temperature):
-        raise InvalidInput("--tune and --calibrate must be given: units for choices, units for the proof")
-    parts = split(units.ids, tune=tune or 0, calibrate=calibrate, seed=seed)
-    for level in levels:
-        max_errors(parts.calibrate.n, level)
-    counts = f"{parts.tune.n:,} to tune, {parts.calibrate.n:,} to calibrate, {parts.test.n:,} left to test"
-    _say("split", f"{counts} (seed {seed})")
-    tuned = PartRecord("tune", parts.tune.n, parts.tune.digest)
-    chosen = units.take(parts.tune.rows)
-    forecast: Any = chosen.forecast
-    if not isinstance(forecast, LogitForecast) and forecast.mean.ndim == 3:
-        options = {"features": _features(features, forecast.mean.shape[-1])} if features else {}
-        score = fit_shape(forecast, chosen.truth, levels[0], shape=shape, **options)
-        _say("tune", f"shape {shape}")
-        return parts, score, tuned
-    score = Likelihood.fit(forecast, chosen.truth, (fit_temperature,) if temperature else ())
-    for step in score.preparations:
-        assert isinstance(step, Temperature)
-        gain = ""
-        if isinstance(forecast, LogitForecast):
-            before, after = (calibration_error(f, chosen.truth) for f in (forecast, step(forecast)))
-            gain = f", ECE {before:.4f} -> {after:.4f}"
-        _say("tune", f"tau = {step.tau:.6g}{gain}")
-    return parts, score, tuned
+def _score_fit(forecast: Any, temperature: bool, shape: str, features: tuple[str, ...]) -> FitScore:
+    """What to fit on the tune units: a tube shape for a horizon, else the likelihood."""
+    if isinstance(forecast, LogitForecast) or forecast.mean.ndim == 2:
+        return tempered if temperature else lambda forecast, truth, level: Likelihood()
+    options: dict[str, Any] = {"features": _features(features, forecast.mean.shape[-1])} if features else {}
+    return partial(fit_shape, shape=shape, **options)
+
+
+def _say_tuned(made: Certified, units: Dataset) -> None:
+    parts = made.parts
+    assert parts is not None
+    _say(
+        "split",
+        f"{parts.tune.n:,} to tune, {parts.calibrate.n:,} to calibrate, {parts.test.n:,} left to test",
+    )
+    if not isinstance(made.score, Likelihood):
+        _say("tune", f"shape {made.score.kind}")
+        return
+    for step in made.score.preparations:
+        if isinstance(step, Temperature):
+            gain, tune = "", units.take(parts.tune.rows)
+            if isinstance(tune.forecast, LogitForecast):
+                errors = (calibration_error(f, tune.truth) for f in (tune.forecast, step(tune.forecast)))
+                gain = ", ECE {:.4f} -> {:.4f}".format(*errors)
+            _say("tune", f"tau = {np.round(step.tau, 6).tolist()}{gain}")
 
 
 def _features(texts: tuple[str, ...], dims: int) -> LinearFeatures:

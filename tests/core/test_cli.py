@@ -1,0 +1,230 @@
+"""The program as people use it: files in, sentences out, exit codes, and no traceback."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from pac_core import read_certificate
+from pac_core.cli import main
+
+LEVEL = ["--epsilon", "0.1", "--delta", "0.01"]
+SPLIT = ["--tune", "200", "--calibrate", "400"]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def refused(result: Result, *words: str) -> None:
+    """One sentence, exit code 2, no traceback."""
+    assert result.exit_code == 2, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.output
+    for word in words:
+        assert word in result.output
+
+
+@pytest.fixture
+def logits(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    z = (rng.normal(size=(1000, 6)) * 2).astype(np.float32)
+    labels = (0.7 * z + rng.gumbel(size=z.shape)).argmax(axis=1)
+    path = tmp_path / "logits.npz"
+    np.savez(path, logits=z, labels=labels, ids=[f"image-{i}" for i in range(1000)])
+    return path
+
+
+@pytest.fixture
+def certificate(logits: Path) -> Path:
+    path = logits.parent / "certificate.json"
+    assert run("fit", logits, *LEVEL, *SPLIT, "--unit", "image", "--out", path).exit_code == 0
+    return path
+
+
+def test_min_n() -> None:
+    assert "1,146 calibration units" in run("min-n", "--epsilon", "0.01", "--delta", "1e-5").output
+    assert "up to 142" in run("min-n", "--epsilon", "0.01", "--delta", "1e-5", "--n", "20000").output
+    refused(
+        run("min-n", "--epsilon", "2", "--delta", "0.1"), "epsilon must lie strictly between 0 and 1, got 2.0"
+    )
+    refused(run("min-n", "--epsilon", "0.1", "--delta", "0.1", "--n", "20"), "at least 22 are needed")
+
+
+def test_fit_evaluate_verify(logits: Path, certificate: Path) -> None:
+    document = read_certificate(certificate)
+    assert (document.unit, document.predictor.threshold.n, document.parts["tune"].n) == ("image", 400, 200)
+    result = run("evaluate", certificate, logits)
+    assert result.exit_code == 0
+    assert "the 400 units that were neither tuned nor calibrated on" in result.output
+    assert "error at most 0.1: not refuted by 400 test units" in result.output
+    assert "prediction=wrong" in result.output
+    for data in (certificate.with_name("certificate.scores.npz"), logits):
+        result = run("verify", certificate, data)
+        assert result.exit_code == 0, result.output
+        assert "the certificate follows from these scores" in result.output
+    assert "temperature" in result.output
+
+
+def test_the_order_of_the_rows_changes_nothing(logits: Path, certificate: Path, tmp_path: Path) -> None:
+    arrays = dict(np.load(logits))
+    order = np.random.default_rng(1).permutation(1000)
+    (tmp_path / "other").mkdir()
+    np.savez(tmp_path / "other" / "shuffled.npz", **{name: array[order] for name, array in arrays.items()})
+    again = tmp_path / "other" / "certificate.json"
+    assert run("fit", tmp_path / "other" / "shuffled.npz", *LEVEL, *SPLIT, "--out", again).exit_code == 0
+    one, other = read_certificate(certificate), read_certificate(again)
+    assert one.parts["calibrate"].digest == other.parts["calibrate"].digest
+    assert one.predictor.threshold.value == pytest.approx(other.predictor.threshold.value, rel=1e-12)
+
+
+def test_verify_says_no(certificate: Path) -> None:
+    scores = certificate.with_name("certificate.scores.npz")
+    arrays = dict(np.load(scores))
+    arrays["scores"] = arrays["scores"] + 1
+    np.savez(scores, **arrays)
+    result = run("verify", certificate, scores)
+    assert result.exit_code == 1
+    assert "NO  T" in result.output
+    assert "the certificate does NOT follow" in result.output
+
+
+def test_evaluate_says_refuted(certificate: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    np.savez(tmp_path / "shifted.npz", logits=rng.normal(size=(300, 6)) * 5, labels=rng.integers(0, 6, 300))
+    result = run("evaluate", certificate, tmp_path / "shifted.npz")
+    assert result.exit_code == 1
+    assert "refuted by 300 test units" in result.output
+    assert "must be units never looked at" in result.output
+
+
+def test_sets_as_lines_csv_and_npz(logits: Path, certificate: Path, tmp_path: Path) -> None:
+    lines = list(csv.DictReader(run("sets", certificate, logits).output.splitlines()))
+    assert len(lines) == 1000
+    assert run("sets", certificate, logits, "--out", tmp_path / "sets.csv").exit_code == 0
+    assert list(csv.DictReader((tmp_path / "sets.csv").read_text().splitlines())) == lines
+    assert run("sets", certificate, logits, "--out", tmp_path / "sets.npz").exit_code == 0
+    member = np.load(tmp_path / "sets.npz")["member"]
+    for line, row in zip(lines, member, strict=True):
+        assert line["labels"].split() == [str(label) for label in np.flatnonzero(row)]
+        assert int(line["size"]) == row.sum()
+    refused(
+        run("sets", certificate, logits, "--out", tmp_path / "sets.txt"), "--out must end in .csv or .npz"
+    )
+
+
+def test_several_certificates_from_one_look(logits: Path, tmp_path: Path) -> None:
+    out = tmp_path / "many" / "c.json"
+    many = ["--epsilon", "0.1", "--epsilon", "0.2", "--delta", "0.01", "--delta", "0.1"]
+    result = run("fit", logits, *many, *SPLIT, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in out.parent.glob("c-*.json")) == [
+        "c-0.1-0.01.json",
+        "c-0.1-0.1.json",
+        "c-0.2-0.01.json",
+        "c-0.2-0.1.json",
+    ]
+    listed = run("ledger", out.parent / "ledger.json").output
+    assert "400 units" in listed
+    assert listed.count("epsilon=") == 4
+
+
+def test_a_second_look_is_refused_and_nothing_is_lost(logits: Path, certificate: Path) -> None:
+    before = certificate.read_bytes()
+    other = certificate.with_name("other.json")
+    refused(
+        run("fit", logits, "--epsilon", "0.2", "--delta", "0.01", *SPLIT, "--out", other), "opened before"
+    )
+    refused(run("fit", logits, *LEVEL, *SPLIT, "--seed", "1", "--out", other), "opened before")
+    refused(run("fit", logits, *LEVEL, *SPLIT, "--out", certificate), "--out must be new")
+    assert not other.exists()
+    assert (
+        run("fit", logits, *LEVEL, *SPLIT, "--unit", "image", "--out", certificate, "--force").exit_code == 0
+    )
+    assert certificate.read_bytes() == before
+
+
+def test_scores_alone_make_a_certificate_but_no_sets(logits: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text("\n".join(["score", *map(str, range(100))]) + "\n")
+    out = tmp_path / "scores.json"
+    assert run("fit", tmp_path / "s.csv", *LEVEL, "--out", out, "--score-name", "distance").exit_code == 0
+    assert run("verify", out, tmp_path / "s.csv").exit_code == 0
+    refused(run("sets", out, logits), "made from bare scores (distance)")
+
+
+def test_tubes_from_files(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(900, 5, 2)).cumsum(axis=1)
+    np.savez(tmp_path / "r.npz", mean=np.zeros_like(states), var=np.ones_like(states), truth=states)
+    for shape in ("joint", "box", "features"):
+        out = tmp_path / shape / "c.json"
+        options = ["--feature", "speed=1"] if shape == "features" else []
+        fitted = run("fit", tmp_path / "r.npz", *LEVEL, *SPLIT, "--shape", shape, "--out", out, *options)
+        assert fitted.exit_code == 0, fitted.output
+        assert "not refuted" in run("evaluate", out, tmp_path / "r.npz").output
+        verified = run("verify", out, tmp_path / "r.npz")
+        assert verified.exit_code == 0, verified.output
+        assert run("sets", out, tmp_path / "r.npz", "--out", tmp_path / shape / "tubes.npz").exit_code == 0
+        assert np.load(tmp_path / shape / "tubes.npz")["upper"].shape[:2] == (900, 5)
+    refused(run("sets", out, tmp_path / "r.npz"), "write them with --out file.npz")
+    bad = ["--shape", "features", "--feature", "speed=7", "--out", tmp_path / "x.json"]
+    refused(run("fit", tmp_path / "r.npz", *LEVEL, *SPLIT, *bad), "a dimension below 2, got 'speed=7'")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--epsilon", "0", "--delta", "0.1", *SPLIT], "epsilon must lie strictly between 0 and 1, got 0.0"),
+        (["--epsilon", "0.01", "--delta", "1e-5", *SPLIT], "at least 1,146 are needed"),
+        ([*LEVEL], "--tune and --calibrate must be given"),
+        ([*LEVEL, "--tune", "900", "--calibrate", "400"], "at most the 1,000 units, got 1,300"),
+        ([*LEVEL, *SPLIT, "--ids", "names"], "has no array 'names'"),
+        ([*LEVEL, *SPLIT, "--seed", "-1"], "seed must be a whole number"),
+    ],
+)
+def test_mistakes_get_one_sentence_and_open_nothing(logits: Path, arguments: list[str], words: str) -> None:
+    out = logits.parent / "new" / "c.json"
+    refused(run("fit", logits, *arguments, "--out", out), words)
+    assert not out.parent.exists()
+
+
+def test_broken_files_get_one_sentence(logits: Path, certificate: Path, tmp_path: Path) -> None:
+    refused(run("fit", tmp_path / "none.npz", *LEVEL), "does not exist")
+    refused(run("evaluate", tmp_path / "none.json", logits), "cannot be read")
+    certificate.write_text(certificate.read_text()[:200])
+    refused(run("evaluate", certificate, logits), "is not the JSON it should be")
+
+
+def test_fit_needs_the_truth(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", logits=np.zeros((10, 2)))
+    refused(run("fit", tmp_path / "x.npz", *LEVEL, *SPLIT), "must hold the truth")
+
+
+def test_plot_draws_two_figures(tmp_path: Path) -> None:
+    result = run("plot", "bounds", "--out", tmp_path / "figures")
+    assert result.exit_code == 0, result.output
+    for name in ("bounds_vc_direct.png", "bounds_direct_errors.png"):
+        assert (tmp_path / "figures" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_help_has_examples_and_no_promise_without_words() -> None:
+    assert "pac fit logits.npz --epsilon 0.05" in run("--help").output
+    assert "logits or probabilities [N, K], labels [N]" in run("fit", "--help").output
+
+
+def test_it_starts_as_a_program_and_imports_no_more_than_it_needs() -> None:
+    """Neither torch, matplotlib, pyarrow nor the slow half of scipy comes in with the package."""
+    code = (
+        "import json, sys, pac_core.cli; "
+        "print(json.dumps([m for m in ('torch', 'matplotlib', 'pyarrow', 'scipy.stats', 'scipy.optimize')"
+        " if m in sys.modules]))"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(output) == []

@@ -1,0 +1,148 @@
+"""Files of every kind give the same units; damaged ones are refused with a reason."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pac_core import InvalidInput, UnreadableFile
+from pac_core.datasets import read_dataset
+
+LOGITS = np.array([[0.5, 1.5], [2.0, -1.0], [0.0, 0.25]])
+LABELS = np.array([1, 0, 1])
+IDS = np.array(["a", "b", "c"])
+
+
+def write(path: Path) -> Path:
+    if path.suffix == ".npz":
+        np.savez(path, logits=LOGITS, labels=LABELS, ids=IDS)
+    elif path.suffix == ".csv":
+        rows = [f"{i},{y},{z[0]},{z[1]}" for i, y, z in zip(IDS, LABELS, LOGITS, strict=True)]
+        path.write_text("\n".join(["id,label,logit_0,logit_1", *rows]) + "\n")
+    elif path.stem == "wide":
+        columns = {"id": IDS, "label": LABELS, "logit_0": LOGITS[:, 0], "logit_1": LOGITS[:, 1]}
+        pq.write_table(pa.table(columns), path)
+    else:
+        pq.write_table(pa.table({"id": IDS, "label": LABELS, "logits": list(LOGITS)}), path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["d.npz", "d.csv", "wide.parquet", "nested.parquet"])
+def test_all_kinds_give_the_same_units(tmp_path: Path, name: str) -> None:
+    data = read_dataset(write(tmp_path / name))
+    assert data.ids.tolist() == IDS.tolist()
+    assert data.forecast.logits.tolist() == LOGITS.tolist()  # type: ignore[union-attr]
+    assert data.truth.tolist() == LABELS.tolist()
+    assert data.take([2]).ids.tolist() == ["c"]
+
+
+def test_scores_in_every_kind(tmp_path: Path) -> None:
+    scores = np.array([1.0, np.inf, 3.0])
+    np.save(tmp_path / "s.npy", scores)
+    np.savez(tmp_path / "s.npz", scores=scores)
+    (tmp_path / "s.csv").write_text("score\n1\ninf\n3\n")
+    pq.write_table(pa.table({"score": scores}), tmp_path / "s.parquet")
+    for kind in ("npy", "npz", "csv", "parquet"):
+        assert read_dataset(tmp_path / f"s.{kind}").scores.tolist() == scores.tolist()
+
+
+def test_gaussian_forecasts_with_and_without_truth(tmp_path: Path) -> None:
+    mean = np.zeros((3, 4, 2))
+    np.savez(tmp_path / "g.npz", mean=mean, var=mean + 1, truth=mean)
+    np.savez(tmp_path / "new.npz", mean=mean, var=mean + 1)
+    assert read_dataset(tmp_path / "g.npz").truth.shape == (3, 4, 2)
+    assert read_dataset(tmp_path / "new.npz").truth is None
+
+
+def test_without_ids_a_row_is_a_row_of_this_very_file(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", scores=np.arange(3.0))
+    np.savez(tmp_path / "b.npz", scores=np.arange(3.0) + 1)
+    first, second = (read_dataset(tmp_path / name).ids for name in ("a.npz", "b.npz"))
+    assert len(set(first) | set(second)) == 6
+    assert first.tolist() == read_dataset(tmp_path / "a.npz").ids.tolist()
+
+
+def test_ids_may_have_another_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", scores=np.arange(3.0), files=IDS)
+    assert read_dataset(tmp_path / "a.npz", ids="files").ids.tolist() == ["a", "b", "c"]
+    with pytest.raises(UnreadableFile, match="has no array 'names', but files, scores"):
+        read_dataset(tmp_path / "a.npz", ids="names")
+
+
+@pytest.mark.parametrize("name", ["d.npz", "d.csv", "wide.parquet", "s.npy"])
+def test_every_cut_is_refused_or_complete(tmp_path: Path, name: str) -> None:
+    """A file cut off anywhere is refused; a csv may end early only at the end of a line."""
+    path = tmp_path / name
+    if name == "s.npy":
+        np.save(path, np.arange(50.0))
+    else:
+        write(path)
+    whole = path.read_bytes()
+    for end in range(0, len(whole) - 1, max(1, len(whole) // 60)):
+        path.write_bytes(whole[:end])
+        try:
+            data = read_dataset(path)
+        except (UnreadableFile, InvalidInput):
+            continue
+        assert name == "d.csv"
+        assert len(data.ids) < len(IDS) or whole[:end].count(b"\n") >= len(IDS)
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz"])
+def test_nothing_is_ever_unpickled(tmp_path: Path, name: str) -> None:
+    class Trap:
+        def __reduce__(self) -> object:
+            return (Path.touch, (tmp_path / "sprung",))
+
+    path = tmp_path / name
+    if name == "x.npy":
+        np.save(path, np.array([Trap()], dtype=object), allow_pickle=True)
+    else:
+        np.savez(path, scores=np.array([Trap()], dtype=object))
+    with pytest.raises(UnreadableFile, match="Python objects, which are never unpickled"):
+        read_dataset(path)
+    path.write_bytes(pickle.dumps(Trap()))
+    with pytest.raises(UnreadableFile):
+        read_dataset(path)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no rows"),
+        ("score\n", "holds no rows"),
+        ("score\n1,2\n", "line 2 must have 1 fields, got 2"),
+        ("score\nhigh\n", "column 'score' must hold numbers"),
+        ("label,logit_0,logit_1\n0.5,1,2\n", "column 'label' must hold numbers"),
+        ("label,logit_0,logit_2\n0,1,2\n", r"no gaps, got \[0, 2\]"),
+        ("colour\n1\n", "has the arrays colour"),
+        ("label,logit_0,logit_1\n7,1,2\n", r"labels must lie in 0\.\.1, got 7"),
+        ("score\nnan\n", "must not contain NaN"),
+    ],
+)
+def test_bad_csv_is_named(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "d.csv").write_text(text)
+    with pytest.raises((UnreadableFile, InvalidInput), match=message):
+        read_dataset(tmp_path / "d.csv")
+
+
+def test_bad_paths_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableFile, match="does not exist or is not a file"):
+        read_dataset(tmp_path / "none.npz")
+    with pytest.raises(UnreadableFile, match=r"must end in \.npz"):
+        read_dataset(tmp_path / "d.pkl")
+
+
+def test_lengths_that_differ_are_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS[:2])
+    with pytest.raises(InvalidInput, match="labels must have one entry per row, got 2 for 3"):
+        read_dataset(tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", logits=LOGITS, labels=LABELS, ids=IDS[:2])
+    with pytest.raises(InvalidInput, match="the same length"):
+        read_dataset(tmp_path / "b.npz")

@@ -1,0 +1,84 @@
+"""Imports point left: pac_core knows nobody, pac_rl and pac_vision know pac_core, cluster's top floor all."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OURS = {"pac_core", "pac_rl", "pac_vision", "cluster"}
+MAY = {
+    "pac_core": {"pac_core"},
+    "pac_rl": {"pac_core", "pac_rl"},
+    "pac_vision": {"pac_core", "pac_vision"},
+    "cluster": {"pac_core", "cluster"},
+}
+TOP_FLOOR = {"cluster/driver.py", "cluster/commands.py"}
+# pac_core works where none of these is installed; matplotlib and pyarrow are met inside functions.
+HEAVY = {"torch", "ray", "gymnasium", "mujoco", "matplotlib", "pyarrow", "sklearn", "mbrl"}
+ORDER = [
+    "errors",
+    "arrays",
+    "bounds",
+    "splits",
+    "forecasts",
+    "scores",
+    "temperatures",
+    "selection",
+    "thresholds",
+    "sets",
+    "predictors",
+    "plugins",
+    "tubes",
+    "baselines",
+    "evaluation",
+    "ledger",
+    "certificates",
+    "certification",
+    "datasets",
+    "figures",
+    "commands",
+    "cli",
+]
+
+FILES = sorted(path for package in OURS for path in (ROOT / package).rglob("*.py"))
+
+
+def imported(path: Path, *, top_only: bool = False) -> set[str]:
+    """Dotted names imported by a file; at module level only, if asked."""
+    tree = ast.parse(path.read_text())
+    nodes = tree.body if top_only else list(ast.walk(tree))
+    names: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} uses a relative import"
+            names |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_packages_import_only_to_the_left(path: Path) -> None:
+    home = path.relative_to(ROOT).parts[0]
+    allowed = OURS if str(path.relative_to(ROOT)) in TOP_FLOOR else MAY[home]
+    reached = {name.split(".")[0] for name in imported(path)} & OURS
+    assert reached <= allowed
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "pac_core").glob("*.py")), ids=lambda path: path.name)
+def test_core_needs_nothing_heavy(path: Path) -> None:
+    assert not {name.split(".")[0] for name in imported(path, top_only=True)} & HEAVY
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_core_files_follow_the_dataflow(name: str) -> None:
+    reached = {
+        part.split(".")[1]
+        for part in imported(ROOT / f"pac_core/{name}.py", top_only=True)
+        if "pac_core." in part
+    }
+    later = {other for other in reached & set(ORDER) if ORDER.index(other) > ORDER.index(name)}
+    assert not later

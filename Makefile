@@ -47,5 +47,11 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[dev]'
 	@touch $@
 
+$(BENCH_READY): $(READY)
+	@echo "== installing the peers, without their dependencies"
+	@$(BIN)/python -m pip install --disable-pip-version-check -q -c $(VENV)/constraints.txt tqdm
+	@$(BIN)/python -m pip install --disable-pip-version-check -q --no-deps torchcp==1.2.1 mapie==1.6.0
+	@touch $@
+
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info demo_output

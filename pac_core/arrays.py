@@ -18,7 +18,7 @@ Array: TypeAlias = Any
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
-_BLOCK = 1 << 19  # bytes of a block: a few of them stay in a core's own cache
+_BLOCK = 1 << 20  # bytes of a block: it stays in the cache, and threads seldom wait for each other
 
 
 def numbers(name: str, value: Any, shape: str, *, finite: bool = False) -> Floats:

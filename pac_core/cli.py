@@ -48,6 +48,8 @@ class Program(click.Group):
             return super().invoke(ctx)
         except PACError as error:
             raise Refused(str(error)) from None
+        except BrokenPipeError:  # the reader has seen enough, as with `| head`
+            raise
         except OSError as error:
             raise Refused(f"{error.filename or 'a file'}: {error.strerror or error}") from None
 

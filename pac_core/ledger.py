@@ -193,4 +193,5 @@ def _binomial(hits: Any, trials: Any, share: float) -> Any:
 def _describe(menu: Sequence[Entry]) -> str:
     levels = ", ".join(sorted({f"({entry.epsilon:g}, {entry.delta:g})" for entry in menu}))
     scores = len({entry.score for entry in menu})
-    return f"{len(menu)} certificates of {scores} score{'s' * (scores > 1)} at (epsilon, delta) = {levels}"
+    count = f"{len(menu)} certificate{'s' * (len(menu) > 1)} of {scores} score{'s' * (scores > 1)}"
+    return f"{count} at (epsilon, delta) = {levels}"

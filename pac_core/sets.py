@@ -16,7 +16,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, labels_for, like, over_rows, up
+from pac_core.arrays import Array, labels_for, like, up
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.scores import gaussian_nll, label_nll, volume_term
@@ -78,12 +78,7 @@ def label_sets(forecast: LogitForecast, threshold: Threshold | float) -> LabelSe
         below, above = (np.nextafter(near, logits.dtype.type(side)) for side in (-np.inf, np.inf))
         least = np.where(inside(below), below, np.where(inside(near), near, above))
         sure = inside(least) & ~inside(np.nextafter(least, logits.dtype.type(-np.inf)))
-    member = np.empty(logits.shape, dtype=bool)
-
-    def block(rows: slice, _: Any) -> None:
-        np.greater_equal(logits[rows], least[rows, None], out=member[rows])
-
-    over_rows(block, logits, 0, logits.dtype)
+    member: NDArray[np.bool_] = logits >= least[:, None]
     for row in np.flatnonzero(~sure):  # rounding hides the limit: ask every label itself
         member[row] = log[row] + (shift[row] - forecast.tau * logits[row].astype(np.float64)) <= limit
     return LabelSets(member)

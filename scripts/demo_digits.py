@@ -27,6 +27,7 @@ from pac_core import (
     PACLevel,
     certify,
     evaluate,
+    max_errors,
     verify,
     write_certificate,
 )
@@ -49,6 +50,7 @@ class Args:
 
 def main(args: Args) -> None:
     level = PACLevel(args.epsilon, args.delta)
+    max_errors(CALIBRATE, level)  # refuses before any work if so few units cannot prove it
     if (args.out / "certificate.json").exists():
         shutil.rmtree(args.out)
     args.out.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,1 @@
+"""Figures to reach, as ratios in one run: `make bench`, or `make bench ONLY=name`."""

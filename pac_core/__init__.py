@@ -2,15 +2,9 @@
 
 from pac_core.baselines import ABLATIONS, mass_gaussian_sets, mass_label_sets
 from pac_core.bounds import PACLevel, max_errors, min_samples, vc_max_errors, vc_min_samples
-from pac_core.certificates import (
-    Certificate,
-    PartRecord,
-    issue,
-    read_certificate,
-    verify,
-    write_certificate,
-)
+from pac_core.certificates import Certificate, Record, SplitRecord, issue, verify
 from pac_core.certification import Certified, certify, certify_scores
+from pac_core.documents import read_certificate, write_certificate
 from pac_core.errors import (
     BadCertificate,
     InvalidInput,
@@ -23,16 +17,18 @@ from pac_core.errors import (
     UnreadableFile,
 )
 from pac_core.evaluation import Evaluation, calibration_error, error_interval, evaluate
+from pac_core.features import LinearFeatures
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.ledger import Entry, Opening, joint_cost, open_split, read_ledger
 from pac_core.predictors import Likelihood, Predictor, accumulated, calibrate, fit_sets
+from pac_core.regions import Boxes, Ellipsoids
 from pac_core.scores import nll
 from pac_core.selection import digit_counts
-from pac_core.sets import Boxes, ConfidenceSets, Ellipsoids, LabelSets, gaussian_sets, label_sets
+from pac_core.sets import ConfidenceSets, LabelSets, gaussian_sets, label_sets
 from pac_core.splits import Part, Splits, ids_digest, refuse_overlap, split
 from pac_core.temperatures import Moments, Temperature, fit_temperature, merge_moments, moments
 from pac_core.thresholds import Threshold, fit_threshold, fit_threshold_from_shards
-from pac_core.tubes import SHAPES, LinearFeatures, fit_shape, fit_tube
+from pac_core.tubes import SHAPES, fit_shape, fit_tube
 
 Tube = ConfidenceSets
 
@@ -61,9 +57,10 @@ __all__ = [
     "PACError",
     "PACLevel",
     "Part",
-    "PartRecord",
     "Predictor",
+    "Record",
     "SecondLook",
+    "SplitRecord",
     "Splits",
     "Temperature",
     "Threshold",

@@ -17,7 +17,8 @@ from pac_core.bounds import max_errors, vc_max_errors
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.predictors import Predictor, accumulated, fit_sets
-from pac_core.sets import ConfidenceSets, Ellipsoids, LabelSets
+from pac_core.regions import Ellipsoids
+from pac_core.sets import ConfidenceSets, LabelSets
 from pac_core.temperatures import fit_temperature
 
 ABLATIONS: dict[str, Callable[..., Predictor]] = {

@@ -11,7 +11,7 @@ import numpy as np
 
 from pac_core.arrays import Array
 from pac_core.bounds import PACLevel, max_errors
-from pac_core.certificates import Certificate, PartRecord, SplitRecord, issue
+from pac_core.certificates import Certificate, Record, SplitRecord, issue
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.ledger import Entry, Opening, open_split, score_digest
 from pac_core.predictors import Likelihood, Predictor, Score
@@ -61,7 +61,8 @@ def certify(
     unit: str = "unit",
     train_ids: Iterable[Any] = (),
     train: str = "not named",
-    model: str = "not named",
+    model: Record | None = None,
+    data: Record | None = None,
 ) -> Certified:
     """Certificates at one or more levels from one look at `calibrate` of the units.
 
@@ -87,11 +88,17 @@ def certify(
         pool=ids_digest(names),
         parts=parts,
         unit=unit,
-        train=PartRecord(train, len(known) or None, ids_digest(known) if known else None),
-        tune=PartRecord("tune", parts.tune.n, parts.tune.digest),
-        model=PartRecord(model),
+        train=train_record(train, known),
+        tune=Record("tune", parts.tune.n, parts.tune.digest),
+        model=model,
+        data=data,
         split=SplitRecord(seed, ids_digest(names)),
     )
+
+
+def train_record(name: str, ids: Sequence[Any]) -> Record:
+    """What the model was trained on, with the digest of its ids where they are known."""
+    return Record(name, len(ids), ids_digest(ids)) if ids else Record(name)
 
 
 def certify_scores(
@@ -107,7 +114,7 @@ def certify_scores(
 ) -> Certified:
     """The same for a score that is fitted already; `scores()` is called after the ledger is written.
 
-    `about` goes to `issue`: unit, train, tune, model, split.
+    `about` goes to `issue`: unit, train, tune, model, data, split.
     """
     n, digest = len(ids), score_digest(score)
     for level in levels:

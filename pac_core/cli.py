@@ -8,6 +8,7 @@ import click
 
 from pac_core import commands, plugins
 from pac_core.errors import PACError
+from pac_core.fitting import fit
 
 EPILOG = """\
 Exit codes: 0 it holds or was done, 1 the answer is no (refuted, does not follow),
@@ -68,5 +69,5 @@ def main() -> None:
     """
 
 
-for command in commands.ALL:
+for command in (fit, *commands.ALL):
     main.add_command(command)

@@ -1,54 +1,29 @@
-"""The commands that `pac_core` brings to the program `pac`."""
+"""The smaller commands of the program `pac`: everything but `pac fit`."""
 
 from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import numpy as np
 
 from pac_core.bounds import PACLevel, max_errors, min_samples
-from pac_core.certificates import Certificate, Check, read_certificate, verify, write_certificate
-from pac_core.certification import Certified, FitScore, certify, certify_scores, tempered
-from pac_core.datasets import KEYS, Dataset, read_dataset
+from pac_core.certificates import Certificate, Check, verify
+from pac_core.datasets import Dataset, read_dataset
+from pac_core.documents import read_certificate
 from pac_core.errors import InvalidInput
 from pac_core.evaluation import calibration_error, evaluate
 from pac_core.figures import plot_bounds
 from pac_core.forecasts import LogitForecast
 from pac_core.ledger import read_ledger
-from pac_core.predictors import GivenScore, Likelihood
+from pac_core.options import FILE, ids_option, level_options, say
+from pac_core.predictors import Likelihood
 from pac_core.sets import LabelSets
 from pac_core.splits import Splits, ids_digest, split
-from pac_core.temperatures import Temperature
-from pac_core.tubes import SHAPES, LinearFeatures, fit_shape
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-FILE = click.Path(dir_okay=False, path_type=Path)
-
-
-def level_options(*, multiple: bool) -> Callable[[Function], Function]:
-    """--epsilon and --delta, once or several times."""
-
-    def add(function: Function) -> Function:
-        many = " Give it again for several certificates from one look." if multiple else ""
-        for name, what in (
-            ("--delta", "Probability, over the draw of the units, that the promise fails."),
-            ("--epsilon", "Promised share of new units whose set misses the truth."),
-        ):
-            option = click.option(name, type=float, required=True, multiple=multiple, help=what + many)
-            function = option(function)
-        return function
-
-    return add
-
-
-def ids_option(function: Function) -> Function:
-    return click.option("--ids", default="ids", show_default=True, help="The array of unit ids.")(function)
 
 
 @click.command("min-n")
@@ -72,95 +47,6 @@ def min_n(epsilon: float, delta: float, errors: int, n: int | None) -> None:
         click.echo(f"{n:,} calibration units prove it with up to {max_errors(n, level):,} outside their set")
 
 
-@click.command(epilog=f"\b\n{KEYS}")
-@click.argument("data", type=FILE)
-@level_options(multiple=True)
-@click.option("--tune", type=int, help="Units to tune on (temperatures, shapes); forecasts only.")
-@click.option("--calibrate", type=int, help="Units to calibrate on; the rest is left to test.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the split.")
-@ids_option
-@click.option("--temperature/--no-temperature", default=True, help="Fit temperatures on the tune units.")
-@click.option("--shape", default="box", show_default=True, help=f"Tube shape: {', '.join(SHAPES)}.")
-@click.option(
-    "--feature", "features", multiple=True, help="For --shape features: NAME=DIMENSION, such as speed=0."
-)
-@click.option("--score-name", default="not named", help="For a file of scores: what they are, in words.")
-@click.option("--unit", default="unit", show_default=True, help="What is drawn independently, in a word.")
-@click.option("--model", default="not named", help="The model, in words, for the certificate.")
-@click.option("--train", default="not named", help="What the model was trained on, in words.")
-@click.option("--out", type=FILE, default=Path("certificate.json"), show_default=True)
-@click.option("--ledger", type=FILE, help="Where looks are recorded.  [default: ledger.json beside --out]")
-@click.option("--force", is_flag=True, help="Replace files that exist.")
-def fit(
-    data: Path,
-    epsilon: tuple[float, ...],
-    delta: tuple[float, ...],
-    tune: int | None,
-    calibrate: int | None,
-    seed: int,
-    ids: str,
-    temperature: bool,
-    shape: str,
-    features: tuple[str, ...],
-    score_name: str,
-    unit: str,
-    model: str,
-    train: str,
-    out: Path,
-    ledger: Path | None,
-    force: bool,
-) -> None:
-    """Calibrate: from scores or forecasts to a certificate.
-
-    \b
-    pac fit scores.npz --epsilon 0.01 --delta 1e-5
-    pac fit logits.npz --epsilon 0.05 --delta 1e-5 --tune 1000 --calibrate 2000
-    """
-    levels = [PACLevel(e, d) for e in sorted(set(epsilon)) for d in sorted(set(delta))]
-    targets = _targets(out, levels)
-    if not force:
-        for path in (*targets, _scores_path(out)):
-            if path.exists():
-                raise InvalidInput(f"--out must be new, but {path} exists; --force replaces it")
-    units = read_dataset(data, ids=ids)
-    _say("read", f"{len(units.ids):,} units from {data}")
-    book = ledger or out.parent / "ledger.json"
-    if units.forecast is None:
-        if tune is not None or calibrate is not None:
-            raise InvalidInput("--tune and --calibrate split forecasts, but the file holds scores")
-        scores = units.scores
-        made = certify_scores(
-            GivenScore(score_name), lambda: scores, levels, ids=units.ids, ledger=book, unit=unit
-        )
-    else:
-        if units.truth is None:
-            raise InvalidInput("the file must hold the truth (labels or truth) to calibrate on")
-        if calibrate is None or (tune is None and temperature):
-            raise InvalidInput("--tune and --calibrate must be given: units for choices, units for the proof")
-        made = certify(
-            units.forecast,
-            units.truth,
-            levels,
-            ids=units.ids,
-            tune=tune or 0,
-            calibrate=calibrate,
-            seed=seed,
-            ledger=book,
-            fit=_score_fit(units.forecast, temperature, shape, features),
-            unit=unit,
-            train=train,
-            model=model,
-        )
-        _say_tuned(made, units)
-    _say("ledger", f"{len(levels)} on the menu; any fails with probability < {made.look.cost:.3g} ({book})")
-    for certificate, target in zip(made.certificates, targets, strict=True):
-        write_certificate(certificate, target)
-        _say("calibrate", str(certificate.predictor.threshold))
-        _say("wrote", str(target))
-    np.savez_compressed(_scores_path(out), scores=made.scores, ids=made.ids)
-    _say("wrote", f"{_scores_path(out)}, for pac verify")
-
-
 @click.command("evaluate")
 @click.argument("certificate", type=FILE)
 @click.argument("data", type=FILE)
@@ -176,12 +62,12 @@ def evaluate_command(certificate: Path, data: Path, ids: str) -> None:
         raise InvalidInput(f"{data} must hold forecasts and truths to evaluate sets")
     parts = _same_split(document, units)
     if parts is None:
-        _say("note", "the data are not the file that was split: they must be units never looked at")
+        say("note", "the data are not the file that was split: they must be units never looked at")
     else:
         if not len(parts.test.rows):
             raise InvalidInput("no units are left to test: all were tuned or calibrated on")
         units = units.take(parts.test.rows)
-        _say("test", f"the {len(units.ids):,} units that were neither tuned nor calibrated on")
+        say("test", f"the {len(units.ids):,} units that were neither tuned nor calibrated on")
     by = {}
     if isinstance(units.forecast, LogitForecast):
         right = units.forecast.predictions() == units.truth
@@ -189,6 +75,10 @@ def evaluate_command(certificate: Path, data: Path, ids: str) -> None:
     sets = document.predictor.sets(units.forecast)
     result = evaluate(sets, units.truth, document.predictor.threshold.level, by=by)
     click.echo(str(result))
+    score = document.predictor.score
+    if isinstance(units.forecast, LogitForecast) and isinstance(score, Likelihood):
+        errors = (calibration_error(f, units.truth) for f in (units.forecast, score.prepared(units.forecast)))
+        click.echo("calibration error (ECE) {:.4f} before, {:.4f} after the temperature".format(*errors))
     sys.exit(1 if result.refuted else 0)
 
 
@@ -271,48 +161,10 @@ def plot_bounds_command(delta: float, errors: tuple[int, ...], out: Path) -> Non
     """Units needed against epsilon: VC against direct bound, and the direct bound for several k."""
     PACLevel(0.1, delta)
     for path in plot_bounds(out, delta=delta, errors=errors):
-        _say("wrote", str(path))
+        say("wrote", str(path))
 
 
-ALL = (min_n, fit, sets_command, evaluate_command, verify_command, ledger_command, plot)
-
-
-def _score_fit(forecast: Any, temperature: bool, shape: str, features: tuple[str, ...]) -> FitScore:
-    """What to fit on the tune units: a tube shape for a horizon, else the likelihood."""
-    if isinstance(forecast, LogitForecast) or forecast.mean.ndim == 2:
-        return tempered if temperature else lambda forecast, truth, level: Likelihood()
-    options: dict[str, Any] = {"features": _features(features, forecast.mean.shape[-1])} if features else {}
-    return partial(fit_shape, shape=shape, **options)
-
-
-def _say_tuned(made: Certified, units: Dataset) -> None:
-    parts = made.parts
-    assert parts is not None
-    _say(
-        "split",
-        f"{parts.tune.n:,} to tune, {parts.calibrate.n:,} to calibrate, {parts.test.n:,} left to test",
-    )
-    if not isinstance(made.score, Likelihood):
-        _say("tune", f"shape {made.score.kind}")
-        return
-    for step in made.score.preparations:
-        if isinstance(step, Temperature):
-            gain, tune = "", units.take(parts.tune.rows)
-            if isinstance(tune.forecast, LogitForecast):
-                errors = (calibration_error(f, tune.truth) for f in (tune.forecast, step(tune.forecast)))
-                gain = ", ECE {:.4f} -> {:.4f}".format(*errors)
-            _say("tune", f"tau = {np.round(step.tau, 6).tolist()}{gain}")
-
-
-def _features(texts: tuple[str, ...], dims: int) -> LinearFeatures:
-    """NAME=DIMENSION pairs as features that are single coordinates."""
-    pairs = [text.partition("=") for text in texts]
-    for (_, _, index), text in zip(pairs, texts, strict=True):
-        if not index.isdecimal() or int(index) >= dims:
-            raise InvalidInput(
-                f"--feature must be NAME=DIMENSION with a dimension below {dims}, got {text!r}"
-            )
-    return LinearFeatures(tuple(name for name, _, _ in pairs), np.eye(dims)[[int(i) for _, _, i in pairs]])
+ALL = (min_n, sets_command, evaluate_command, verify_command, ledger_command, plot)
 
 
 def _same_split(document: Certificate, units: Dataset) -> Splits | None:
@@ -360,17 +212,3 @@ def _set_rows(units: Dataset, sets: Any) -> Iterable[list[Any]]:
     yield ["id", "size", *ends]
     for name, size, low, high in zip(units.ids, sizes, lower, upper, strict=True):
         yield [name, f"{size:.6g}", *(f"{end:.9g}" for end in (*low, *high))]
-
-
-def _targets(out: Path, levels: list[PACLevel]) -> list[Path]:
-    if len(levels) == 1:
-        return [out]
-    return [out.with_name(f"{out.stem}-{level.epsilon:g}-{level.delta:g}{out.suffix}") for level in levels]
-
-
-def _scores_path(out: Path) -> Path:
-    return out.with_name(out.stem + ".scores.npz")
-
-
-def _say(what: str, text: str) -> None:
-    click.echo(f"{what:10}{text}")

@@ -73,9 +73,17 @@ def read_dataset(path: str | os.PathLike[str], *, ids: str = "ids") -> Dataset:
 
 def _row_ids(path: str | os.PathLike[str], n: int) -> NDArray[np.str_]:
     """Rows of this very file: without ids, the same row of another file is another unit."""
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    digest = file_digest(path)[:16]
     return np.array([f"{digest}:{row}" for row in range(n)])
+
+
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UnreadableFile(f"{path} cannot be read: {error.strerror}") from None
 
 
 def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:

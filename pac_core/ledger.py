@@ -21,6 +21,7 @@ import numpy as np
 from scipy.special import betaln, xlog1py, xlogy
 
 from pac_core.bounds import PACLevel, max_errors
+from pac_core.documents import read_json, write_json
 from pac_core.errors import BadCertificate, SecondLook
 from pac_core.predictors import Score
 
@@ -121,38 +122,6 @@ def read_ledger(path: str | os.PathLike[str]) -> list[Opening]:
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise BadCertificate(f"{path} is a damaged ledger: {error!r}") from None
-
-
-def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A JSON object, without repeated keys and without NaN or Infinity."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len({key for key, _ in pairs}) != len(pairs):
-            raise ValueError("a key stands twice")
-        return dict(pairs)
-
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is not a number")
-
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        document = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
-    except OSError as error:
-        raise BadCertificate(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise BadCertificate(f"{path} is not the JSON it should be: {error}") from None
-    if not isinstance(document, dict):
-        raise BadCertificate(f"{path} must hold a JSON object, got {type(document).__name__}")
-    return document
-
-
-def write_json(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
-    """Write whole or not at all."""
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    half = file.with_name(file.name + ".part")
-    half.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    half.replace(file)
 
 
 def _cost_of_one_score(n: int, deltas: dict[float, float]) -> float:

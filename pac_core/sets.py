@@ -1,16 +1,11 @@
-"""Label sets, ellipsoids and boxes, on numpy or torch, and the confidence sets made of them.
-
-An empty set is empty, not a point: its size is 0, `empty` says so, and its box and support are
-NaN, so that every comparison with a limit fails.
-"""
+"""Label sets, and confidence sets made of regions: what a new unit gets."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -19,6 +14,7 @@ from numpy.typing import NDArray
 from pac_core.arrays import Array, labels_for, like, up
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast, LogitForecast
+from pac_core.regions import Boxes, Ellipsoids, Region
 from pac_core.scores import gaussian_nll, label_nll, volume_term
 from pac_core.thresholds import Threshold
 
@@ -82,112 +78,6 @@ def label_sets(forecast: LogitForecast, threshold: Threshold | float) -> LabelSe
     for row in np.flatnonzero(~sure):  # rounding hides the limit: ask every label itself
         member[row] = log[row] + (shift[row] - forecast.tau * logits[row].astype(np.float64)) <= limit
     return LabelSets(member)
-
-
-class Region(Protocol):
-    """The geometry of a batch of sets `[...]` in D dimensions."""
-
-    @property
-    def empty(self) -> Array:
-        """`[...]` whether the set holds nothing."""
-
-    @property
-    def center(self) -> Array:
-        """`[..., D]`"""
-
-    def half_widths(self) -> Array:
-        """`[..., D]` from the centre to the faces of the bounding box."""
-
-    def half_width(self, direction: Array) -> Array:
-        """`[...]` how far the set reaches from its centre along `direction` `[D]`."""
-
-    def volume_root(self) -> Array:
-        """`[...]` the D-th root of the volume."""
-
-
-@dataclass(frozen=True, eq=False)
-class Ellipsoids:
-    """Ellipsoids {x : Mahalanobis^2(x) <= radius2} around the means of a forecast.
-
-    forecast: means and covariances `[..., D]`
-    radius2: `[...]` squared radius; below 0 (or NaN) the set is empty
-    """
-
-    forecast: GaussianForecast
-    radius2: Array
-
-    @property
-    def empty(self) -> Array:
-        return ~(self.radius2 >= 0)
-
-    @property
-    def center(self) -> Array:
-        return self.forecast.mean
-
-    @cached_property
-    def radius(self) -> Array:
-        """`[...]`, NaN where empty."""
-        xp = array_namespace(self.radius2)
-        return xp.sqrt(xp.where(self.empty, like(self.radius2, np.nan), self.radius2))
-
-    def half_widths(self) -> Array:
-        xp = array_namespace(self.radius2)
-        return self.radius[..., None] * xp.sqrt(self.forecast.variances)
-
-    def half_width(self, direction: Array) -> Array:
-        xp = array_namespace(self.radius2)
-        return self.radius * xp.sqrt(self.forecast.spread2(direction))
-
-    def volume_root(self) -> Array:
-        xp = array_namespace(self.radius2)
-        dims = self.center.shape[-1]
-        unit_ball = math.pi ** (dims / 2) / math.gamma(dims / 2 + 1)
-        return unit_ball ** (1 / dims) * self.radius * xp.exp(self.forecast.log_det() / (2 * dims))
-
-    def axes(self) -> Array:
-        """`[..., D, D]` Lambda: its columns are the semi-axes, so the set is mean + Lambda * ball."""
-        xp = array_namespace(self.radius2)
-        if self.forecast.full:
-            squared, vectors = xp.linalg.eigh(self.forecast.var)
-            lengths = xp.sqrt(squared)
-        else:
-            lengths = xp.sqrt(self.forecast.var)
-            vectors = like(lengths, np.eye(lengths.shape[-1]))
-        return vectors * (self.radius[..., None] * lengths)[..., None, :]
-
-
-@dataclass(frozen=True, eq=False)
-class Boxes:
-    """Axis-aligned boxes.
-
-    center, lower, upper: `[..., D]`; a side may be infinite (one-sided), NaN makes the box empty
-    """
-
-    center: Array
-    lower: Array
-    upper: Array
-
-    @property
-    def empty(self) -> Array:
-        xp = array_namespace(self.center)
-        return ~xp.all(self.lower <= self.upper, axis=-1)
-
-    def half_widths(self) -> Array:
-        xp = array_namespace(self.center)
-        above, below = self.upper - self.center, self.center - self.lower
-        # A one-sided interval is measured on the side it has.
-        return xp.where(xp.isinf(below), above, xp.where(xp.isinf(above), below, (above + below) / 2))
-
-    def half_width(self, direction: Array) -> Array:
-        xp = array_namespace(self.center)
-        zero = xp.zeros_like(self.center)
-        reach = xp.where(direction > 0, self.upper - self.center, zero)
-        reach = xp.where(direction < 0, self.lower - self.center, reach)
-        return xp.sum(reach * direction, axis=-1)
-
-    def volume_root(self) -> Array:
-        xp = array_namespace(self.center)
-        return xp.exp(xp.mean(xp.log(self.upper - self.lower), axis=-1))
 
 
 @dataclass(frozen=True, eq=False)

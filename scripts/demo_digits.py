@@ -25,6 +25,7 @@ from pac_core import (
     LogitForecast,
     PACError,
     PACLevel,
+    Record,
     certify,
     evaluate,
     max_errors,
@@ -81,7 +82,7 @@ def main(args: Args) -> None:
         unit="digit",
         train_ids=ids[seen],
         train="scikit-learn digits",
-        model="MLPClassifier((32,))",
+        model=Record("MLPClassifier((32,))"),
     )
     certificate = made.certificates[0]
     print(f"2 tune        {made.score.preparations[0]}")

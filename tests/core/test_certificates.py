@@ -19,8 +19,8 @@ from pac_core import (
     LinearFeatures,
     LogitForecast,
     PACLevel,
-    PartRecord,
     Predictor,
+    Record,
     calibrate,
     fit_sets,
     fit_shape,
@@ -46,7 +46,7 @@ def made() -> tuple[Certificate, np.ndarray]:
     cal = classifier(1)
     predictor = fit_sets(*classifier(0), *cal, LEVEL)
     scores = predictor.score.scores(*cal)
-    tune = PartRecord("tune", 200, "0" * 64)
+    tune = Record("tune", 200, "0" * 64)
     return issue(predictor, scores, unit="image", ids=np.arange(200), tune=tune), scores
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +68,8 @@ def test_fit_evaluate_verify(logits: Path, certificate: Path) -> None:
     assert "the 400 units that were neither tuned nor calibrated on" in result.output
     assert "error at most 0.1: not refuted by 400 test units" in result.output
     assert "prediction=wrong" in result.output
+    before, after = re.search(r"\(ECE\) ([\d.]+) before, ([\d.]+) after", result.output).groups()  # type: ignore[union-attr]
+    assert float(after) < float(before)
     for data in (certificate.with_name("certificate.scores.npz"), logits):
         result = run("verify", certificate, data)
         assert result.exit_code == 0, result.output
@@ -149,6 +153,28 @@ def test_a_second_look_is_refused_and_nothing_is_lost(logits: Path, certificate:
         run("fit", logits, *LEVEL, *SPLIT, "--unit", "image", "--out", certificate, "--force").exit_code == 0
     )
     assert certificate.read_bytes() == before
+
+
+def test_the_certificate_names_model_data_and_training(logits: Path, tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(b"weights")
+    (tmp_path / "train.txt").write_text("photo-1\nphoto-2\n")
+    named = ["--model", "net", "--model-file", tmp_path / "weights.bin", "--train", "photos"]
+    out = tmp_path / "named" / "c.json"
+    known = ["--train-ids", tmp_path / "train.txt"]
+    assert run("fit", logits, *LEVEL, *SPLIT, *named, *known, "--out", out).exit_code == 0
+    document = read_certificate(out)
+    assert (document.model.name, document.parts["train"].name, document.parts["train"].n) == (
+        "net",
+        "photos",
+        2,
+    )
+    assert document.model.digest == hashlib.sha256(b"weights").hexdigest()
+    assert document.data.digest == hashlib.sha256(logits.read_bytes()).hexdigest()
+    assert (document.data.name, document.data.n) == ("logits.npz", 1000)
+    (tmp_path / "train.txt").write_text("image-7\n")
+    refused(
+        run("fit", logits, *LEVEL, *SPLIT, *known, "--out", tmp_path / "x.json"), "'train' and", "'image-7'"
+    )
 
 
 def test_scores_alone_make_a_certificate_but_no_sets(logits: Path, tmp_path: Path) -> None:

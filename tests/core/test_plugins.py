@@ -31,7 +31,7 @@ def hello():
     """Say hello."""
     raise pac_core.InvalidInput("hello must be said politely")
 
-class Wide(pac_core.tubes.BoxShape):
+class Wide(pac_core.shapes.BoxShape):
     kind = "wide"
 '''
 ENTRY_POINTS = """

@@ -17,7 +17,7 @@ from pac_core import (
     fit_shape,
     fit_tube,
 )
-from pac_core.tubes import BoxShape, MaxShape
+from pac_core.shapes import BoxShape, MaxShape
 
 LEVEL = PACLevel(0.1, 0.01)
 FEATURES = LinearFeatures(("first", "difference"), np.array([[1.0, 0.0, 0.0], [0.0, 1.0, -1.0]]))

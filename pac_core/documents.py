@@ -1,0 +1,188 @@
+"""Certificates as JSON files: written whole, and refused unless every field is understood."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pac_core import plugins
+from pac_core.bounds import BOUNDS, PACLevel
+from pac_core.certificates import Certificate, Record, SplitRecord
+from pac_core.errors import BadCertificate, PACError
+from pac_core.features import FeatureShape
+from pac_core.predictors import GivenScore, Likelihood, Predictor, Score
+from pac_core.shapes import BoxShape, MaxShape
+from pac_core.thresholds import Threshold
+
+FORMAT = "pac-sets certificate"
+VERSION = 1
+KINDS: dict[str, Any] = {
+    kind.kind: kind for kind in (GivenScore, Likelihood, MaxShape, BoxShape, FeatureShape)
+}
+PARTS = ("train", "tune", "calibrate")
+
+
+def write_certificate(certificate: Certificate, path: str | os.PathLike[str]) -> None:
+    """Write the certificate as JSON, whole or not at all."""
+    threshold, score = certificate.predictor.threshold, certificate.predictor.score
+    write_json(
+        path,
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "promise": certificate.promise,
+            "unit": certificate.unit,
+            "level": asdict(threshold.level),
+            "threshold": {
+                "value": threshold.value,
+                "n": threshold.n,
+                "errors": threshold.errors,
+                "bound": threshold.bound,
+            },
+            "score": {"kind": score.kind} | score.to_json(),
+            "parts": {name: asdict(record) for name, record in certificate.parts.items()},
+            "scores": certificate.scores,
+            "model": asdict(certificate.model),
+            "data": asdict(certificate.data),
+            "split": asdict(certificate.split) if certificate.split else None,
+            "versions": dict(certificate.versions),
+        },
+    )
+
+
+def read_certificate(path: str | os.PathLike[str]) -> Certificate:
+    """The certificate in a file, refused with the reason unless every field is understood."""
+    document = read_json(path)
+    if document.get("format") != FORMAT:
+        raise BadCertificate(f"{path} is not a {FORMAT}: its format is {document.get('format')!r}")
+    if document.get("version") != VERSION:
+        raise BadCertificate(
+            f"{path} has version {document.get('version')!r}; this program understands {VERSION}"
+        )
+    try:
+        return _from_document(document)
+    except BadCertificate as error:
+        raise BadCertificate(f"{path}: {error}") from None
+    except (PACError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadCertificate(f"{path} is damaged: {error}") from None
+
+
+def _from_document(document: dict[str, Any]) -> Certificate:
+    _keys("the certificate", document, _FIELDS)
+    _keys("threshold", document["threshold"], {"value": float, "n": int, "errors": int, "bound": str})
+    _keys("level", document["level"], {"epsilon": float, "delta": float})
+    level = PACLevel(**document["level"])
+    threshold = Threshold(level=level, **document["threshold"])
+    if threshold.bound not in BOUNDS:
+        raise BadCertificate(f"threshold.bound must be one of {sorted(BOUNDS)}, got {threshold.bound!r}")
+    if BOUNDS[threshold.bound](threshold.n, level) != threshold.errors:
+        raise BadCertificate(f"n = {threshold.n} units do not allow the stated {threshold.errors} errors")
+    _keys("parts", document["parts"], dict.fromkeys(PARTS, dict))
+    parts = {name: _record(f"parts.{name}", document["parts"][name]) for name in PARTS}
+    if parts["calibrate"].n != threshold.n:
+        raise BadCertificate(f"parts.calibrate.n is {parts['calibrate'].n}, threshold.n is {threshold.n}")
+    split = document["split"]
+    if split is not None:
+        _keys("split", split, {"seed": int, "pool": str})
+    certificate = Certificate(
+        predictor=Predictor(_score(document["score"]), threshold),
+        unit=document["unit"],
+        parts=parts,
+        scores=document["scores"],
+        model=_record("model", document["model"]),
+        data=_record("data", document["data"]),
+        split=None if split is None else SplitRecord(**split),
+        versions=document["versions"],
+    )
+    if certificate.promise != document["promise"]:
+        raise BadCertificate("the promise in words is not the promise of its numbers")
+    return certificate
+
+
+_FIELDS: dict[str, Any] = {
+    "format": str,
+    "version": int,
+    "promise": str,
+    "unit": str,
+    "level": dict,
+    "threshold": dict,
+    "score": dict,
+    "parts": dict,
+    "scores": str,
+    "model": dict,
+    "data": dict,
+    "split": dict | None,
+    "versions": dict,
+}
+
+
+def _keys(name: str, value: Any, wanted: Mapping[str, Any]) -> None:
+    """Refuse an object that lacks a field, has one too many, or one of another type."""
+    if not isinstance(value, dict):
+        raise BadCertificate(f"{name} must be an object, got {value!r}")
+    if set(value) != set(wanted):
+        missing, extra = sorted(set(wanted) - set(value)), sorted(set(value) - set(wanted))
+        raise BadCertificate(
+            f"{name} must have the fields {sorted(wanted)}; missing {missing}, not understood {extra}"
+        )
+    for key, kind in wanted.items():
+        if not isinstance(value[key], kind) or isinstance(value[key], bool):
+            raise BadCertificate(
+                f"{name}.{key} must be of type {getattr(kind, '__name__', kind)}, got {value[key]!r}"
+            )
+
+
+def _record(name: str, value: Any) -> Record:
+    _keys(name, value, {"name": str, "n": int | None, "digest": str | None})
+    return Record(**value)
+
+
+def _score(document: dict[str, Any]) -> Score:
+    kind = document.get("kind")
+    parts = {key: value for key, value in document.items() if key != "kind"}
+    if kind in KINDS:
+        known = KINDS[kind]
+    elif kind in plugins.names("shapes"):
+        known = plugins.load("shapes", str(kind))
+    else:
+        raise BadCertificate(f"score.kind must be one of {sorted(KINDS)} or of a plugin, got {kind!r}")
+    score: Score = known.from_json(parts)
+    if score.to_json() != parts:
+        raise BadCertificate(f"the score of kind {kind!r} has fields that are not understood")
+    return score
+
+
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A JSON object, without repeated keys and without NaN or Infinity."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len({key for key, _ in pairs}) != len(pairs):
+            raise ValueError("a key stands twice")
+        return dict(pairs)
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is not a number")
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        document = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+    except OSError as error:
+        raise BadCertificate(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise BadCertificate(f"{path} is not the JSON it should be: {error}") from None
+    if not isinstance(document, dict):
+        raise BadCertificate(f"{path} must hold a JSON object, got {type(document).__name__}")
+    return document
+
+
+def write_json(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
+    """Write whole or not at all."""
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    half = file.with_name(file.name + ".part")
+    half.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    half.replace(file)

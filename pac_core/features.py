@@ -1,0 +1,121 @@
+"""The tube shape `features`: intervals for the few numbers that limits read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from pac_core.arrays import Array, Floats, like, numbers
+from pac_core.bounds import PACLevel
+from pac_core.errors import InvalidInput
+from pac_core.forecasts import GaussianForecast
+from pac_core.sets import ConfidenceSets
+from pac_core.shapes import BoxShape
+from pac_core.thresholds import Threshold
+
+
+@dataclass(frozen=True, eq=False)
+class LinearFeatures:
+    """The few numbers that limits read: matrix @ state.
+
+    names: F names, for reports and certificates
+    matrix: `[F, D]`
+    """
+
+    names: tuple[str, ...]
+    matrix: Floats
+
+    def __post_init__(self) -> None:
+        matrix = numbers("matrix", self.matrix, "[F, D]", finite=True)
+        if len(self.names) != len(matrix) or not matrix.any(axis=1).all():
+            raise InvalidInput(f"matrix must have one row, not all 0, for each of {self.names}")
+        object.__setattr__(self, "matrix", matrix.astype(np.float64))
+        object.__setattr__(self, "names", tuple(self.names))
+
+    def of(self, states: Array) -> Array:
+        """`[B, H, F]`; a failed unit (infinite state) has infinite features."""
+        xp = array_namespace(states)
+        matrix = like(states, self.matrix)
+        failed = xp.any(xp.isinf(states), axis=-1, keepdims=True)
+        features = xp.where(failed, xp.zeros_like(states), states) @ matrix.T
+        return xp.where(failed, like(features, np.inf), features)
+
+    def forecast(self, forecast: GaussianForecast) -> GaussianForecast:
+        """The Gaussian of the features, each on its own."""
+        xp = array_namespace(forecast.mean)
+        matrix = like(forecast.mean, self.matrix)
+        spreads = [forecast.spread2(matrix[i, :]) for i in range(len(self.names))]
+        return GaussianForecast(forecast.mean @ matrix.T, xp.stack(spreads, axis=-1))
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureTube(ConfidenceSets):
+    """A tube of intervals, one per feature and step; it says nothing of other directions."""
+
+    features: LinearFeatures
+
+    def support(self, direction: Array) -> Array:
+        """`[B, H]`; +inf along a direction that is not a multiple of a feature's."""
+        wanted = np.asarray(direction, dtype=np.float64)
+        for i, row in enumerate(self.features.matrix):
+            factor = float(wanted @ row / (row @ row))
+            if factor and np.allclose(factor * row, wanted, rtol=1e-12, atol=0):
+                along = np.zeros(len(self.features.names))
+                along[i] = factor
+                return super().support(along)
+        unknown = 0 * self.region.center[..., 0] + np.inf
+        return array_namespace(unknown).where(self.region.empty, like(unknown, np.nan), unknown)
+
+    def interval(self, name: str) -> tuple[Array, Array]:
+        """Lower and upper ends `[B, H]` of the feature `name`."""
+        if name not in self.features.names:
+            raise InvalidInput(f"feature must be one of {self.features.names}, got {name!r}")
+        lower, upper = self.box()
+        i = self.features.names.index(name)
+        return lower[..., i], upper[..., i]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureShape:
+    """`box` on the features the limits read: far smaller, because there are few of them."""
+
+    kind: ClassVar[str] = "features"
+    features: LinearFeatures
+    box: BoxShape
+
+    @classmethod
+    def fit(
+        cls,
+        forecast: GaussianForecast,
+        states: Any,
+        level: PACLevel,
+        *,
+        features: LinearFeatures | None = None,
+        sides: Sequence[int] | None = None,
+    ) -> FeatureShape:
+        if features is None:
+            raise InvalidInput("the shape 'features' needs features=LinearFeatures(names, matrix)")
+        box = BoxShape.fit(features.forecast(forecast), features.of(states), level, sides=sides)
+        return cls(features, box)
+
+    def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
+        return self.box.scores(self.features.forecast(forecast), self.features.of(forecast.check(truth)))
+
+    def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> FeatureTube:
+        projected = self.features.forecast(forecast)
+        limit, region = self.box._boxes(projected, threshold)
+        score = lambda truth: self.box._scores(projected, self.features.of(truth))  # noqa: E731
+        return FeatureTube(region, score, limit, self.features)
+
+    def to_json(self) -> dict[str, Any]:
+        names, matrix = list(self.features.names), self.features.matrix.tolist()
+        return {"names": names, "matrix": matrix, "box": self.box.to_json()}
+
+    @classmethod
+    def from_json(cls, parts: dict[str, Any]) -> FeatureShape:
+        features = LinearFeatures(tuple(parts["names"]), parts["matrix"])
+        return cls(features, BoxShape.from_json(parts["box"]))

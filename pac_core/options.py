@@ -1,0 +1,38 @@
+"""Options that several commands of `pac` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def level_options(*, multiple: bool) -> Callable[[Function], Function]:
+    """--epsilon and --delta, once or several times."""
+
+    def add(function: Function) -> Function:
+        many = " Give it again for several certificates from one look." if multiple else ""
+        for name, what in (
+            ("--delta", "Probability, over the draw of the units, that the promise fails."),
+            ("--epsilon", "Promised share of new units whose set misses the truth."),
+        ):
+            option = click.option(name, type=float, required=True, multiple=multiple, help=what + many)
+            function = option(function)
+        return function
+
+    return add
+
+
+def ids_option(function: Function) -> Function:
+    """--ids: which array of the file names the units."""
+    return click.option("--ids", default="ids", show_default=True, help="The array of unit ids.")(function)
+
+
+def say(what: str, text: str) -> None:
+    """A line of progress: what is being done, and with what."""
+    click.echo(f"{what:10}{text}")

@@ -1,0 +1,124 @@
+"""The geometry of sets, written once for numpy and torch: ellipsoids and boxes.
+
+An empty set is empty, not a point: `empty` says so, and its widths are NaN, so that every
+comparison with a limit fails.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from pac_core.arrays import Array, like
+from pac_core.forecasts import GaussianForecast
+
+
+class Region(Protocol):
+    """The geometry of a batch of sets `[...]` in D dimensions."""
+
+    @property
+    def empty(self) -> Array:
+        """`[...]` whether the set holds nothing."""
+
+    @property
+    def center(self) -> Array:
+        """`[..., D]`"""
+
+    def half_widths(self) -> Array:
+        """`[..., D]` from the centre to the faces of the bounding box."""
+
+    def half_width(self, direction: Array) -> Array:
+        """`[...]` how far the set reaches from its centre along `direction` `[D]`."""
+
+    def volume_root(self) -> Array:
+        """`[...]` the D-th root of the volume."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ellipsoids:
+    """Ellipsoids {x : Mahalanobis^2(x) <= radius2} around the means of a forecast.
+
+    forecast: means and covariances `[..., D]`
+    radius2: `[...]` squared radius; below 0 (or NaN) the set is empty
+    """
+
+    forecast: GaussianForecast
+    radius2: Array
+
+    @property
+    def empty(self) -> Array:
+        return ~(self.radius2 >= 0)
+
+    @property
+    def center(self) -> Array:
+        return self.forecast.mean
+
+    @cached_property
+    def radius(self) -> Array:
+        """`[...]`, NaN where empty."""
+        xp = array_namespace(self.radius2)
+        return xp.sqrt(xp.where(self.empty, like(self.radius2, np.nan), self.radius2))
+
+    def half_widths(self) -> Array:
+        xp = array_namespace(self.radius2)
+        return self.radius[..., None] * xp.sqrt(self.forecast.variances)
+
+    def half_width(self, direction: Array) -> Array:
+        xp = array_namespace(self.radius2)
+        return self.radius * xp.sqrt(self.forecast.spread2(direction))
+
+    def volume_root(self) -> Array:
+        xp = array_namespace(self.radius2)
+        dims = self.center.shape[-1]
+        unit_ball = math.pi ** (dims / 2) / math.gamma(dims / 2 + 1)
+        return unit_ball ** (1 / dims) * self.radius * xp.exp(self.forecast.log_det() / (2 * dims))
+
+    def axes(self) -> Array:
+        """`[..., D, D]` Lambda: its columns are the semi-axes, so the set is mean + Lambda * ball."""
+        xp = array_namespace(self.radius2)
+        if self.forecast.full:
+            squared, vectors = xp.linalg.eigh(self.forecast.var)
+            lengths = xp.sqrt(squared)
+        else:
+            lengths = xp.sqrt(self.forecast.var)
+            vectors = like(lengths, np.eye(lengths.shape[-1]))
+        return vectors * (self.radius[..., None] * lengths)[..., None, :]
+
+
+@dataclass(frozen=True, eq=False)
+class Boxes:
+    """Axis-aligned boxes.
+
+    center, lower, upper: `[..., D]`; a side may be infinite (one-sided), NaN makes the box empty
+    """
+
+    center: Array
+    lower: Array
+    upper: Array
+
+    @property
+    def empty(self) -> Array:
+        xp = array_namespace(self.center)
+        return ~xp.all(self.lower <= self.upper, axis=-1)
+
+    def half_widths(self) -> Array:
+        xp = array_namespace(self.center)
+        above, below = self.upper - self.center, self.center - self.lower
+        # A one-sided interval is measured on the side it has.
+        return xp.where(xp.isinf(below), above, xp.where(xp.isinf(above), below, (above + below) / 2))
+
+    def half_width(self, direction: Array) -> Array:
+        xp = array_namespace(self.center)
+        zero = xp.zeros_like(self.center)
+        reach = xp.where(direction > 0, self.upper - self.center, zero)
+        reach = xp.where(direction < 0, self.lower - self.center, reach)
+        return xp.sum(reach * direction, axis=-1)
+
+    def volume_root(self) -> Array:
+        xp = array_namespace(self.center)
+        return xp.exp(xp.mean(xp.log(self.upper - self.lower), axis=-1))

@@ -1,0 +1,236 @@
+"""Tube shapes `max` and `box`: scores of whole trajectories, fitted on the tune split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from pac_core.arrays import Array, Floats, like, numbers, up
+from pac_core.bounds import PACLevel, max_errors
+from pac_core.errors import InvalidInput, NotEnoughData
+from pac_core.forecasts import GaussianForecast
+from pac_core.regions import Boxes, Ellipsoids
+from pac_core.sets import ConfidenceSets, limit_of
+from pac_core.thresholds import Threshold
+
+POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
+SPREADS = (None, 0.9, 0.99, 1.0)
+"""How a scale is read off the tune errors: root-mean-square (None), or this quantile."""
+
+Shape = TypeVar("Shape", bound="MaxShape | BoxShape")
+
+
+@dataclass(frozen=True, eq=False)
+class MaxShape:
+    """Score: the largest over t of Mahalanobis^2_t / c_t. Set: an ellipsoid of radius^2 T c_t per step.
+
+    scale: `[H]` c_t
+    accumulate: whether variances are summed over the steps so far
+    """
+
+    kind: ClassVar[str] = "max"
+    scale: Floats
+    accumulate: bool
+
+    @classmethod
+    def fit(cls, forecast: GaussianForecast, states: Any, level: PACLevel) -> MaxShape:
+        """The candidate that is smallest on the half of the tune split it was not fitted on."""
+        fits = [
+            partial(cls._fit_one, accumulate=accumulate, spread=spread)
+            for accumulate in (False, True)
+            for spread in SPREADS
+        ]
+        return choose(fits, forecast, states, level)
+
+    @classmethod
+    def _fit_one(cls, forecast: GaussianForecast, states: Any, *, accumulate: bool, spread: Any) -> MaxShape:
+        distances = _variances(forecast, accumulate).mahalanobis2(states)
+        return cls(_scale(np.sqrt(distances), spread, floor=1e-6) ** 2, accumulate)
+
+    def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
+        return self._scores(forecast, forecast.check(truth))
+
+    def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
+        xp = array_namespace(forecast.mean)
+        distances = _variances(forecast, self.accumulate).mahalanobis2(truth)
+        return xp.max(distances / like(distances, self.scale), axis=-1)
+
+    def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> ConfidenceSets:
+        limit = up(limit_of(threshold), forecast.mean)
+        prepared = _variances(forecast, self.accumulate)
+        radius2 = limit * like(forecast.mean, self.scale) + 0 * forecast.mean[..., 0]
+        return ConfidenceSets(
+            Ellipsoids(prepared, radius2), lambda truth: self._scores(forecast, truth), limit
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {"scale": self.scale.tolist(), "accumulate": self.accumulate}
+
+    @classmethod
+    def from_json(cls, parts: dict[str, Any]) -> MaxShape:
+        scale = numbers("scale", parts["scale"], "[H]", finite=True)
+        return cls(_above_zero(scale), bool(parts["accumulate"]))
+
+
+@dataclass(frozen=True, eq=False)
+class BoxShape:
+    """Score: the largest over t and dimensions of |error| / (sigma^p c). Set: a box per step.
+
+    scale: `[H, D]` c
+    power: p, from 0 (the forecast's spread is ignored) to 1 (it is trusted)
+    accumulate: whether variances are summed over the steps so far
+    sides: `[D]` 0 for both, 1 where only an upper limit counts, -1 where only a lower one does
+    """
+
+    kind: ClassVar[str] = "box"
+    scale: Floats
+    power: float
+    accumulate: bool
+    sides: tuple[int, ...]
+
+    @classmethod
+    def fit(
+        cls, forecast: GaussianForecast, states: Any, level: PACLevel, *, sides: Sequence[int] | None = None
+    ) -> BoxShape:
+        """The candidate that is smallest on the half of the tune split it was not fitted on."""
+        dims = forecast.mean.shape[-1]
+        sides = tuple(sides) if sides is not None else (0,) * dims
+        if len(sides) != dims or not set(sides) <= {-1, 0, 1}:
+            raise InvalidInput(f"sides must be {dims} of -1, 0 or 1, got {sides}")
+        fits = [
+            partial(cls._fit_one, power=power, accumulate=accumulate, spread=spread, sides=sides)
+            for accumulate in (False, True)
+            for power in POWERS
+            for spread in SPREADS
+            if power or not accumulate  # at p = 0 the variances do not count
+        ]
+        return choose(fits, forecast, states, level)
+
+    @classmethod
+    def _fit_one(
+        cls,
+        forecast: GaussianForecast,
+        states: Any,
+        *,
+        power: float,
+        accumulate: bool,
+        spread: Any,
+        sides: tuple[int, ...],
+    ) -> BoxShape:
+        units = _variances(forecast, accumulate).variances ** (power / 2)
+        errors = _sided(states - forecast.mean, sides) / units
+        floor = 1e-6 * np.maximum(_deviation(states), 1e-6) / units.mean(axis=0)
+        return cls(_scale(np.maximum(errors, 0), spread, floor), power, accumulate, sides)
+
+    def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
+        return self._scores(forecast, forecast.check(truth))
+
+    def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
+        xp = array_namespace(forecast.mean)
+        relative = _sided(truth - forecast.mean, self.sides) / self._reach(forecast)
+        worst = xp.max(relative, axis=(1, 2))
+        failed = xp.any(xp.isinf(truth), axis=(1, 2))  # an error of -inf must not pass one side
+        return xp.where(failed, like(worst, np.inf), worst)
+
+    def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> ConfidenceSets:
+        limit, region = self._boxes(forecast, threshold)
+        return ConfidenceSets(region, lambda truth: self._scores(forecast, truth), limit)
+
+    def _boxes(self, forecast: GaussianForecast, threshold: Threshold | float) -> tuple[float, Boxes]:
+        limit = up(limit_of(threshold), forecast.mean)
+        reach = limit * self._reach(forecast)
+        sides = np.asarray(self.sides)
+        open_below = like(reach, np.where(sides > 0, np.inf, 0.0))
+        open_above = like(reach, np.where(sides < 0, np.inf, 0.0))
+        return limit, Boxes(
+            forecast.mean, forecast.mean - reach - open_below, forecast.mean + reach + open_above
+        )
+
+    def _reach(self, forecast: GaussianForecast) -> Array:
+        """`[B, H, D]` how far a set of T = 1 reaches."""
+        scale = like(forecast.mean, self.scale)
+        if self.power == 0:
+            return scale + 0 * forecast.mean
+        return scale * _variances(forecast, self.accumulate).variances ** (self.power / 2)
+
+    def to_json(self) -> dict[str, Any]:
+        parts = {"scale": self.scale.tolist(), "power": self.power}
+        return parts | {"accumulate": self.accumulate, "sides": list(self.sides)}
+
+    @classmethod
+    def from_json(cls, parts: dict[str, Any]) -> BoxShape:
+        scale = numbers("scale", parts["scale"], "[H, D]", finite=True)
+        return cls(
+            _above_zero(scale), float(parts["power"]), bool(parts["accumulate"]), tuple(parts["sides"])
+        )
+
+
+def choose(
+    fits: Sequence[Callable[[GaussianForecast, Any], Shape]],
+    forecast: GaussianForecast,
+    states: Floats,
+    level: PACLevel,
+) -> Shape:
+    """The best of several fits, then fitted on all units that did not fail.
+
+    Each is fitted on one half of the units; the best has the smallest mean normalised size on
+    the other half, at the threshold that half would give. The halves differ because hundreds of
+    scales fit too well the half they were fitted on.
+    """
+    whole = np.isfinite(states).all(axis=(1, 2))
+    if whole.sum() < 4:
+        raise InvalidInput(f"a tube shape needs at least 4 tune units that did not fail, got {whole.sum()}")
+    forecast, states = forecast.take(whole), states[whole]
+    order = np.random.default_rng(0).permutation(len(states))
+    fit_on, compare_on = order[::2], order[1::2]
+    deviation = np.maximum(_deviation(states), 1e-12)
+
+    def size(fit: Callable[[GaussianForecast, Any], Shape]) -> float:
+        shape = fit(forecast.take(fit_on), states[fit_on])
+        other = forecast.take(compare_on)
+        scores = np.sort(shape._scores(other, states[compare_on]))
+        sets = shape.sets(other, float(scores[-1 - _errors(len(scores), level)]))
+        return float(np.mean(sets.normalised_size(deviation)))
+
+    return min(fits, key=size)(forecast, states)
+
+
+def _errors(n: int, level: PACLevel) -> int:
+    try:
+        return max_errors(n, level)
+    except NotEnoughData:  # a choice needs no proof
+        return int(level.epsilon * n)
+
+
+def _variances(forecast: GaussianForecast, accumulate: bool) -> GaussianForecast:
+    return forecast.accumulated() if accumulate else forecast
+
+
+def _deviation(states: Floats) -> Floats:
+    return np.asarray(states.std(axis=(0, 1)))
+
+
+def _scale(errors: Floats, spread: float | None, floor: Any) -> Floats:
+    """A scale per step (and dimension) from errors `[B, H, ...]`, never below `floor`."""
+    scale = np.sqrt(np.mean(errors**2, axis=0)) if spread is None else np.quantile(errors, spread, axis=0)
+    return np.asarray(np.maximum(scale, floor))
+
+
+def _sided(errors: Array, sides: tuple[int, ...]) -> Array:
+    """|error| where both sides count, the error towards the side otherwise."""
+    xp = array_namespace(errors)
+    if not any(sides):
+        return xp.abs(errors)
+    side = like(errors, sides)
+    return xp.where(side == 0, xp.abs(errors), side * errors)
+
+
+def _above_zero(scale: Floats) -> Floats:
+    if not (scale > 0).all():
+        raise InvalidInput("scale must be above 0 everywhere, got others")
+    return scale.astype(np.float64)

@@ -2,8 +2,8 @@
 
 from pac_core.baselines import ABLATIONS, mass_gaussian_sets, mass_label_sets
 from pac_core.bounds import PACLevel, max_errors, min_samples, vc_max_errors, vc_min_samples
-from pac_core.certificates import Certificate, Record, SplitRecord, issue, verify
-from pac_core.certification import Certified, certify, certify_scores
+from pac_core.certificates import Certificate, Check, Record, SplitRecord, issue, verify
+from pac_core.certification import Certified, certify, certify_scores, tempered
 from pac_core.documents import read_certificate, write_certificate
 from pac_core.errors import (
     BadCertificate,
@@ -16,7 +16,7 @@ from pac_core.errors import (
     TooManyFailures,
     UnreadableFile,
 )
-from pac_core.evaluation import Evaluation, calibration_error, error_interval, evaluate
+from pac_core.evaluation import Evaluation, Row, calibration_error, error_interval, evaluate
 from pac_core.features import LinearFeatures
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.ledger import Entry, Opening, joint_cost, open_split, read_ledger
@@ -39,6 +39,7 @@ __all__ = [
     "Boxes",
     "Certificate",
     "Certified",
+    "Check",
     "ConfidenceSets",
     "Ellipsoids",
     "Entry",
@@ -59,6 +60,7 @@ __all__ = [
     "Part",
     "Predictor",
     "Record",
+    "Row",
     "SecondLook",
     "SplitRecord",
     "Splits",
@@ -98,6 +100,7 @@ __all__ = [
     "read_ledger",
     "refuse_overlap",
     "split",
+    "tempered",
     "vc_max_errors",
     "vc_min_samples",
     "verify",

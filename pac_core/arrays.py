@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import array_namespace, is_numpy_array, is_torch_array
 from numpy.typing import NDArray
 
 from pac_core.errors import InvalidInput
@@ -28,9 +27,11 @@ def numbers(name: str, value: Any, shape: str, *, finite: bool = False) -> Float
     `finite=True` refuses +inf as well; -inf is never a score, a state or a variance.
     """
     array = plain(name, value, shape)
-    if array.dtype.kind not in "fiub":
-        raise InvalidInput(f"{name} must be numbers, got dtype {array.dtype}")
+    if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+        raise InvalidInput(f"{name} must be numbers that a double can hold, got dtype {array.dtype}")
     if array.dtype.kind != "f":
+        if abs(array.astype(np.float64)).max() > 2**53:
+            raise InvalidInput(f"{name} must be numbers that a double can hold, got integers beyond 2**53")
         array = array.astype(np.float64)
     if np.isnan(array).any():
         raise InvalidInput(f"{name} must not contain NaN, got {int(np.isnan(array).sum()):,} of them")
@@ -42,10 +43,12 @@ def numbers(name: str, value: Any, shape: str, *, finite: bool = False) -> Float
 
 def plain(name: str, value: Any, shape: str) -> NDArray[Any]:
     """`value` as a numpy array of plain values with the named axes, none of them empty."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise InvalidInput(f"{name} must have no mask: a unit is never left out, got a masked array")
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:
-        raise InvalidInput(f"{name} must be an array of shape {shape}, got {error}") from None
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InvalidInput(f"{name} must convert to a numpy array of shape {shape}: {error}") from None
     if array.dtype == object:
         raise InvalidInput(f"{name} must be an array of plain values, got Python objects")
     axes = shape.strip("[]").split(", ")
@@ -65,23 +68,26 @@ def labels_for(name: str, value: Any, n: int, classes: int) -> NDArray[np.int64]
         raise InvalidInput(f"{name} must have one entry per row, got {len(array)} for {n} rows")
     if array.min() < 0 or array.max() >= classes:
         wrong = array[(array < 0) | (array >= classes)][0]
-        raise InvalidInput(f"{name} must lie in 0..{classes - 1}, got {wrong}")
+        hint = "; subtract 1 if yours start at 1" if array.min() == 1 and array.max() == classes else ""
+        raise InvalidInput(f"{name} must lie in 0..{classes - 1}, got {wrong}{hint}")
     return array.astype(np.int64)
+
+
+def doubles(values: Array) -> Array:
+    """`values` as float64, in their library and on their device."""
+    if is_numpy_array(values):
+        return np.asarray(values, dtype=np.float64)
+    xp = array_namespace(values)
+    return xp.astype(values, xp.float64)
 
 
 def like(array: Array, values: Any) -> Array:
     """`values` in the library, on the device and of the dtype of `array`."""
-    xp = array_namespace(array)
     if is_numpy_array(array):
+        values = values.detach().cpu() if is_torch_array(values) else values
         return np.asarray(values, dtype=array.dtype)
-    return xp.asarray(np.asarray(values), dtype=array.dtype, device=array.device)
-
-
-def up(value: float, array: Array) -> float:
-    """`value`, or the next number above it that the dtype of `array` can hold."""
-    dtype = np.dtype(str(array.dtype).removeprefix("torch."))
-    cast = dtype.type(value)
-    return float(cast if float(cast) >= value else np.nextafter(cast, dtype.type(np.inf)))
+    values = values if is_torch_array(values) else np.asarray(values)
+    return array_namespace(array).asarray(values, dtype=array.dtype, device=array.device)
 
 
 def threads() -> int:
@@ -110,6 +116,8 @@ def over_rows(work: Callable[[slice, Floats], None], like: Floats, buffers: int,
 
     if count == 1:
         return run(0)
+    from concurrent.futures import ThreadPoolExecutor  # kept out of the import time of the package
+
     with ThreadPoolExecutor(count) as pool:
         for _ in pool.map(run, range(count)):
             pass

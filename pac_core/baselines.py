@@ -10,7 +10,6 @@ from functools import partial
 
 import numpy as np
 from array_api_compat import array_namespace
-from scipy.special import chdtri
 
 from pac_core.arrays import Array, Floats, over_rows
 from pac_core.bounds import max_errors, vc_max_errors
@@ -58,17 +57,19 @@ def mass_label_sets(forecast: LogitForecast, epsilon: float) -> LabelSets:
 
 def mass_gaussian_sets(forecast: GaussianForecast, epsilon: float) -> ConfidenceSets:
     """The ellipsoid of mass 1 - epsilon around the mean; over a horizon, of all steps together."""
+    from scipy.special import chdtri  # see bounds.proves
+
     _check(epsilon)
-    xp = array_namespace(forecast.mean)
-    dims = int(np.prod(forecast.mean.shape[1:]))
-    radius2 = float(chdtri(dims, epsilon))
-
-    def score(truth: Array) -> Array:
-        distances = forecast.mahalanobis2(truth)
-        return xp.sum(distances, axis=-1) if distances.ndim == 2 else distances
-
+    forecast, sound = forecast.for_sets()
+    radius2 = float(chdtri(int(np.prod(forecast.mean.shape[1:])), epsilon))
     region = Ellipsoids(forecast, radius2 + 0 * forecast.mean[..., 0])
-    return ConfidenceSets(region, score, radius2)
+    return ConfidenceSets(region, partial(_distance, forecast), radius2, sound)
+
+
+def _distance(forecast: GaussianForecast, truth: Array) -> Array:
+    """`[B]` squared Mahalanobis distance, over all steps of a horizon."""
+    distances = forecast.mahalanobis2(truth)
+    return array_namespace(distances).sum(distances, axis=-1) if distances.ndim == 2 else distances
 
 
 def _check(epsilon: float) -> None:

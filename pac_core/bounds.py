@@ -7,15 +7,12 @@ import operator
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, TypeAlias
-
-from scipy.special import betaincc
 
 from pac_core.errors import InvalidInput, NotEnoughData
 
-_TIE = 1e-9  # betaincc is better than this by far; nearer to delta than this, integers decide
-_EXACT = 20_000  # largest n for which the exact sum takes milliseconds
+_TIE = 1e-11  # betaincc is better than this; nearer to delta than this, integers decide
+_EXACT = 2_000  # largest n for which the exact sum takes milliseconds
 _MOST = 2**53  # beyond it a double no longer counts in ones
 
 
@@ -47,7 +44,7 @@ Bound: TypeAlias = Callable[[int, PACLevel], int]
 
 
 def max_errors(n: int, level: PACLevel) -> int:
-    """k*, the most errors among `n` units that still prove the level (equation 6 of the paper).
+    """k*, the most errors among `n` units that still prove the level (equation 8 of the paper).
 
     The largest k with P[Binomial(n, epsilon) <= k] strictly below delta.
 
@@ -57,7 +54,7 @@ def max_errors(n: int, level: PACLevel) -> int:
     Traceback (most recent call last):
     pac_core.errors.NotEnoughData: 20 calibration units cannot prove epsilon=0.1 ...
     """
-    n = whole("n", n, least=1)
+    n, level = whole("n", n, least=1), a_level(level)
     allowed = bisect_left(range(n), True, key=lambda k: not proves(n, k, level)) - 1
     if allowed < 0:
         raise NotEnoughData(n, min_samples(level), level)
@@ -77,23 +74,25 @@ def min_samples(level: PACLevel, errors: int = 0) -> int:
 def proves(n: int, errors: int, level: PACLevel) -> bool:
     """Whether P[Binomial(n, epsilon) <= errors] < delta, decided in integers where doubles tie.
 
-    A tie with more than 20,000 units counts as no.
+    A tie with more than 2,000 units counts as no.
     """
     if errors >= n:
         return False
+    from scipy.special import betaincc  # half of the package's import time, so not at its top
+
     tail = float(betaincc(errors + 1, n - errors, level.epsilon))
     if abs(tail - level.delta) > _TIE * level.delta:
         return tail < level.delta
-    return n <= _EXACT and _exact_tail(n, errors, level.epsilon) < Fraction(level.delta)
+    return n <= _EXACT and _exactly_below(n, errors, level)
 
 
 def vc_max_errors(n: int, level: PACLevel) -> int:
-    """The errors that the VC bound of the paper allows among `n` units (its ablation without D).
+    """The errors that the VC bound (equation 7 of the paper) allows among `n` units: its ablation.
 
     >>> vc_max_errors(20_000, PACLevel(epsilon=0.05, delta=1e-5))
     300
     """
-    n = whole("n", n, least=1)
+    n, level = whole("n", n, least=1), a_level(level)
     allowed = math.floor(_vc_errors(n, level))
     if allowed < 0:
         raise NotEnoughData(n, vc_min_samples(level), level)
@@ -109,6 +108,13 @@ def vc_min_samples(level: PACLevel, errors: int = 0) -> int:
 BOUNDS: dict[str, Bound] = {bound.__name__: bound for bound in (max_errors, vc_max_errors)}
 
 
+def a_level(level: Any) -> PACLevel:
+    """`level`, refused unless it is a `PACLevel`."""
+    if not isinstance(level, PACLevel):
+        raise InvalidInput(f"level must be a PACLevel(epsilon, delta), got {level!r}")
+    return level
+
+
 def whole(name: str, value: Any, *, least: int) -> int:
     """`value` as an int of at least `least`; floats and booleans are refused."""
     try:
@@ -116,7 +122,7 @@ def whole(name: str, value: Any, *, least: int) -> int:
     except TypeError:
         number = least - 1
     if isinstance(value, bool) or not least <= number <= _MOST:
-        raise InvalidInput(f"{name} must be a whole number of at least {least}, got {value!r}")
+        raise InvalidInput(f"{name} must be a whole number from {least} to 2**53, got {value!r}")
     return number
 
 
@@ -132,13 +138,14 @@ def _vc_errors(n: int, level: PACLevel) -> float:
     return n * (level.epsilon - slack)
 
 
-def _exact_tail(n: int, errors: int, epsilon: float) -> Fraction:
-    """P[Binomial(n, epsilon) <= errors] as a fraction, from the exact value of the double."""
-    hit, base = epsilon.as_integer_ratio()
+def _exactly_below(n: int, errors: int, level: PACLevel) -> bool:
+    """Whether the tail is below delta, from the exact values of the doubles, in integers."""
+    hit, base = level.epsilon.as_integer_ratio()
     miss = base - hit
     term = miss**n
     total = term
     for i in range(errors):
         term = term * (n - i) * hit // ((i + 1) * miss)
         total += term
-    return Fraction(total, base**n)
+    share, whole = level.delta.as_integer_ratio()
+    return bool(total * whole < share * base**n)

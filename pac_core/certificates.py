@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
-import scipy
 
 from pac_core.arrays import numbers
 from pac_core.bounds import BOUNDS
 from pac_core.errors import BadCertificate, InvalidInput, PACError
 from pac_core.predictors import Predictor
-from pac_core.splits import ids_digest
+from pac_core.splits import digest_of, ids_digest, unit_names
 from pac_core.thresholds import fit_threshold
 
 
@@ -41,6 +37,8 @@ class SplitRecord:
     seed: int
     pool: str
     """digest of all unit ids"""
+    ids: str = "ids"
+    """name of the array that held them"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +47,8 @@ class Certificate:
 
     predictor: score and threshold
     unit: what is drawn independently, in one word, such as "image" or "rollout"
-    parts: records of "train", "tune" and "calibrate"
-    scores: SHA-256 of the sorted calibration scores
+    parts: records of "train", "tune", "calibrate" and "test"
+    scores: fingerprint of the calibration scores
     model, data: which model, and which file the units came from
     split: how the parts were drawn, where one draw made them
     versions: of the programs that made it
@@ -101,6 +99,7 @@ def issue(
     ids: Any = None,
     train: Record | None = None,
     tune: Record | None = None,
+    test: Record | None = None,
     model: Record | None = None,
     data: Record | None = None,
     split: SplitRecord | None = None,
@@ -110,23 +109,33 @@ def issue(
     `scores` `[n]` are the calibration scores and `ids` `[n]` the ids of their units.
     """
     array = numbers("scores", scores, "[N]")
+    if predictor.threshold.bound not in BOUNDS:
+        raise InvalidInput(
+            f"a certificate needs a bound of {sorted(BOUNDS)}, got {predictor.threshold.bound!r}"
+        )
     refit = fit_threshold(array, predictor.threshold.level, bound=BOUNDS[predictor.threshold.bound])
     if (refit.n, refit.errors) != (predictor.threshold.n, predictor.threshold.errors) or (
         predictor.threshold.value < refit.value
     ):
         raise BadCertificate(f"the threshold does not follow from these scores, which give: {refit}")
-    if not unit or not unit.isprintable():
-        raise InvalidInput(f"unit must be a word such as 'image', got {unit!r}")
-    if ids is not None and len(np.unique(np.asarray(ids).astype(str))) != len(array):
+    check_unit(unit)
+    if ids is not None and len(np.unique(unit_names("ids", ids))) != len(array):
         raise InvalidInput(f"ids must be unique, one for each of {len(array)} scores")
     unknown = Record("not named")
     parts = {
         "train": train or unknown,
         "tune": tune or unknown,
         "calibrate": Record("calibrate", len(array), None if ids is None else ids_digest(ids)),
+        "test": test or unknown,
     }
     digest = scores_digest(array)
     return Certificate(predictor, unit, parts, digest, model or unknown, data or unknown, split)
+
+
+def check_unit(unit: Any) -> None:
+    """Refuse what is not a word for the promise."""
+    if not isinstance(unit, str) or not unit.strip() or not unit.isprintable():
+        raise InvalidInput(f"unit must be a word such as 'image', got {unit!r}")
 
 
 def verify(certificate: Certificate, scores: Any, ids: Any = None) -> list[Check]:
@@ -147,7 +156,7 @@ def verify(certificate: Certificate, scores: Any, ids: Any = None) -> list[Check
         Check(
             "k", refit.errors == threshold.errors, f"{refit.errors} errors allowed, stated {threshold.errors}"
         ),
-        Check("T", threshold.value >= refit.value, f"T is {refit.value!r}, stated {threshold.value!r}"),
+        Check("T", threshold.value >= refit.value, _compare(refit.value, threshold.value)),
         Check(
             "scores",
             scores_digest(array) == certificate.scores,
@@ -164,9 +173,16 @@ def verify(certificate: Certificate, scores: Any, ids: Any = None) -> list[Check
 
 
 def scores_digest(scores: Any) -> str:
-    """SHA-256 of the scores as sorted little-endian doubles, so their order does not matter."""
-    ordered = np.sort(np.asarray(scores, dtype=np.float64) + 0.0)
-    return hashlib.sha256(ordered.astype("<f8").tobytes()).hexdigest()
+    """A fingerprint of the scores as doubles; their order does not matter, and shards add up."""
+    data = (np.asarray(scores, dtype=np.float64) + 0.0).astype("<f8").tobytes()
+    return digest_of(data[i : i + 8] for i in range(0, len(data), 8))
+
+
+def _compare(found: float, stated: float) -> str:
+    word = (
+        "the same" if stated == found else "larger, hence safe" if stated > found else "smaller, hence void"
+    )
+    return f"T is {found!r}, stated {stated!r}: {word}"
 
 
 def _say(record: Record) -> str:
@@ -175,6 +191,9 @@ def _say(record: Record) -> str:
 
 
 def _versions() -> dict[str, str]:
+    import platform  # both are kept out of the import time of the package
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         ours = version("pac-sets")
     except PackageNotFoundError:
@@ -183,5 +202,5 @@ def _versions() -> dict[str, str]:
         "pac-sets": ours,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "scipy": scipy.__version__,
+        "scipy": version("scipy"),
     }

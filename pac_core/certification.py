@@ -9,15 +9,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pac_core.arrays import Array
+from pac_core.arrays import Array, labels_for, like
 from pac_core.bounds import PACLevel, max_errors
-from pac_core.certificates import Certificate, Record, SplitRecord, issue
+from pac_core.certificates import Certificate, Record, SplitRecord, check_unit, issue
+from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.ledger import Entry, Opening, open_split, score_digest
 from pac_core.predictors import Likelihood, Predictor, Score
-from pac_core.splits import Splits, ids_digest, split
+from pac_core.splits import Splits, digest_of, ids_digest, split, unit_names
 from pac_core.temperatures import fit_temperature
 from pac_core.thresholds import fit_threshold
+from pac_core.tubes import fit_shape
 
 FitScore: TypeAlias = Callable[[Any, Any, PACLevel], Score]
 """From tune forecast, tune truth and level to a score, such as `tempered` or a tube shape's fit."""
@@ -47,6 +49,11 @@ def tempered(forecast: Any, truth: Any, level: PACLevel) -> Score:
     return Likelihood.fit(forecast, truth, (fit_temperature,))
 
 
+def fit_box(forecast: Any, truth: Any, level: PACLevel) -> Score:
+    """The tube shape `box`."""
+    return fit_shape(forecast, truth, level)
+
+
 def certify(
     forecast: LogitForecast | GaussianForecast,
     truth: Any,
@@ -57,43 +64,80 @@ def certify(
     calibrate: int,
     ledger: str | os.PathLike[str],
     seed: int = 0,
-    fit: FitScore = tempered,
+    fit: FitScore | None = None,
     unit: str = "unit",
     train_ids: Iterable[Any] = (),
+    ids_name: str = "ids",
     train: str = "not named",
     model: Record | None = None,
     data: Record | None = None,
 ) -> Certified:
     """Certificates at one or more levels from one look at `calibrate` of the units.
 
-    The units are split by `ids` and `seed`; `fit` chooses the score on the tune part; the menu goes
-    into the ledger before any calibration score is computed, and a second look is refused. What is
-    not tuned or calibrated on is left in `parts.test`. A level that so few units cannot prove is
-    refused first.
+    forecast, truth: of all units; `ids` names them, `tune` and `calibrate` say how many to use for
+        what, and `seed` draws them; the rest is left in `parts.test`
+    fit: chooses the score on the tune part; by default a temperature, and the tube shape `box` for a
+        horizon; with tune=0, nothing is chosen and the forecast is taken as it is
+    ledger: a file; the menu goes into it before any calibration score is computed, and a look that
+        shares a unit with an earlier one is refused
+    unit, train, train_ids, model, data: for the certificate; a unit among `train_ids` is refused
+
+    Whatever can be refused is refused before the ledger is written.
+
+    >>> import tempfile
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(1000, 5))
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> made = certify(LogitForecast(logits), labels, PACLevel(0.1, 1e-3), ids=range(1000), tune=200,
+    ...                calibrate=500, ledger=f"{folder.name}/ledger.json", unit="image")
+    >>> made.certificates[0].predictor.threshold.n, made.parts.test.n
+    (500, 300)
+    >>> folder.cleanup()
     """
     wanted = [levels] if isinstance(levels, PACLevel) else list(levels)
+    if not wanted:
+        raise InvalidInput("levels must be one or more, got none")
     parts = split(ids, tune=tune, calibrate=calibrate, seed=seed, train=(known := list(train_ids)))
     for level in wanted:
         max_errors(parts.calibrate.n, level)
-    truth = truth if hasattr(truth, "shape") else np.asarray(truth)
+    names = unit_names("ids", ids)
+    check_unit(unit)
+    if isinstance(forecast, LogitForecast):
+        truth = labels_for("labels", truth, *forecast.logits.shape)
+        forecast.check()
+    else:
+        truth = forecast.check(truth)
+    if len(truth) != len(names):
+        raise InvalidInput(f"forecast and ids must be of as many units, got {len(truth)} and {len(names)}")
     tuning, rows = parts.tune.rows, parts.calibrate.rows
-    score = fit(forecast.take(tuning), truth[tuning], wanted[0]) if tune else Likelihood()
-    names = np.asarray(ids).astype(str)
+    choose: FitScore = fit or (fit_box if forecast.domain[0] == "trajectories" else tempered)
+    score = choose(forecast.take(tuning), truth[tuning], wanted[0]) if tune else Likelihood()
     return certify_scores(
         score,
         lambda: score.scores(forecast.take(rows), truth[rows]),
         wanted,
         ids=names[rows],
         ledger=ledger,
-        pool=ids_digest(names),
+        data=_content(forecast.take(rows), truth[rows]),
+        domain=forecast.domain,
         parts=parts,
         unit=unit,
         train=train_record(train, known),
         tune=Record("tune", parts.tune.n, parts.tune.digest),
+        test=Record("test", parts.test.n, parts.test.digest),
         model=model,
-        data=data,
-        split=SplitRecord(seed, ids_digest(names)),
+        source=data,
+        split=SplitRecord(seed, ids_digest(names), ids_name),
     )
+
+
+def _content(forecast: Any, truth: Any) -> str:
+    """A digest of forecasts and truths, unit by unit, whatever their order."""
+    logits = isinstance(forecast, LogitForecast)
+    arrays = (forecast.logits, truth) if logits else (forecast.mean, forecast.var, truth)
+    rows = [like(np.zeros(1), array).reshape(len(truth), -1) for array in arrays]
+    return digest_of(b"".join(row.tobytes() for row in unit) for unit in zip(*rows, strict=True))
 
 
 def train_record(name: str, ids: Sequence[Any]) -> Record:
@@ -108,21 +152,26 @@ def certify_scores(
     *,
     ids: Any,
     ledger: str | os.PathLike[str],
-    pool: str | None = None,
+    data: str,
+    domain: tuple[Any, ...] | None = None,
     parts: Splits | None = None,
+    source: Record | None = None,
     **about: Any,
 ) -> Certified:
     """The same for a score that is fitted already; `scores()` is called after the ledger is written.
 
-    `about` goes to `issue`: unit, train, tune, model, data, split.
+    `data` is a digest of what the scores come from; `about` goes to `issue`: unit, train, tune, test,
+    model, split.
     """
+    check_unit(about.get("unit"))
     n, digest = len(ids), score_digest(score)
     for level in levels:
         max_errors(n, level)
-    menu = tuple(Entry(digest, level.epsilon, level.delta) for level in levels)
-    look = open_split(ledger, Opening(pool or ids_digest(ids), ids_digest(ids), n, menu))
+    menu = [Entry(digest, level.epsilon, level.delta) for level in levels]
+    look = open_split(ledger, Opening.of(ids, menu, data))
     found = scores()
     certificates = tuple(
-        issue(Predictor(score, fit_threshold(found, level)), found, ids=ids, **about) for level in levels
+        issue(Predictor(score, fit_threshold(found, level), domain), found, ids=ids, data=source, **about)
+        for level in levels
     )
     return Certified(look, score, ids, found, certificates, parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ from pac_core.fitting import fit
 
 EPILOG = """\
 Exit codes: 0 it holds or was done, 1 the answer is no (refuted, does not follow),
-2 the input was refused."""
+2 the input was refused, 3 the program failed."""
 
 
 class Refused(click.ClickException):
@@ -53,6 +54,12 @@ class Program(click.Group):
             raise
         except OSError as error:
             raise Refused(f"{error.filename or 'a file'}: {error.strerror or error}") from None
+        except Exception as error:
+            if isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
+                raise
+            traceback.print_exc()
+            click.echo("This is a fault of the program, not an answer; please report it.", err=True)
+            ctx.exit(3)
 
 
 @click.group(cls=Program, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -71,3 +78,6 @@ def main() -> None:
 
 for command in (fit, *commands.ALL):
     main.add_command(command)
+
+if __name__ == "__main__":
+    main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,11 +20,13 @@ from pac_core.errors import InvalidInput
 from pac_core.evaluation import calibration_error, evaluate
 from pac_core.figures import plot_bounds
 from pac_core.forecasts import LogitForecast
-from pac_core.ledger import read_ledger
-from pac_core.options import FILE, ids_option, level_options, say
+from pac_core.ledger import read_ledger, score_digest
+from pac_core.options import FILE, ids_option, level_options, refuse_existing, say
 from pac_core.predictors import Likelihood
 from pac_core.sets import LabelSets
 from pac_core.splits import Splits, ids_digest, split
+from pac_core.tables import read_arrays
+from pac_core.temperatures import Temperature
 
 
 @click.command("min-n")
@@ -51,29 +54,28 @@ def min_n(epsilon: float, delta: float, errors: int, n: int | None) -> None:
 @click.argument("certificate", type=FILE)
 @click.argument("data", type=FILE)
 @ids_option
-def evaluate_command(certificate: Path, data: Path, ids: str) -> None:
+@click.option("--by", multiple=True, help="An array of DATA: a row for each of its values.")
+def evaluate_command(certificate: Path, data: Path, ids: str | None, by: tuple[str, ...]) -> None:
     """Error, interval and set sizes on test units; exit code 1 if the promise is refuted.
 
-    Of the very file that was split to make the certificate, only the units left to test are used.
+    Units that were tuned or calibrated on are left out: those of the file that was split, and those
+    named in the scores file beside the certificate.
     """
-    document = read_certificate(certificate)
-    units = read_dataset(data, ids=ids)
+    document, units = _read(certificate, data, ids)
     if units.forecast is None or units.truth is None:
         raise InvalidInput(f"{data} must hold forecasts and truths to evaluate sets")
-    parts = _same_split(document, units)
-    if parts is None:
-        say("note", "the data are not the file that was split: they must be units never looked at")
-    else:
-        if not len(parts.test.rows):
-            raise InvalidInput("no units are left to test: all were tuned or calibrated on")
-        units = units.take(parts.test.rows)
-        say("test", f"the {len(units.ids):,} units that were neither tuned nor calibrated on")
-    by = {}
+    unknown = ~np.isin(units.ids, _looked_at(certificate, document, units))
+    if not unknown.any():
+        raise InvalidInput("no units are left to test: all were tuned or calibrated on")
+    left_out = f"; {(~unknown).sum():,} tuned or calibrated on are left out" if not unknown.all() else ""
+    groups = _groups(data, by, unknown)
+    units = units.take(np.flatnonzero(unknown))
+    say("test", f"{len(units.ids):,} units{left_out}")
     if isinstance(units.forecast, LogitForecast):
         right = units.forecast.predictions() == units.truth
-        by["prediction"] = np.where(right, "right", "wrong")
+        groups["prediction"] = np.where(right, "right", "wrong")
     sets = document.predictor.sets(units.forecast)
-    result = evaluate(sets, units.truth, document.predictor.threshold.level, by=by)
+    result = evaluate(sets, units.truth, document.predictor.threshold.level, by=groups)
     click.echo(str(result))
     score = document.predictor.score
     if isinstance(units.forecast, LogitForecast) and isinstance(score, Likelihood):
@@ -87,45 +89,48 @@ def evaluate_command(certificate: Path, data: Path, ids: str) -> None:
 @click.argument("data", type=FILE)
 @ids_option
 @click.option("--out", type=FILE, help="Write to this csv or npz instead of the terminal.")
-def sets_command(certificate: Path, data: Path, ids: str, out: Path | None) -> None:
+@click.option("--force", is_flag=True, help="Replace --out if it exists.")
+def sets_command(certificate: Path, data: Path, ids: str | None, out: Path | None, force: bool) -> None:
     """Sets for new units: a line each with its size and its labels (or its box)."""
-    document = read_certificate(certificate)
-    units = read_dataset(data, ids=ids)
+    if out is not None:
+        if out.suffix not in (".csv", ".npz"):
+            raise InvalidInput(f"--out must end in .csv or .npz, got {out}")
+        refuse_existing(force, out)
+    document, units = _read(certificate, data, ids)
     if units.forecast is None:
         raise InvalidInput(f"{data} must hold forecasts (logits, probabilities, or mean and var)")
     sets = document.predictor.sets(units.forecast)
-    if out is not None and out.suffix == ".npz":
-        if isinstance(sets, LabelSets):
-            np.savez_compressed(out, ids=units.ids, member=sets.member)
-        else:
-            lower, upper = sets.box()
-            np.savez_compressed(out, ids=units.ids, lower=lower, upper=upper, empty=sets.empty)
-        return
-    if out is not None and out.suffix != ".csv":
-        raise InvalidInput(f"--out must end in .csv or .npz, got {out}")
-    rows = _set_rows(units, sets)
     if out is None:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
-    else:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(_set_rows(units, sets))
+        return
+    if out.suffix == ".csv":
+        rows = list(_set_rows(units, sets))
         with out.open("w", newline="", encoding="utf-8") as lines:
             csv.writer(lines).writerows(rows)
+    elif isinstance(sets, LabelSets):
+        np.savez_compressed(out, ids=units.ids, member=sets.member)
+    else:
+        lower, upper = sets.box()
+        np.savez_compressed(out, ids=units.ids, lower=lower, upper=upper, empty=sets.empty)
+    say("wrote", f"{len(units.ids):,} sets, mean size {np.mean(sets.size()):.4g} {sets.size_in}, to {out}")
 
 
 @click.command("verify")
 @click.argument("certificate", type=FILE)
 @click.argument("data", type=FILE)
 @ids_option
-def verify_command(certificate: Path, data: Path, ids: str) -> None:
+def verify_command(certificate: Path, data: Path, ids: str | None) -> None:
     """Whether a certificate follows from scores (or from the forecasts it was made of).
 
     From scores: n, k*, T and the digests are computed again. From the forecasts, the split, the
     temperature and the scores as well. Exit code 1 if anything differs.
     """
-    document = read_certificate(certificate)
-    units = read_dataset(data, ids=ids)
+    document, units = _read(certificate, data, ids)
     checks: list[Check] = []
     if units.scores is None:
         units, checks = _scores_again(document, units)
+    else:
+        checks = [_same_score(document, data)]
     checks += verify(document, units.scores, units.ids)
     for check in checks:
         click.echo(f"{ {True: 'ok', False: 'NO', None: '--'}[check.holds]:4}{check.name:13}{check.text}")
@@ -167,6 +172,43 @@ def plot_bounds_command(delta: float, errors: tuple[int, ...], out: Path) -> Non
 ALL = (min_n, sets_command, evaluate_command, verify_command, ledger_command, plot)
 
 
+def _read(certificate: Path, data: Path, ids: str | None) -> tuple[Certificate, Dataset]:
+    """Both files; the ids have the name they had when the certificate was made, if the data have it."""
+    if certificate.suffix in (".npz", ".npy", ".csv", ".parquet"):
+        raise InvalidInput(f"the certificate (JSON) comes first and the data second, got {certificate} first")
+    document = read_certificate(certificate)
+    name = document.split.ids if document.split else "ids"
+    if ids is None and name != "ids" and name in read_arrays(data):
+        ids = name
+    return document, read_dataset(data, ids=ids)
+
+
+def _looked_at(certificate: Path, document: Certificate, units: Dataset) -> Any:
+    """Ids of the units that were tuned or calibrated on, as far as they can be known."""
+    parts = _same_split(document, units)
+    if parts is not None:
+        return units.ids[np.concatenate([parts.tune.rows, parts.calibrate.rows])]
+    beside = re.sub(r"-[^-]+-[^-]+(-\d+)?$", "", certificate.stem)  # several levels share one scores file
+    for stem in (certificate.stem, beside):
+        path = certificate.with_name(f"{stem}.scores.npz")
+        if path.exists():
+            known = read_arrays(path)
+            if not units.named:
+                say("note", "the file names no units (ids): it must hold units never looked at")
+            return np.concatenate([known["ids"], known["tune_ids"]])
+    say("note", "which units were tuned or calibrated on is not known: the data must hold none of them")
+    return np.array([], dtype=str)
+
+
+def _groups(data: Path, names: tuple[str, ...], rows: Any) -> dict[str, Any]:
+    """The named arrays of the file, for the rows that are tested."""
+    arrays = read_arrays(data) if names else {}
+    for name in names:
+        if name not in arrays or arrays[name].shape != rows.shape:
+            raise InvalidInput(f"--by must name an array of {data} with one value per unit, got {name!r}")
+    return {name: arrays[name][rows] for name in names}
+
+
 def _same_split(document: Certificate, units: Dataset) -> Splits | None:
     """The parts as they were, if these are the units they were drawn from."""
     made, parts = document.split, document.parts
@@ -184,18 +226,30 @@ def _scores_again(document: Certificate, units: Dataset) -> tuple[Dataset, list[
     parts = _same_split(document, units)
     if parts is None or units.truth is None:
         raise InvalidInput(
-            "the data must hold the calibration scores, or the forecasts and truths that were split"
+            "the data must be the calibration scores, or the very units that were split (is --ids right?)"
         )
     score = document.predictor.score
     checks = []
     if isinstance(score, Likelihood) and score.preparations:
         tune = units.take(parts.tune.rows)
         again = score.refitted(tune.forecast, tune.truth)
-        stated, found = (np.asarray(s.preparations[-1].tau) for s in (score, again))  # type: ignore[attr-defined]
-        same = stated.shape == found.shape and np.allclose(stated, found, rtol=1e-6)
-        checks.append(Check("temperature", same, f"tau is {found.tolist()}, stated {stated.tolist()}"))
+        for stated, found in zip(score.preparations, again.preparations, strict=True):
+            if isinstance(stated, Temperature) and isinstance(found, Temperature):
+                same = np.shape(stated.tau) == np.shape(found.tau) and np.allclose(
+                    stated.tau, found.tau, rtol=1e-6
+                )
+                checks.append(Check("temperature", bool(same), f"found {found}, stated {stated}"))
     chosen = units.take(parts.calibrate.rows)
-    return Dataset(chosen.ids, scores=score.scores(chosen.forecast, chosen.truth)), checks
+    return Dataset(chosen.ids, chosen.named, scores=score.scores(chosen.forecast, chosen.truth)), checks
+
+
+def _same_score(document: Certificate, data: Path) -> Check:
+    """Whether the scores say that they are of the certificate's score."""
+    stated = read_arrays(data).get("score")
+    if stated is None or stated.ndim:
+        return Check("score", None, "the file does not say of which score its numbers are")
+    same = str(stated) == score_digest(document.predictor.score)
+    return Check("score", same, f"the numbers are of {'this' if same else 'another'} score")
 
 
 def _set_rows(units: Dataset, sets: Any) -> Iterable[list[Any]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -11,8 +14,8 @@ from typing import Any
 
 from pac_core import plugins
 from pac_core.bounds import BOUNDS, PACLevel
-from pac_core.certificates import Certificate, Record, SplitRecord
-from pac_core.errors import BadCertificate, PACError
+from pac_core.certificates import Certificate, Record, SplitRecord, check_unit
+from pac_core.errors import BadCertificate, InvalidInput, PACError
 from pac_core.features import FeatureShape
 from pac_core.predictors import GivenScore, Likelihood, Predictor, Score
 from pac_core.shapes import BoxShape, MaxShape
@@ -23,35 +26,42 @@ VERSION = 1
 KINDS: dict[str, Any] = {
     kind.kind: kind for kind in (GivenScore, Likelihood, MaxShape, BoxShape, FeatureShape)
 }
-PARTS = ("train", "tune", "calibrate")
+PARTS = ("train", "tune", "calibrate", "test")
 
 
 def write_certificate(certificate: Certificate, path: str | os.PathLike[str]) -> None:
     """Write the certificate as JSON, whole or not at all."""
+    if not isinstance(certificate, Certificate):
+        raise InvalidInput(f"certificate must be a Certificate, got {type(certificate).__name__}")
     threshold, score = certificate.predictor.threshold, certificate.predictor.score
-    write_json(
-        path,
-        {
-            "format": FORMAT,
-            "version": VERSION,
-            "promise": certificate.promise,
-            "unit": certificate.unit,
-            "level": asdict(threshold.level),
-            "threshold": {
-                "value": threshold.value,
-                "n": threshold.n,
-                "errors": threshold.errors,
-                "bound": threshold.bound,
-            },
-            "score": {"kind": score.kind} | score.to_json(),
-            "parts": {name: asdict(record) for name, record in certificate.parts.items()},
-            "scores": certificate.scores,
-            "model": asdict(certificate.model),
-            "data": asdict(certificate.data),
-            "split": asdict(certificate.split) if certificate.split else None,
-            "versions": dict(certificate.versions),
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "promise": certificate.promise,
+        "unit": certificate.unit,
+        "level": asdict(threshold.level),
+        "threshold": {
+            "value": threshold.value,
+            "n": threshold.n,
+            "errors": threshold.errors,
+            "bound": threshold.bound,
         },
-    )
+        "forecast": None if certificate.predictor.domain is None else list(certificate.predictor.domain),
+        "score": {"kind": score.kind} | score.to_json(),
+        "parts": {name: asdict(record) for name, record in certificate.parts.items()},
+        "scores": certificate.scores,
+        "model": asdict(certificate.model),
+        "data": asdict(certificate.data),
+        "split": asdict(certificate.split) if certificate.split else None,
+        "versions": dict(certificate.versions),
+    }
+    write_json(path, document | {"seal": seal(document)})
+
+
+def seal(document: Mapping[str, Any]) -> str:
+    """SHA-256 of all fields but the seal: a change by hand or by accident shows."""
+    fields = {name: value for name, value in document.items() if name != "seal"}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def read_certificate(path: str | os.PathLike[str]) -> Certificate:
@@ -67,16 +77,21 @@ def read_certificate(path: str | os.PathLike[str]) -> Certificate:
         return _from_document(document)
     except BadCertificate as error:
         raise BadCertificate(f"{path}: {error}") from None
-    except (PACError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (PACError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadCertificate(f"{path} is damaged: {error}") from None
 
 
 def _from_document(document: dict[str, Any]) -> Certificate:
     _keys("the certificate", document, _FIELDS)
+    if seal(document) != document["seal"]:
+        raise BadCertificate("it was changed after it was written: its seal does not fit its content")
+    check_unit(document["unit"])
     _keys("threshold", document["threshold"], {"value": float, "n": int, "errors": int, "bound": str})
     _keys("level", document["level"], {"epsilon": float, "delta": float})
     level = PACLevel(**document["level"])
     threshold = Threshold(level=level, **document["threshold"])
+    if not math.isfinite(threshold.value):
+        raise BadCertificate(f"threshold.value must be finite, got {threshold.value}")
     if threshold.bound not in BOUNDS:
         raise BadCertificate(f"threshold.bound must be one of {sorted(BOUNDS)}, got {threshold.bound!r}")
     if BOUNDS[threshold.bound](threshold.n, level) != threshold.errors:
@@ -87,9 +102,9 @@ def _from_document(document: dict[str, Any]) -> Certificate:
         raise BadCertificate(f"parts.calibrate.n is {parts['calibrate'].n}, threshold.n is {threshold.n}")
     split = document["split"]
     if split is not None:
-        _keys("split", split, {"seed": int, "pool": str})
+        _keys("split", split, {"seed": int, "pool": str, "ids": str})
     certificate = Certificate(
-        predictor=Predictor(_score(document["score"]), threshold),
+        predictor=Predictor(_score(document["score"]), threshold, _domain(document["forecast"])),
         unit=document["unit"],
         parts=parts,
         scores=document["scores"],
@@ -110,6 +125,7 @@ _FIELDS: dict[str, Any] = {
     "unit": str,
     "level": dict,
     "threshold": dict,
+    "forecast": list | None,
     "score": dict,
     "parts": dict,
     "scores": str,
@@ -117,6 +133,7 @@ _FIELDS: dict[str, Any] = {
     "data": dict,
     "split": dict | None,
     "versions": dict,
+    "seal": str,
 }
 
 
@@ -139,6 +156,16 @@ def _keys(name: str, value: Any, wanted: Mapping[str, Any]) -> None:
 def _record(name: str, value: Any) -> Record:
     _keys(name, value, {"name": str, "n": int | None, "digest": str | None})
     return Record(**value)
+
+
+def _domain(document: list[Any] | None) -> tuple[Any, ...] | None:
+    if document is None:
+        return None
+    kind, *sizes = document
+    wanted = {"labels": 1, "vectors": 1, "trajectories": 2}
+    if wanted.get(kind) != len(sizes) or not all(type(size) is int and size > 0 for size in sizes):
+        raise BadCertificate(f"forecast must be a kind of {sorted(wanted)} with its sizes, got {document!r}")
+    return (kind, *sizes)
 
 
 def _score(document: dict[str, Any]) -> Score:
@@ -183,6 +210,14 @@ def write_json(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
     """Write whole or not at all."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    half = file.with_name(file.name + ".part")
-    half.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    half.replace(file)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as half:
+        half.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    os.chmod(half.name, 0o666 & ~_umask())
+    os.replace(half.name, file)
+
+
+def _umask() -> int:
+    """The user's file mode mask, which temporary files ignore."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import betaincinv
 
 from pac_core.arrays import labels_for, plain
 from pac_core.bounds import PACLevel
@@ -55,9 +54,11 @@ class Evaluation:
 
     level: PACLevel
     rows: tuple[Row, ...]
+    size_in: str
 
     @property
     def all(self) -> Row:
+        """The row of all units."""
         return self.rows[0]
 
     @property
@@ -67,21 +68,22 @@ class Evaluation:
 
     @property
     def verdict(self) -> str:
+        """The sentence for the logbook."""
         word = "refuted" if self.refuted else "not refuted"
         low, high = self.all.interval
         return (
             f"error at most {self.level.epsilon:g}: {word} by {self.all.n:,} test units "
-            f"(measured {self.all.error:.4f}, interval {low:.4f} to {high:.4f})"
+            f"(measured {self.all.error:.4f}, 98% interval {low:.4f} to {high:.4f})"
         )
 
     def __str__(self) -> str:
-        head = ("units", "n", "error", "interval", "mean size", "median", "5%..95%", "min..max", "empty")
+        head = ("units", "n", "error", "98% interval", "mean size", "median", "5%..95%", "min..max", "empty")
         lines = [head, *(_cells(row) for row in self.rows)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
         table = [
             "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines
         ]
-        return "\n".join([*table, self.verdict])
+        return "\n".join([*table, f"(size: {self.size_in})", self.verdict])
 
 
 def evaluate(sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | None = None) -> Evaluation:
@@ -93,7 +95,7 @@ def evaluate(sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | 
     >>> from pac_core import LabelSets
     >>> sets = LabelSets(np.array([[True, False], [True, True], [False, True], [True, False]]))
     >>> print(evaluate(sets, [0, 1, 1, 1], PACLevel(0.1, 0.1)).verdict)
-    error at most 0.1: not refuted by 4 test units (measured 0.2500, interval 0.0025 to 0.8591)
+    error at most 0.1: not refuted by 4 test units (measured 0.2500, 98% interval 0.0025 to 0.8591)
     """
     missed = ~np.asarray(sets.contains(truth), dtype=bool)
     size = np.asarray(sets.size(), dtype=np.float64)
@@ -106,11 +108,13 @@ def evaluate(sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | 
         for label in np.unique(labels):
             mask = labels == label
             rows.append(_row(f"{name}={label}", missed[mask], size[mask], empty[mask]))
-    return Evaluation(level, tuple(rows))
+    return Evaluation(level, tuple(rows), getattr(sets, "size_in", "as the sets measure it"))
 
 
 def error_interval(errors: int, n: int, doubt: float = _DOUBT) -> tuple[float, float]:
     """The Clopper-Pearson limits of an error probability, each one-sided at 1 - `doubt`."""
+    from scipy.special import betaincinv  # see bounds.proves
+
     low = 0.0 if errors == 0 else float(betaincinv(errors, n - errors + 1, doubt))
     high = 1.0 if errors == n else float(betaincinv(errors + 1, n - errors, 1 - doubt))
     return low, high

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace
 
-from pac_core.arrays import Array, Floats, like, numbers
+from pac_core.arrays import Array, Floats, doubles, like, numbers
 from pac_core.bounds import PACLevel
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast
-from pac_core.sets import ConfidenceSets
+from pac_core.sets import ConfidenceSets, limit_of
 from pac_core.shapes import BoxShape
 from pac_core.thresholds import Threshold
 
@@ -54,21 +55,27 @@ class LinearFeatures:
 
 @dataclass(frozen=True, eq=False)
 class FeatureTube(ConfidenceSets):
-    """A tube of intervals, one per feature and step; it says nothing of other directions."""
+    """A tube of intervals, one per feature and step; it says nothing of other directions.
+
+    `box()` and the sizes are those of the features, `[B, H, F]`.
+    """
 
     features: LinearFeatures
 
     def support(self, direction: Array) -> Array:
         """`[B, H]`; +inf along a direction that is not a multiple of a feature's."""
-        wanted = np.asarray(direction, dtype=np.float64)
-        for i, row in enumerate(self.features.matrix):
+        wanted, matrix = like(np.zeros(1), direction), self.features.matrix
+        if wanted.shape != matrix.shape[1:]:
+            raise InvalidInput(f"direction must have shape [{matrix.shape[1]}], got {wanted.shape}")
+        # A direction in single precision is a feature's if it is so to single precision.
+        digits = 1e-6 if "32" in str(getattr(direction, "dtype", "")) else 1e-14
+        for i, row in enumerate(matrix):
             factor = float(wanted @ row / (row @ row))
-            if factor and np.allclose(factor * row, wanted, rtol=1e-12, atol=0):
-                along = np.zeros(len(self.features.names))
+            if factor and np.allclose(factor * row, wanted, rtol=digits, atol=0):
+                along = np.zeros(len(matrix))
                 along[i] = factor
                 return super().support(along)
-        unknown = 0 * self.region.center[..., 0] + np.inf
-        return array_namespace(unknown).where(self.region.empty, like(unknown, np.nan), unknown)
+        return self._if_empty(0 * self.region.center[..., 0] + np.inf, np.nan)
 
     def interval(self, name: str) -> tuple[Array, Array]:
         """Lower and upper ends `[B, H]` of the feature `name`."""
@@ -103,13 +110,15 @@ class FeatureShape:
         return cls(features, box)
 
     def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
-        return self.box.scores(self.features.forecast(forecast), self.features.of(forecast.check(truth)))
+        return self._scores(forecast.wide(), doubles(forecast.check(truth)))
+
+    def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
+        return self.box._scores(self.features.forecast(forecast), self.features.of(truth))
 
     def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> FeatureTube:
-        projected = self.features.forecast(forecast)
-        limit, region = self.box._boxes(projected, threshold)
-        score = lambda truth: self.box._scores(projected, self.features.of(truth))  # noqa: E731
-        return FeatureTube(region, score, limit, self.features)
+        (forecast, sound), limit = forecast.for_sets(), limit_of(threshold)
+        region = self.box.boxes(self.features.forecast(forecast), limit)
+        return FeatureTube(region, partial(self._scores, forecast), limit, sound, self.features)
 
     def to_json(self) -> dict[str, Any]:
         names, matrix = list(self.features.names), self.features.matrix.tolist()

@@ -10,18 +10,19 @@ import click
 import numpy as np
 
 from pac_core.bounds import PACLevel
-from pac_core.certificates import Record
+from pac_core.certificates import Record, scores_digest
 from pac_core.certification import Certified, FitScore, certify, certify_scores, tempered, train_record
-from pac_core.datasets import KEYS, Dataset, file_digest, read_dataset
+from pac_core.datasets import KEYS, Dataset, read_dataset
 from pac_core.documents import write_certificate
 from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.evaluation import calibration_error
 from pac_core.features import LinearFeatures
 from pac_core.forecasts import LogitForecast
-from pac_core.options import FILE, ids_option, level_options, say
+from pac_core.ledger import score_digest
+from pac_core.options import FILE, ids_option, level_options, refuse_existing, say
 from pac_core.predictors import GivenScore, Likelihood
 from pac_core.splits import refuse_overlap
-from pac_core.temperatures import Temperature
+from pac_core.tables import file_digest
 from pac_core.tubes import SHAPES, fit_shape
 
 
@@ -32,8 +33,9 @@ from pac_core.tubes import SHAPES, fit_shape
 @click.option("--calibrate", type=int, help="Units to calibrate on; the rest is left to test.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the split.")
 @ids_option
+@click.option("--labels", type=FILE, help="The labels, where DATA is an npy of logits: another npy.")
 @click.option("--temperature/--no-temperature", default=True, help="Fit temperatures on the tune units.")
-@click.option("--shape", default="box", show_default=True, help=f"Tube shape: {', '.join(SHAPES)}.")
+@click.option("--shape", help=f"Tube shape, for trajectories: {', '.join(SHAPES)}.  [default: box]")
 @click.option(
     "--feature", "features", multiple=True, help="For --shape features: NAME=DIMENSION, such as speed=0."
 )
@@ -44,7 +46,7 @@ from pac_core.tubes import SHAPES, fit_shape
 @click.option("--train", default="not named", help="What the model was trained on, in words.")
 @click.option("--train-ids", type=FILE, help="Ids it was trained on, one a line; they are refused.")
 @click.option("--out", type=FILE, default=Path("certificate.json"), show_default=True)
-@click.option("--ledger", type=FILE, help="Where looks are recorded.  [default: ledger.json beside --out]")
+@click.option("--ledger", type=FILE, help="Where looks are recorded.  [default: pac-ledger.json beside DATA]")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 def fit(
     data: Path,
@@ -53,9 +55,10 @@ def fit(
     tune: int | None,
     calibrate: int | None,
     seed: int,
-    ids: str,
+    ids: str | None,
+    labels: Path | None,
     temperature: bool,
-    shape: str,
+    shape: str | None,
     features: tuple[str, ...],
     score_name: str,
     unit: str,
@@ -72,91 +75,103 @@ def fit(
     \b
     pac fit scores.npz --epsilon 0.01 --delta 1e-5
     pac fit logits.npz --epsilon 0.05 --delta 1e-5 --tune 1000 --calibrate 2000
+
+    Units calibrated on are recorded in a ledger beside the data, before they are looked at, and are
+    refused for any other certificate later: ask for every epsilon and delta at once.
     """
     levels = [PACLevel(e, d) for e in sorted(set(epsilon)) for d in sorted(set(delta))]
     targets = _targets(out, levels)
-    if not force:
-        for path in (*targets, _scores_path(out)):
-            if path.exists():
-                raise InvalidInput(f"--out must be new, but {path} exists; --force replaces it")
-    units = read_dataset(data, ids=ids)
+    refuse_existing(force, *targets, scores_path(out))
+    units = read_dataset(data, ids=ids, labels=labels)
     say("read", f"{len(units.ids):,} units from {data}")
-    book = ledger or out.parent / "ledger.json"
+    if not units.named:
+        say("note", "the file names no units (ids): they are known only as rows of this very file")
+    book = ledger or data.parent / "pac-ledger.json"
+    about: dict[str, Any] = {
+        "unit": unit,
+        "model": Record(model, digest=None if model_file is None else file_digest(model_file)),
+    }
     source = Record(data.name, len(units.ids), file_digest(data))
-    which = Record(model, digest=None if model_file is None else file_digest(model_file))
     seen = [] if train_ids is None else _lines(train_ids)
     if units.forecast is None:
         if tune is not None or calibrate is not None:
             raise InvalidInput("--tune and --calibrate split forecasts, but the file holds scores")
-        scores = units.scores
         refuse_overlap({"train": seen, "calibrate": units.ids})
+        scores, score, trained = units.scores, GivenScore(score_name), train_record(train, seen)
         made = certify_scores(
-            GivenScore(score_name),
+            score,
             lambda: scores,
             levels,
             ids=units.ids,
             ledger=book,
-            unit=unit,
-            train=train_record(train, seen),
-            model=which,
-            data=source,
+            data=scores_digest(scores),
+            train=trained,
+            source=source,
+            **about,
         )
     else:
         if units.truth is None:
-            raise InvalidInput("the file must hold the truth (labels or truth) to calibrate on")
-        if calibrate is None or (tune is None and temperature):
+            raise InvalidInput(f"{data} must hold the truth to calibrate on: an array 'labels' or 'truth'")
+        if calibrate is None or (not tune and (temperature or units.forecast.domain[0] == "trajectories")):
             raise InvalidInput("--tune and --calibrate must be given: units for choices, units for the proof")
         made = certify(
             units.forecast,
             units.truth,
             levels,
             ids=units.ids,
+            ids_name=ids or "ids",
             tune=tune or 0,
             calibrate=calibrate,
             seed=seed,
             ledger=book,
             fit=_score_fit(units.forecast, temperature, shape, features),
-            unit=unit,
             train=train,
             train_ids=seen,
-            model=which,
             data=source,
+            **about,
         )
         _say_tuned(made, units)
-    say("ledger", f"{len(levels)} on the menu; any fails with probability < {made.look.cost:.3g} ({book})")
+    many = "it fails" if len(levels) == 1 else "any of them fails"
+    say("ledger", f"{len(levels)} asked for; {many} with probability below {made.look.cost:.3g} ({book})")
     for certificate, target in zip(made.certificates, targets, strict=True):
         write_certificate(certificate, target)
         say("calibrate", str(certificate.predictor.threshold))
         say("wrote", str(target))
-    np.savez_compressed(_scores_path(out), scores=made.scores, ids=made.ids)
-    say("wrote", f"{_scores_path(out)}, for pac verify")
+    tuned = units.ids[made.parts.tune.rows] if made.parts else np.array([], dtype=str)
+    of = score_digest(made.score)
+    np.savez_compressed(scores_path(out), scores=made.scores, ids=made.ids, tune_ids=tuned, score=of)
+    say("wrote", f"{scores_path(out)}, for pac verify and pac evaluate")
 
 
-def _score_fit(forecast: Any, temperature: bool, shape: str, features: tuple[str, ...]) -> FitScore:
+def _score_fit(forecast: Any, temperature: bool, shape: str | None, features: tuple[str, ...]) -> FitScore:
     """What to fit on the tune units: a tube shape for a horizon, else the likelihood."""
-    if isinstance(forecast, LogitForecast) or forecast.mean.ndim == 2:
+    if forecast.domain[0] != "trajectories":
+        if shape or features:
+            raise InvalidInput("--shape and --feature are for trajectories [N, H, D], the file holds others")
         return tempered if temperature else lambda forecast, truth, level: Likelihood()
+    if bool(features) != (shape == "features"):
+        raise InvalidInput("--shape features and --feature NAME=DIMENSION go together, got only one of them")
     options: dict[str, Any] = {"features": _features(features, forecast.mean.shape[-1])} if features else {}
-    return partial(fit_shape, shape=shape, **options)
+    return partial(fit_shape, shape=shape or "box", **options)
 
 
 def _say_tuned(made: Certified, units: Dataset) -> None:
     parts = made.parts
     assert parts is not None
-    say(
-        "split",
-        f"{parts.tune.n:,} to tune, {parts.calibrate.n:,} to calibrate, {parts.test.n:,} left to test",
-    )
+    left = f"{parts.test.n:,} left to test" if parts.test.n else "none left to test"
+    say("split", f"{parts.tune.n:,} to tune, {parts.calibrate.n:,} to calibrate, {left}")
+    tune = units.take(parts.tune.rows) if parts.tune.n else None
     if not isinstance(made.score, Likelihood):
         say("tune", f"shape {made.score.kind}")
-        return
-    for step in made.score.preparations:
-        if isinstance(step, Temperature):
-            gain, tune = "", units.take(parts.tune.rows)
-            if isinstance(tune.forecast, LogitForecast):
-                errors = (calibration_error(f, tune.truth) for f in (tune.forecast, step(tune.forecast)))
-                gain = ", ECE {:.4f} -> {:.4f}".format(*errors)
-            say("tune", f"tau = {np.round(step.tau, 6).tolist()}{gain}")
+    elif tune is not None and isinstance(tune.forecast, LogitForecast):
+        right = (tune.forecast.predictions() == tune.truth).mean()
+        errors = (
+            calibration_error(f, tune.truth) for f in (tune.forecast, made.score.prepared(tune.forecast))
+        )
+        gain = "calibration error (ECE) {:.4f} -> {:.4f}".format(*errors)
+        say("tune", f"{made.score}; accuracy {right:.3f}, {gain}")
+    else:
+        say("tune", str(made.score))
 
 
 def _features(texts: tuple[str, ...], dims: int) -> LinearFeatures:
@@ -181,8 +196,9 @@ def _lines(path: Path) -> list[str]:
 def _targets(out: Path, levels: list[PACLevel]) -> list[Path]:
     if len(levels) == 1:
         return [out]
-    return [out.with_name(f"{out.stem}-{level.epsilon:g}-{level.delta:g}{out.suffix}") for level in levels]
+    return [out.with_name(f"{out.stem}-{level.epsilon!r}-{level.delta!r}{out.suffix}") for level in levels]
 
 
-def _scores_path(out: Path) -> Path:
+def scores_path(out: Path) -> Path:
+    """Where the calibration scores and the ids go, beside the certificate."""
     return out.with_name(out.stem + ".scores.npz")

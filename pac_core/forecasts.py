@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_numpy_array
 
-from pac_core.arrays import Array, Floats, like, over_rows, plain
+from pac_core.arrays import Array, Floats, doubles, like, over_rows, plain
 from pac_core.errors import InvalidInput
 
 
@@ -40,8 +40,10 @@ class LogitForecast:
         sums = array.sum(axis=1, dtype=np.float64)
         slack = 1e-3 if array.dtype == np.float64 else 1e-2
         if abs(sums - 1).max() > slack:
+            worst = int(abs(sums - 1).argmax())
             raise InvalidInput(
-                f"each row of probabilities must sum to 1, got {sums[abs(sums - 1).argmax()]:g}"
+                f"each row of probabilities must sum to 1 within {slack:g}, got {sums[worst]:g} in row "
+                f"{worst}; normalise them, or give logits"
             )
         with np.errstate(divide="ignore"):
             return cls(np.log(array))
@@ -53,6 +55,15 @@ class LogitForecast:
         Kept apart, so that logits of any size lose no digits when one is taken from the other.
         """
         return _log_sum_exp(self.logits, self.tau)
+
+    @property
+    def domain(self) -> tuple[str, int]:
+        """What it forecasts: ("labels", K)."""
+        return ("labels", self.logits.shape[1])
+
+    def check(self) -> None:
+        """Refuse logits that are not numbers, with the row."""
+        self.normaliser  # noqa: B018
 
     def tempered(self, tau: float) -> LogitForecast:
         """The forecast with log f multiplied by `tau` and normalised again."""
@@ -83,6 +94,14 @@ class GaussianForecast:
     var: Array
 
     def __post_init__(self) -> None:
+        try:
+            array_namespace(self.mean, self.var)
+        except TypeError:
+            kinds = f"{type(self.mean).__name__} and {type(self.var).__name__}"
+            raise InvalidInput(f"mean and var must be arrays of one library, got {kinds}") from None
+        for name, array in (("mean", self.mean), ("var", self.var)):
+            if "float" not in str(array.dtype):
+                raise InvalidInput(f"{name} must hold floats, got dtype {array.dtype}")
         shape = tuple(self.mean.shape)
         if len(shape) not in (2, 3) or 0 in shape:
             raise InvalidInput(f"mean must have shape [B, D] or [B, H, D], none of them 0, got {shape}")
@@ -91,6 +110,11 @@ class GaussianForecast:
                 f"var must have the shape of mean {shape}, or that with one more axis of "
                 f"{shape[-1]} for covariances, got {tuple(self.var.shape)}"
             )
+
+    @property
+    def domain(self) -> tuple[str, *tuple[int, ...]]:
+        """What it forecasts: ("vectors", D) or ("trajectories", H, D)."""
+        return ("vectors" if self.mean.ndim == 2 else "trajectories", *map(int, self.mean.shape[1:]))
 
     def take(self, rows: Any) -> GaussianForecast:
         """The forecast of some of the inputs."""
@@ -143,11 +167,49 @@ class GaussianForecast:
         return replace(self, var=self.var / like(self.var, steps.reshape((*steps.shape, *trailing))))
 
     def accumulated(self) -> GaussianForecast:
-        """Variances summed over the steps so far: Sigma~_t of section 3.5 of the paper."""
+        """Variances summed over the steps so far: Sigma~_t of section 3.6 of the paper."""
         if self.mean.ndim != 3:
             raise InvalidInput(f"only a horizon [B, H, D] accumulates, got {tuple(self.mean.shape)}")
         xp = array_namespace(self.var)
         return replace(self, var=xp.cumulative_sum(self.var, axis=1))
+
+    def wide(self) -> GaussianForecast:
+        """The same in float64: scores and sets are computed so, whatever the model's precision."""
+        return GaussianForecast(doubles(self.mean), doubles(self.var))
+
+    def sound(self) -> Array:
+        """`[B]` whether all numbers of a unit's forecast make Gaussians; a planner's may not."""
+        xp = array_namespace(self.mean)
+        inner = tuple(range(1, self.mean.ndim))
+        whole = tuple(range(1, self.var.ndim))
+        # A sum is finite only if all its terms are: cheaper than asking each.
+        good = xp.isfinite(xp.sum(self.mean, axis=inner) + xp.sum(self.var, axis=whole))
+        good = good & (xp.min(self.variances, axis=inner) > 0)
+        if self.full:
+            finite = xp.where(xp.isfinite(self.var), self.var, xp.zeros_like(self.var))
+            uneven = xp.max(xp.abs(finite - xp.matrix_transpose(finite)), axis=(-2, -1))
+            definite = xp.linalg.eigvalsh(finite)[..., 0] > 0
+            even = uneven <= 1e-6 * xp.max(xp.abs(finite), axis=(-2, -1))
+            good = good & (xp.all(definite & even, axis=-1) if even.ndim == 2 else definite & even)
+        return good
+
+    def for_sets(self) -> tuple[GaussianForecast, Array]:
+        """The forecast in float64, and `[B]` which units are sound; the others become standard normal.
+
+        Sets of the others are empty; the stand-in only keeps the arithmetic from warning.
+        """
+        xp = array_namespace(self.mean)
+        wide, sound = self.wide(), self.sound()
+        if bool(xp.all(sound)):
+            return wide, sound
+        where = xp.reshape(sound, (-1,) + (1,) * (self.mean.ndim - 1))
+        unit = xp.ones_like(wide.mean)
+        if self.full:
+            unit = unit[..., None] * like(wide.var, np.eye(self.mean.shape[-1]))
+        mean = xp.where(where, wide.mean, xp.zeros_like(wide.mean))
+        return GaussianForecast(
+            mean, xp.where(where[..., None] if self.full else where, wide.var, unit)
+        ), sound
 
     def check(self, truth: Any = None) -> Any:
         """`truth` as an array like the mean, after refusing a forecast that is not one.
@@ -155,18 +217,22 @@ class GaussianForecast:
         The truth may hold +inf or -inf, the mark of a unit that failed; NaN is refused.
         """
         xp = array_namespace(self.mean)
-        if not bool(xp.all(xp.isfinite(self.mean))):
-            raise InvalidInput("mean must be finite, got NaN or infinity")
-        if not bool(xp.all(xp.isfinite(self.var))) or not bool(xp.all(self.variances > 0)):
-            raise InvalidInput("var must be finite and above 0, got others")
-        if self.full and not bool(xp.all(xp.linalg.slogdet(self.var)[0] > 0)):
-            raise InvalidInput("var must hold positive definite covariances, got others")
+        wrong = xp.nonzero(~self.sound())[0]
+        if wrong.shape[0]:
+            rule = "positive definite covariances" if self.full else "variances above 0"
+            raise InvalidInput(
+                f"mean and var must be finite numbers with {rule}, got others in {wrong.shape[0]} units, "
+                f"the first in row {int(wrong[0])}"
+            )
         if truth is None:
             return None
         if not hasattr(truth, "shape"):
-            truth = like(self.mean, truth)
+            truth = plain("truth", truth, "[B, D]" if self.mean.ndim == 2 else "[B, H, D]")
         if tuple(truth.shape) != tuple(self.mean.shape):
             raise InvalidInput(f"truth must have shape {tuple(self.mean.shape)}, got {tuple(truth.shape)}")
+        if is_numpy_array(truth) and truth.dtype.kind not in "fiu":
+            raise InvalidInput(f"truth must be numbers, got dtype {truth.dtype}")
+        truth = like(self.mean, truth)
         if bool(xp.any(xp.isnan(truth))):
             raise InvalidInput("truth must not contain NaN; mark a failed unit with inf")
         return truth

@@ -7,23 +7,25 @@ that any of them fails. A menu thought of after the look needs new units.
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import betaln, xlog1py, xlogy
 
 from pac_core.bounds import PACLevel, max_errors
 from pac_core.documents import read_json, write_json
 from pac_core.errors import BadCertificate, SecondLook
 from pac_core.predictors import Score
+from pac_core.splits import ids_digest, unit_names
 
 FORMAT = "pac-sets ledger"
 _WIDEST = 4_000_000  # entries of a transition matrix; a wider one falls back to the sum of deltas
@@ -46,16 +48,34 @@ class Entry:
 
 @dataclass(frozen=True)
 class Opening:
-    """One calibrate split and its menu.
+    """One look: calibration units, and the menu they were opened for.
 
-    pool: digest of the ids of all units the split was drawn from
     calibrate: digest of the ids of the calibration units
+    n: how many there are
+    menu: every certificate asked for
+    data: digest of what is said of them (forecasts and truths, or scores): with other data, the same
+        units and menu are another look
+    units: a 64-bit hash of each id, so that any later overlap is noticed
     """
 
-    pool: str
     calibrate: str
     n: int
     menu: tuple[Entry, ...]
+    data: str
+    units: str
+
+    @classmethod
+    def of(cls, ids: Any, menu: Iterable[Entry], data: str) -> Opening:
+        """The look at the units with these ids."""
+        names = unit_names("ids", ids).tolist()
+        hashes = b"".join(sorted(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names))
+        ordered = sorted(menu, key=lambda entry: (entry.score, entry.epsilon, entry.delta))
+        return cls(ids_digest(ids), len(names), tuple(ordered), data, base64.b64encode(hashes).decode())
+
+    def shared_with(self, other: Opening) -> int:
+        """How many units both looked at."""
+        mine, theirs = (np.frombuffer(base64.b64decode(o.units), dtype=">u8") for o in (self, other))
+        return len(np.intersect1d(mine, theirs))
 
     @property
     def cost(self) -> float:
@@ -90,24 +110,39 @@ def joint_cost(n: int, menu: Iterable[Entry]) -> float:
 def open_split(path: str | os.PathLike[str], opening: Opening) -> Opening:
     """Write the menu into the ledger at `path`, before the calibrate split is read.
 
-    The same menu on the same units again is the same look. Anything else on units of the same
-    pool raises `SecondLook`, whichever seed drew them.
+    The same menu on the same units again is the same look. Any other look that shares a unit with
+    an earlier one raises `SecondLook`.
     """
     file = Path(path)
-    openings = read_ledger(file) if file.exists() else []
-    for earlier in openings:
-        if opening.pool != earlier.pool and opening.calibrate != earlier.calibrate:
-            continue
-        if opening == earlier:
-            return earlier
-        raise SecondLook(
-            f"these units were opened before for {_describe(earlier.menu)} (joint cost "
-            f"{earlier.cost:.3g}, ledger {file}); {_describe(opening.menu)} thought of afterwards "
-            "needs units that were never looked at"
-        )
-    document = {"format": FORMAT, "version": 1, "openings": [asdict(o) for o in [*openings, opening]]}
-    write_json(file, document)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(file):
+        openings = read_ledger(file) if file.exists() else []
+        for earlier in openings:
+            if opening == earlier:
+                return earlier
+            shared = opening.shared_with(earlier)
+            if shared:
+                raise SecondLook(
+                    f"{shared:,} of these {opening.n:,} units were calibrated on before, for "
+                    f"{_describe(earlier.menu)} (ledger {file}): a new certificate needs units never "
+                    "calibrated on. Ask for every epsilon and delta in one look."
+                )
+        document = {"format": FORMAT, "version": 1, "openings": [asdict(o) for o in [*openings, opening]]}
+        write_json(file, document)
     return opening
+
+
+@contextlib.contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Only one process at a time, where the system can lock files."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with open(file.with_name(file.name + ".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def read_ledger(path: str | os.PathLike[str]) -> list[Opening]:
@@ -117,7 +152,7 @@ def read_ledger(path: str | os.PathLike[str]) -> list[Opening]:
         raise BadCertificate(f"{path} is not a ledger of version 1")
     try:
         return [
-            Opening(o["pool"], o["calibrate"], int(o["n"]), tuple(Entry(**entry) for entry in o["menu"]))
+            Opening(**{**o, "menu": tuple(Entry(**entry) for entry in o["menu"])})
             for o in document["openings"]
         ]
     except (KeyError, TypeError, ValueError) as error:
@@ -152,6 +187,8 @@ def _window(n: int, epsilon: float) -> Any:
 
 def _binomial(hits: Any, trials: Any, share: float) -> Any:
     """P[Binomial(trials, share) = hits], 0 where hits is negative."""
+    from scipy.special import betaln, xlog1py, xlogy  # see bounds.proves
+
     possible = (hits >= 0) & (hits <= trials)
     k = np.where(possible, hits, 0)
     log_choose = -betaln(trials - k + 1, k + 1) - np.log1p(trials)

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from pac_core.errors import InvalidInput
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -30,7 +32,14 @@ def level_options(*, multiple: bool) -> Callable[[Function], Function]:
 
 def ids_option(function: Function) -> Function:
     """--ids: which array of the file names the units."""
-    return click.option("--ids", default="ids", show_default=True, help="The array of unit ids.")(function)
+    return click.option("--ids", help="The array that names the units.  [default: ids, if there]")(function)
+
+
+def refuse_existing(force: bool, *paths: Path) -> None:
+    """Refuse to replace files, unless asked to."""
+    for path in paths:
+        if path.exists() and not force:
+            raise InvalidInput(f"--out must be new, but {path} exists; --force replaces it")
 
 
 def say(what: str, text: str) -> None:

@@ -7,7 +7,6 @@ asked for by name.
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeAlias
 
 from pac_core.errors import InvalidInput
@@ -29,12 +28,14 @@ def load(kind: Kind, name: str) -> Any:
     point = points[name]
     try:
         return point.load()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever a stranger's module does while it is imported
         owner = point.dist.name if point.dist else "an unknown package"
         raise InvalidInput(
             f"the plugin {name!r} of {owner} ({point.value}) does not load: {error}"
         ) from error
 
 
-def _points(kind: Kind) -> dict[str, EntryPoint]:
+def _points(kind: Kind) -> dict[str, Any]:
+    from importlib.metadata import entry_points  # kept out of the import time of the package
+
     return {point.name: point for point in entry_points(group=f"pac_sets.{kind}")}

@@ -47,6 +47,9 @@ class Score(Protocol):
 class Accumulated:
     """A preparation: variances summed over the steps so far (the paper's A)."""
 
+    def __str__(self) -> str:
+        return "accumulated variances"
+
     def __call__(self, forecast: GaussianForecast) -> GaussianForecast:
         return forecast.accumulated()
 
@@ -91,6 +94,9 @@ class Likelihood:
     def sets(self, forecast: Any, threshold: Threshold | float) -> AnySets:
         make: Callable[..., AnySets] = label_sets if isinstance(forecast, LogitForecast) else gaussian_sets
         return make(self.prepared(forecast), threshold)
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.preparations)) or "as it is"
 
     def to_json(self) -> dict[str, Any]:
         return {"preparations": [_preparation_to_json(step) for step in self.preparations]}
@@ -141,9 +147,16 @@ class Predictor:
 
     score: Score
     threshold: Threshold
+    domain: tuple[Any, ...] | None = None
+    """what was forecast for the calibration units, such as ("labels", 10); None if not known"""
 
     def sets(self, forecast: Any) -> Any:
-        """The sets of new units."""
+        """The sets of new units, whose forecasts must be of the kind that was calibrated."""
+        if self.domain is not None and forecast.domain != self.domain:
+            raise InvalidInput(
+                f"the forecast must be of {describe(self.domain)}, as the calibration units', "
+                f"got {describe(forecast.domain)}"
+            )
         return self.score.sets(forecast, self.threshold)
 
     tube = sets
@@ -152,11 +165,19 @@ class Predictor:
         return f"Predictor({self.score.kind}: {self.threshold})"
 
 
+def describe(domain: tuple[Any, ...]) -> str:
+    """A forecast's domain in words."""
+    kind, *sizes = domain
+    names = {"labels": "{} labels", "vectors": "{} dimensions", "trajectories": "{} steps of {} dimensions"}
+    return names[kind].format(*sizes)
+
+
 def calibrate(
     score: Score, forecast: Any, truth: Any, level: PACLevel, *, bound: Bound = max_errors
 ) -> Predictor:
     """The predictor of this score, from the calibrate split."""
-    return Predictor(score, fit_threshold(score.scores(forecast, truth), level, bound=bound))
+    threshold = fit_threshold(score.scores(forecast, truth), level, bound=bound)
+    return Predictor(score, threshold, forecast.domain)
 
 
 def fit_sets(

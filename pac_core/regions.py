@@ -35,6 +35,9 @@ class Region(Protocol):
     def half_width(self, direction: Array) -> Array:
         """`[...]` how far the set reaches from its centre along `direction` `[D]`."""
 
+    def corners(self) -> tuple[Array, Array]:
+        """`[..., D]` lower and upper corner of the bounding box."""
+
     def volume_root(self) -> Array:
         """`[...]` the D-th root of the volume."""
 
@@ -71,6 +74,10 @@ class Ellipsoids:
     def half_width(self, direction: Array) -> Array:
         xp = array_namespace(self.radius2)
         return self.radius * xp.sqrt(self.forecast.spread2(direction))
+
+    def corners(self) -> tuple[Array, Array]:
+        widths = self.half_widths()
+        return self.center - widths, self.center + widths
 
     def volume_root(self) -> Array:
         xp = array_namespace(self.radius2)
@@ -118,6 +125,9 @@ class Boxes:
         reach = xp.where(direction > 0, self.upper - self.center, zero)
         reach = xp.where(direction < 0, self.lower - self.center, reach)
         return xp.sum(reach * direction, axis=-1)
+
+    def corners(self) -> tuple[Array, Array]:
+        return self.lower, self.upper
 
     def volume_root(self) -> Array:
         xp = array_namespace(self.center)

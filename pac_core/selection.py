@@ -2,12 +2,12 @@
 
 The bits of a float, with the sign turned, sort as the floats do. Four passes fix sixteen bits
 each: every shard counts its scores by the next digit, the driver adds the counts and decides.
-A shard sends at most 65,536 counts a pass, however many scores it holds.
+A shard sends only the digits it has, a few kilobytes a pass however many scores it holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -21,9 +21,10 @@ _DIGIT = 16
 _PASSES = 4
 _SIGN = np.uint64(1 << 63)
 
-Counts: TypeAlias = NDArray[np.int64]
-CountDigits: TypeAlias = Callable[[tuple[int, ...]], Iterable[Counts]]
-"""Given the digits fixed so far, the counts `[65536]` of every shard, each once."""
+Counts: TypeAlias = tuple[NDArray[np.uint16], NDArray[np.int64]]
+"""The digits that occur, and how often."""
+CountDigits: TypeAlias = Callable[[tuple[int, ...]], Iterable[tuple[Hashable, Counts]]]
+"""Given the digits fixed so far: the id of every shard, each once, with its counts."""
 
 
 @dataclass(frozen=True)
@@ -35,31 +36,44 @@ class Selected:
 
 
 def digit_counts(scores: Any, prefix: tuple[int, ...]) -> Counts:
-    """`[65536]` how many scores `[N]` continue the digits `prefix` with each next digit."""
+    """How many scores `[N]` continue the digits `prefix` with each next digit."""
     keys = _keys(numbers("scores", scores, "[N]"))
     shift = np.uint64(_DIGIT * (_PASSES - len(prefix)))
     if prefix:
         fixed = sum(digit << (_DIGIT * (len(prefix) - 1 - i)) for i, digit in enumerate(prefix))
         keys = keys[keys >> shift == np.uint64(fixed)]
     digits = (keys >> (shift - np.uint64(_DIGIT))) & np.uint64((1 << _DIGIT) - 1)
-    return np.bincount(digits.astype(np.int64), minlength=1 << _DIGIT)
+    counts = np.bincount(digits.astype(np.int64), minlength=1 << _DIGIT)
+    found = np.flatnonzero(counts)
+    return found.astype(np.uint16), counts[found]
 
 
-def select_largest(count: CountDigits, rank: int, n: int) -> Selected:
-    """The score that stands at `rank` (0 is the largest) among all `n` scores of all shards.
+def select_largest(count: CountDigits, rank: int, sizes: Mapping[Hashable, int]) -> Selected:
+    """The score that stands at `rank` (0 is the largest) among all scores of all shards.
 
-    A total other than `n` is refused: a lost or repeated shard is an error, never a smaller sample.
+    `sizes` promises the shards and how many scores each holds. A shard that is lost, repeated or
+    changed is refused: it is an error, never a smaller sample.
     """
     prefix: tuple[int, ...] = ()
-    expected = n
+    expected = sum(sizes.values())
     while len(prefix) < _PASSES:
         total = np.zeros(1 << _DIGIT, dtype=np.int64)
-        for counts in count(prefix):
-            total += counts
-        if int(total.sum()) != expected:
+        seen: set[Hashable] = set()
+        for shard, (digits, counts) in count(prefix):
+            wrong = not prefix and counts.sum() != sizes.get(shard)
+            if wrong or shard in seen or shard not in sizes:
+                raise InvalidInput(
+                    f"each of the {len(sizes):,} promised shards must come once with its scores, got shard "
+                    f"{shard!r} with {int(counts.sum()):,} of {sizes.get(shard, 0):,} scores"
+                    + (" a second time" if shard in seen else "")
+                )
+            seen.add(shard)
+            total[digits] += counts
+        if len(seen) != len(sizes) or int(total.sum()) != expected:
+            lost = [shard for shard in sizes if shard not in seen]
             raise InvalidInput(
-                f"the shards must hold the promised {expected:,} scores in pass {len(prefix) + 1}, "
-                f"got {int(total.sum()):,}: a shard is missing, repeated or changed"
+                f"pass {len(prefix) + 1} must count {expected:,} scores of {len(sizes):,} shards, got "
+                f"{int(total.sum()):,} of {len(seen):,}; missing shards: {lost[:3]}"
             )
         above = np.cumsum(total[::-1])
         turned = int(np.searchsorted(above, rank, side="right"))

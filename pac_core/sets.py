@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, labels_for, like, up
+from pac_core.arrays import Array, labels_for, like
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast, LogitForecast
-from pac_core.regions import Boxes, Ellipsoids, Region
+from pac_core.regions import Ellipsoids, Region
 from pac_core.scores import gaussian_nll, label_nll, volume_term
 from pac_core.thresholds import Threshold
 
@@ -22,7 +22,7 @@ from pac_core.thresholds import Threshold
 def limit_of(threshold: Threshold | float) -> float:
     """T as a number; a threshold may be given with its evidence or bare."""
     value = threshold.value if isinstance(threshold, Threshold) else threshold
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating) or np.isnan(value):
         raise InvalidInput(f"threshold must be a Threshold or a number, got {threshold!r}")
     return float(value)
 
@@ -32,6 +32,7 @@ class LabelSets:
     """`member` `[N, K]` bool: which labels each set holds."""
 
     member: NDArray[np.bool_]
+    size_in: ClassVar[str] = "labels"
 
     def contains(self, labels: Any) -> NDArray[np.bool_]:
         """`[N]` whether each set holds its label."""
@@ -42,8 +43,13 @@ class LabelSets:
         """`[N]` how many labels each set holds."""
         return np.asarray(np.count_nonzero(self.member, axis=1))
 
+    def labels(self) -> list[list[int]]:
+        """The labels of each set."""
+        return [np.flatnonzero(row).tolist() for row in self.member]
+
     @property
     def empty(self) -> NDArray[np.bool_]:
+        """`[N]` whether a set holds no label at all."""
         return np.asarray(~self.member.any(axis=1))
 
 
@@ -56,6 +62,7 @@ def label_sets(forecast: LogitForecast, threshold: Threshold | float) -> LabelSe
     Appendix A.1 of the paper: of the forecasts (1/3, 1/3, 1/3) and (3/4, 1/4, 0), no threshold
     gives the sets {} and {0, 1}; a temperature near 0 turns the second into (1/2, 1/2, 0).
 
+    >>> import math
     >>> two = LogitForecast.from_probabilities(np.array([[1/3, 1/3, 1/3], [3/4, 1/4, 0.0]]))
     >>> wanted = [[False, False, False], [True, True, False]]
     >>> any(label_sets(two, T).member.tolist() == wanted for T in np.linspace(0.0, 5.0, 1001).tolist())
@@ -96,32 +103,41 @@ class ConfidenceSets:
     region: Region
     score: Callable[[Array], Array]
     limit: float
+    sound: Array
+    """`[B]` whether the forecast made sense; where not, the set is empty"""
+    size_in: ClassVar[str] = "half-diagonal of the bounding box"
 
-    def contains(self, truth: Array) -> Array:
-        """`[B]` whether each set contains its truth; NaN is never contained."""
-        return self.score(truth) <= self.limit
+    def contains(self, truth: Any) -> Array:
+        """`[B]` whether each set contains its truth; NaN and infinity are never contained."""
+        truth = like(self.region.center, truth)
+        if truth.shape[:1] != self.sound.shape:
+            got = f"{truth.shape[0] if truth.ndim else 'one number'} for {self.sound.shape[0]}"
+            raise InvalidInput(f"truth must be of as many units as the sets, got {got}")
+        score = self.score(truth)
+        return (score <= self.limit) & (score < np.inf) & ~self.empty
 
-    @property
+    @cached_property
     def empty(self) -> Array:
-        """`[B]` whether the set holds nothing, at one step or more."""
+        """`[B]` whether the set holds nothing; a tube is empty if it is so at any step."""
         xp = array_namespace(self.region.center)
         steps = self.region.empty
-        return xp.any(steps, axis=-1) if steps.ndim == 2 else steps
+        return ~self.sound | (xp.any(steps, axis=-1) if steps.ndim == 2 else steps)
 
-    def support(self, direction: Array) -> Array:
+    def support(self, direction: Any) -> Array:
         """`[B]` or `[B, H]` the largest value of `direction . x` over the set; NaN where empty."""
-        xp = array_namespace(self.region.center)
-        direction = like(self.region.center, direction)
-        reach = xp.sum(self.region.center * direction, axis=-1) + self.region.half_width(direction)
-        return xp.where(self.region.empty, like(reach, np.nan), reach)
+        center = self.region.center
+        direction = like(center, direction)
+        if tuple(direction.shape) != tuple(center.shape[-1:]):
+            raise InvalidInput(
+                f"direction must have shape [{center.shape[-1]}], got {tuple(direction.shape)}"
+            )
+        reach = array_namespace(center).sum(center * direction, axis=-1) + self.region.half_width(direction)
+        return self._if_empty(reach, np.nan)
 
     def box(self) -> tuple[Array, Array]:
         """Lower and upper corners `[..., D]` of the bounding boxes; NaN where empty."""
-        region = self.region
-        if isinstance(region, Boxes):
-            return region.lower, region.upper
-        widths = region.half_widths()
-        return region.center - widths, region.center + widths
+        lower, upper = self.region.corners()
+        return self._if_empty(lower, np.nan), self._if_empty(upper, np.nan)
 
     def size(self) -> Array:
         """`[B]` the paper's size ||Lambda||_F, which is the half-diagonal of the bounding box.
@@ -133,33 +149,31 @@ class ConfidenceSets:
     def step_size(self) -> Array:
         """`[B]` or `[B, H]` the size at each step."""
         xp = array_namespace(self.region.center)
-        return self._zero_if_empty(xp.sqrt(xp.sum(self.region.half_widths() ** 2, axis=-1)))
+        return self._if_empty(xp.sqrt(xp.sum(self.region.half_widths() ** 2, axis=-1)), 0.0)
 
     def normalised_size(self, scale: Any) -> Array:
         """`[B]` root-mean-square half-width in units of `scale` `[D]` (the tune deviations)."""
         xp = array_namespace(self.region.center)
         widths = self.region.half_widths()
         widths = widths / like(widths, scale)
-        return self._mean_over_steps(self._zero_if_empty(xp.sqrt(xp.mean(widths**2, axis=-1))))
+        return self._mean_over_steps(self._if_empty(xp.sqrt(xp.mean(widths**2, axis=-1)), 0.0))
 
     def volume_root(self) -> Array:
         """`[B]` volume^(1/D), averaged over steps."""
-        return self._mean_over_steps(self._zero_if_empty(self.region.volume_root()))
+        return self._mean_over_steps(self._if_empty(self.region.volume_root(), 0.0))
 
     def mean_width(self, directions: int = 256, seed: int = 0) -> Array:
         """`[B]` the mean of the full width over random directions, averaged over steps."""
-        rng = np.random.default_rng(seed)
-        dims = self.region.center.shape[-1]
-        drawn = rng.normal(size=(directions, dims))
+        center = self.region.center
+        drawn = np.random.default_rng(seed).normal(size=(directions, center.shape[-1]))
         drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
-        total = sum(
-            self.region.half_width(like(self.region.center, sign * row)) for row in drawn for sign in (1, -1)
-        )
-        return self._mean_over_steps(self._zero_if_empty(total / directions))
+        total = sum(self.region.half_width(like(center, sign * row)) for row in drawn for sign in (1, -1))
+        return self._mean_over_steps(self._if_empty(total / directions, 0.0))
 
-    def _zero_if_empty(self, values: Array) -> Array:
+    def _if_empty(self, values: Array, instead: float) -> Array:
         xp = array_namespace(values)
-        return xp.where(self.region.empty, xp.zeros_like(values), values)
+        empty = xp.reshape(self.empty, (-1,) + (1,) * (values.ndim - 1))
+        return xp.where(empty, like(values, instead), values)
 
     def _mean_over_steps(self, values: Array) -> Array:
         return array_namespace(values).mean(values, axis=-1) if values.ndim == 2 else values
@@ -171,16 +185,17 @@ def gaussian_sets(forecast: GaussianForecast, threshold: Threshold | float) -> C
     For a horizon the region of step t is the projection of one ellipsoid in H * D dimensions:
     all steps share the radius^2 = 2 T - H D ln(2 pi) - sum_t ln det Sigma_t.
 
+    >>> import math
     >>> forecast = GaussianForecast(np.zeros((1, 1)), np.ones((1, 1)))
     >>> T = 0.5 * (4 + math.log(2 * math.pi))     # the density at two standard deviations
     >>> lower, upper = gaussian_sets(forecast, T).box()
     >>> lower.item(), upper.item()
     (-2.0, 2.0)
     """
+    (forecast, sound), limit = forecast.for_sets(), limit_of(threshold)
     xp = array_namespace(forecast.mean)
-    limit = up(limit_of(threshold), forecast.mean)
-    radius2 = 2 * limit - volume_term(forecast)
-    if radius2.ndim == 2:
-        total = 2 * limit - xp.sum(volume_term(forecast), axis=-1, keepdims=True)
-        radius2 = total + xp.zeros_like(radius2)
-    return ConfidenceSets(Ellipsoids(forecast, radius2), lambda truth: gaussian_nll(forecast, truth), limit)
+    volume = volume_term(forecast)
+    if volume.ndim == 2:
+        volume = xp.sum(volume, axis=-1, keepdims=True) + xp.zeros_like(volume)
+    region = Ellipsoids(forecast, 2 * limit - volume)
+    return ConfidenceSets(region, partial(gaussian_nll, forecast), limit, sound)

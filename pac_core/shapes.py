@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from array_api_compat import array_namespace
 
-from pac_core.arrays import Array, Floats, like, numbers, up
+from pac_core.arrays import Array, Floats, doubles, like, numbers
 from pac_core.bounds import PACLevel, max_errors
 from pac_core.errors import InvalidInput, NotEnoughData
 from pac_core.forecasts import GaussianForecast
@@ -53,20 +53,20 @@ class MaxShape:
         return cls(_scale(np.sqrt(distances), spread, floor=1e-6) ** 2, accumulate)
 
     def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
-        return self._scores(forecast, forecast.check(truth))
+        return self._scores(forecast.wide(), doubles(forecast.check(truth)))
 
     def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
+        _refuse_other_shape(self.scale, forecast.mean.shape[1:2])
         xp = array_namespace(forecast.mean)
         distances = _variances(forecast, self.accumulate).mahalanobis2(truth)
         return xp.max(distances / like(distances, self.scale), axis=-1)
 
     def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> ConfidenceSets:
-        limit = up(limit_of(threshold), forecast.mean)
-        prepared = _variances(forecast, self.accumulate)
+        (forecast, sound), limit = forecast.for_sets(), limit_of(threshold)
+        _refuse_other_shape(self.scale, forecast.mean.shape[1:2])
         radius2 = limit * like(forecast.mean, self.scale) + 0 * forecast.mean[..., 0]
-        return ConfidenceSets(
-            Ellipsoids(prepared, radius2), lambda truth: self._scores(forecast, truth), limit
-        )
+        region = Ellipsoids(_variances(forecast, self.accumulate), radius2)
+        return ConfidenceSets(region, partial(self._scores, forecast), limit, sound)
 
     def to_json(self) -> dict[str, Any]:
         return {"scale": self.scale.tolist(), "accumulate": self.accumulate}
@@ -128,7 +128,7 @@ class BoxShape:
         return cls(_scale(np.maximum(errors, 0), spread, floor), power, accumulate, sides)
 
     def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
-        return self._scores(forecast, forecast.check(truth))
+        return self._scores(forecast.wide(), doubles(forecast.check(truth)))
 
     def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
         xp = array_namespace(forecast.mean)
@@ -138,21 +138,21 @@ class BoxShape:
         return xp.where(failed, like(worst, np.inf), worst)
 
     def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> ConfidenceSets:
-        limit, region = self._boxes(forecast, threshold)
-        return ConfidenceSets(region, lambda truth: self._scores(forecast, truth), limit)
+        (forecast, sound), limit = forecast.for_sets(), limit_of(threshold)
+        return ConfidenceSets(self.boxes(forecast, limit), partial(self._scores, forecast), limit, sound)
 
-    def _boxes(self, forecast: GaussianForecast, threshold: Threshold | float) -> tuple[float, Boxes]:
-        limit = up(limit_of(threshold), forecast.mean)
+    def boxes(self, forecast: GaussianForecast, limit: float) -> Boxes:
+        """The box of each step."""
         reach = limit * self._reach(forecast)
         sides = np.asarray(self.sides)
         open_below = like(reach, np.where(sides > 0, np.inf, 0.0))
         open_above = like(reach, np.where(sides < 0, np.inf, 0.0))
-        return limit, Boxes(
-            forecast.mean, forecast.mean - reach - open_below, forecast.mean + reach + open_above
-        )
+        lower, upper = forecast.mean - reach - open_below, forecast.mean + reach + open_above
+        return Boxes(forecast.mean, lower, upper)
 
     def _reach(self, forecast: GaussianForecast) -> Array:
         """`[B, H, D]` how far a set of T = 1 reaches."""
+        _refuse_other_shape(self.scale, forecast.mean.shape[1:])
         scale = like(forecast.mean, self.scale)
         if self.power == 0:
             return scale + 0 * forecast.mean
@@ -165,9 +165,10 @@ class BoxShape:
     @classmethod
     def from_json(cls, parts: dict[str, Any]) -> BoxShape:
         scale = numbers("scale", parts["scale"], "[H, D]", finite=True)
-        return cls(
-            _above_zero(scale), float(parts["power"]), bool(parts["accumulate"]), tuple(parts["sides"])
-        )
+        power, sides = parts["power"], parts["sides"]
+        if not 0 <= power <= 1 or len(sides) != scale.shape[1] or any(s not in (-1, 0, 1) for s in sides):
+            raise InvalidInput(f"power must lie in [0, 1] and sides be -1, 0 or 1, got {power} and {sides}")
+        return cls(_above_zero(scale), float(power), bool(parts["accumulate"]), tuple(sides))
 
 
 def choose(
@@ -205,6 +206,11 @@ def _errors(n: int, level: PACLevel) -> int:
         return max_errors(n, level)
     except NotEnoughData:  # a choice needs no proof
         return int(level.epsilon * n)
+
+
+def _refuse_other_shape(scale: Floats, steps: tuple[int, ...]) -> None:
+    if scale.shape != tuple(steps):
+        raise InvalidInput(f"the forecast must be of the fitted shape {scale.shape}, got {tuple(steps)}")
 
 
 def _variances(forecast: GaussianForecast, accumulate: bool) -> GaussianForecast:

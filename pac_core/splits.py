@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import plain
+from pac_core.arrays import numbers, plain
 from pac_core.bounds import whole
 from pac_core.errors import InvalidInput, OverlappingSplits
 
@@ -25,15 +25,29 @@ class Part:
 
     units: NDArray[np.str_]
     rows: NDArray[np.int64]
+    owner: NDArray[np.int64]
+    """`[m]` which of the `units` each row belongs to"""
 
     @property
     def n(self) -> int:
         return len(self.units)
 
     @property
-    def digest(self) -> str:
-        """A fingerprint of the set of unit ids, whatever their order in the file."""
-        return ids_digest(self.units)
+    def digest(self) -> str | None:
+        """A fingerprint of the set of unit ids, whatever their order in the file; None if empty."""
+        return ids_digest(self.units) if self.n else None
+
+    def per_unit(self, row_scores: Any, reduce: Callable[[Any], float] = max) -> Any:
+        """`[n]` one score per unit from the scores of its rows `[m]`: the largest, or what `reduce` says.
+
+        The promise counts units: frames of one video are not independent draws.
+        """
+        scores = numbers("row_scores", row_scores, "[N]")
+        if len(scores) != len(self.rows):
+            raise InvalidInput(
+                f"row_scores must have one entry per row, got {len(scores)} for {len(self.rows)}"
+            )
+        return np.array([reduce(scores[self.owner == unit]) for unit in range(self.n)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +79,10 @@ def split(
     >>> parts.tune.n, parts.calibrate.n, parts.test.n
     (3, 5, 2)
     """
-    names = plain("ids", ids, "[N]").astype(str)
+    names = unit_names("ids", ids)
     if len(np.unique(names)) != len(names):
         raise InvalidInput(f"ids must be unique, got {len(names) - len(np.unique(names))} repeats")
-    unit_of_row = names if groups is None else plain("groups", groups, "[N]").astype(str)
+    unit_of_row = names if groups is None else unit_names("groups", groups)
     if len(unit_of_row) != len(names):
         raise InvalidInput(f"groups must have one entry per id, got {len(unit_of_row)} for {len(names)}")
     tune, calibrate = whole("tune", tune, least=0), whole("calibrate", calibrate, least=1)
@@ -78,22 +92,23 @@ def split(
         raise InvalidInput(
             f"tune + calibrate must be at most the {len(units):,} units, got {tune + calibrate:,}"
         )
-    seen = np.asarray(list(train)).astype(str)
+    seen = list(train)
     for known in (units, names):
         refuse_overlap({"train": seen, "tune, calibrate or test": known})
     order = np.argsort([_rank(seed, unit) for unit in units], kind="stable")
     part_of_unit = np.empty(len(units), dtype=np.int8)
     part_of_unit[order] = np.repeat((0, 1, 2), (tune, calibrate, len(units) - tune - calibrate))
     part_of_row = part_of_unit[position]
-    first, second, third = (
-        Part(units[part_of_unit == part], np.flatnonzero(part_of_row == part)) for part in range(3)
-    )
-    return Splits(first, second, third, seed)
+    made = []
+    for part in range(3):
+        mine, rows = np.flatnonzero(part_of_unit == part), np.flatnonzero(part_of_row == part)
+        made.append(Part(units[mine], rows, np.searchsorted(mine, position[rows])))
+    return Splits(made[0], made[1], made[2], seed)
 
 
 def refuse_overlap(parts: Mapping[str, Any]) -> None:
     """Raise `OverlappingSplits` unless no id stands in two of the named parts."""
-    named = [(name, np.unique(np.asarray(ids).astype(str))) for name, ids in parts.items()]
+    named = [(name, np.unique(unit_names(name, ids))) for name, ids in parts.items() if len(ids)]
     for i, (first, a) in enumerate(named):
         for second, b in named[i + 1 :]:
             shared = np.intersect1d(a, b, assume_unique=True)
@@ -101,13 +116,26 @@ def refuse_overlap(parts: Mapping[str, Any]) -> None:
                 raise OverlappingSplits(first, second, len(shared), str(shared[0]))
 
 
+def unit_names(name: str, ids: Any) -> NDArray[np.str_]:
+    """Ids as text. Floats are refused: 1 and 1.0 would be two names for one unit."""
+    array = plain(name, ids, "[N]")
+    if array.dtype.kind not in "iuU":
+        raise InvalidInput(f"{name} must be whole numbers or text, got dtype {array.dtype}")
+    return array.astype(str)
+
+
 def ids_digest(ids: Any) -> str:
-    """SHA-256 of the sorted ids, each with its length, so that no two sets of ids collide."""
-    digest = hashlib.sha256()
-    for name in sorted(np.asarray(ids).astype(str).tolist()):
-        encoded = name.encode()
-        digest.update(len(encoded).to_bytes(8, "big") + encoded)
-    return digest.hexdigest()
+    """A fingerprint of a set of ids, whatever their order."""
+    return digest_of(name.encode() for name in unit_names("ids", ids).tolist())
+
+
+def digest_of(items: Iterable[bytes]) -> str:
+    """The sum of the SHA-256 of each item, modulo 2^256.
+
+    The order does not matter, and the digest of several shards is the sum of theirs.
+    """
+    total = sum(int.from_bytes(hashlib.sha256(item).digest(), "big") for item in items)
+    return f"{total % 2**256:064x}"
 
 
 def _rank(seed: int, unit: str) -> int:

@@ -1,4 +1,4 @@
-"""Temperatures by maximum likelihood on the tune split (equation 3 of the paper)."""
+"""Temperatures by maximum likelihood on the tune split (equation 5 of the paper)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from pac_core.arrays import Floats, labels_for, over_rows
+from pac_core.arrays import Floats, doubles, labels_for, like, over_rows
 from pac_core.errors import InvalidInput, NoTemperature
 from pac_core.forecasts import GaussianForecast, LogitForecast, positive_tau
 
@@ -42,6 +41,9 @@ class Temperature:
     def __call__(self, forecast: Forecast) -> Forecast:
         return forecast.tempered(self.tau)  # type: ignore[arg-type]
 
+    def __str__(self) -> str:
+        return f"temperature tau = {np.round(self.tau, 4).tolist()} from {self.n:,} units"
+
     def __repr__(self) -> str:
         return f"Temperature(tau={np.round(self.tau, 6).tolist()}, n={self.n})"
 
@@ -60,6 +62,9 @@ def fit_temperature(forecast: LogitForecast | GaussianForecast, truth: Any) -> T
     if isinstance(forecast, LogitForecast):
         labels = labels_for("labels", truth, *forecast.logits.shape)
         return Temperature(_label_tau(forecast, labels), len(labels))
+    if not isinstance(forecast, GaussianForecast):
+        kind = type(forecast).__name__
+        raise InvalidInput(f"forecast must be a LogitForecast or GaussianForecast, got {kind}")
     return merge_moments([moments(forecast, truth)])
 
 
@@ -80,9 +85,8 @@ class Moments:
 
 def moments(forecast: GaussianForecast, truth: Any) -> Moments:
     """The sums of one shard, over the units that did not fail."""
-    truth = forecast.check(truth)
-    xp = array_namespace(forecast.mean)
-    distances = np.asarray(xp.asarray(forecast.mahalanobis2(truth), device="cpu"), dtype=np.float64)
+    truth = doubles(forecast.check(truth))
+    distances = like(np.zeros(1), forecast.wide().mahalanobis2(truth))
     distances = distances.reshape(len(distances), -1)
     whole = distances[np.isfinite(distances).all(axis=1)]
     dims = int(forecast.mean.shape[-1])
@@ -139,8 +143,9 @@ def _root(
         first, second = tau * first, tau * (tau * second + first)  # derivatives in log tau
         curve = first - value * second / (2 * first) if first > 0 else 0.0
         step = -value / curve if curve > abs(value) / 2 else math.copysign(2, -value)
-        new = log_tau + step if low < log_tau + step < high else (low + high) / 2
-        if abs(new - log_tau) <= last_step:
+        inside = low <= log_tau + step <= high
+        new = log_tau + step if inside else (low + high) / 2
+        if inside and abs(step) <= last_step:
             return math.exp(new)
         log_tau = new
     raise NoTemperature(_WHY.format("the logits do not tell the labels"))

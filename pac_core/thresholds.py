@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from pac_core.errors import TooManyFailures
 from pac_core.selection import CountDigits, select_largest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Threshold:
     """T, with the evidence it rests on: sets are `{y : score(x, y) <= value}`.
 
@@ -33,7 +34,7 @@ class Threshold:
     level: PACLevel
     bound: str = max_errors.__name__
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return (
             f"T = {self.value:.6g} from {self.n:,} calibration units, of which {self.errors:,} may "
             f"lie above: error at most {self.level.epsilon:g} with confidence 1 - {self.level.delta:g}, "
@@ -56,25 +57,32 @@ def fit_threshold(scores: Any, level: PACLevel, *, bound: Bound = max_errors) ->
     value = float(np.partition(array, n - 1 - errors)[n - 1 - errors])
     if np.isinf(value):
         raise TooManyFailures(int(np.isinf(array).sum()), errors, n)
-    return Threshold(value + 0.0, n, errors, level, bound.__name__)
+    return Threshold(value + 0.0, n, errors, level, bound_name(bound))
+
+
+def bound_name(bound: Bound) -> str:
+    """The name under which a threshold records its bound."""
+    return getattr(bound, "__name__", type(bound).__name__)
 
 
 def fit_threshold_from_shards(
-    count: CountDigits, n: int, level: PACLevel, *, bound: Bound = max_errors
+    count: CountDigits, sizes: Mapping[Hashable, int], level: PACLevel, *, bound: Bound = max_errors
 ) -> Threshold:
     """The same T, bit for bit, from scores that stay in their shards.
 
-    `count(prefix)` yields `digit_counts(scores, prefix)` of every shard; it is called four
-    times, and `n` is the number of units promised beforehand.
+    `count(prefix)` yields each shard's id with `digit_counts(scores, prefix)`; it is called four
+    times. `sizes` promises beforehand which shards there are and how many scores each holds.
 
     >>> from pac_core.selection import digit_counts
-    >>> shards = [range(0, 50), range(50, 100)]
-    >>> level = PACLevel(epsilon=0.1, delta=0.1)
-    >>> fit_threshold_from_shards(lambda prefix: [digit_counts(s, prefix) for s in shards], 100, level).value
+    >>> shards = {"a": range(0, 50), "b": range(50, 100)}
+    >>> def count(prefix):
+    ...     return [(name, digit_counts(scores, prefix)) for name, scores in shards.items()]
+    >>> fit_threshold_from_shards(count, {"a": 50, "b": 50}, PACLevel(epsilon=0.1, delta=0.1)).value
     94.0
     """
+    n = sum(sizes.values())
     errors = bound(n, level)
-    selected = select_largest(count, errors, n)
+    selected = select_largest(count, errors, sizes)
     if np.isinf(selected.value):
         raise TooManyFailures(selected.ties, errors, n)
-    return Threshold(selected.value, n, errors, level, bound.__name__)
+    return Threshold(selected.value, n, errors, level, bound_name(bound))

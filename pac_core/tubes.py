@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pac_core import plugins
+from pac_core.arrays import like
 from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.errors import InvalidInput
 from pac_core.features import FeatureShape
@@ -46,8 +47,8 @@ def fit_shape(
         raise InvalidInput(
             f"a tube needs a horizon [B, H, D], got mean of shape {tuple(forecast.mean.shape)}"
         )
-    states = np.asarray(forecast.check(states), dtype=np.float64)
-    mean, var = (np.asarray(part, dtype=np.float64) for part in (forecast.mean, forecast.var))
+    here = np.zeros(1)  # shapes are fitted in numpy, wherever the forecast lives
+    states, mean, var = (like(here, part) for part in (forecast.check(states), forecast.mean, forecast.var))
     return fit(GaussianForecast(mean, var), states, level, **options)
 
 

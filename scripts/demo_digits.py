@@ -2,7 +2,7 @@
 
 Trains a small neural network on 500 digits of scikit-learn's collection (8 x 8 pixels), tunes a
 temperature on 150, calibrates on 700 and measures on the other 447. Prints each step and writes
-logits.npz, certificate.json, ledger.json and sets.png into a folder.
+logits, certificate, scores, ledger and a figure into a folder.
 
     python scripts/demo_digits.py [--out demo_output] [--epsilon 0.02] [--delta 1e-4]
 
@@ -12,7 +12,8 @@ Expect a promised error of 2%, a measured one below it, and sets of about one to
 from __future__ import annotations
 
 import argparse
-import shutil
+import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,12 +36,13 @@ from pac_core import (
 from pac_core.figures import INK
 
 TRAIN, TUNE, CALIBRATE = 500, 150, 700
+WRITES = ("logits.npz", "certificate.json", "certificate.scores.npz", "pac-ledger.json", "sets.png")
 
 
 @dataclass(frozen=True)
 class Args:
     out: Path = Path("demo_output")
-    """folder for the results; what an earlier run of the demo left there is replaced"""
+    """folder for the results; those of an earlier run are replaced"""
     epsilon: float = 0.02
     """promised share of digits whose set misses the true one"""
     delta: float = 1e-4
@@ -52,11 +54,11 @@ class Args:
 def main(args: Args) -> None:
     level = PACLevel(args.epsilon, args.delta)
     max_errors(CALIBRATE, level)  # refuses before any work if so few units cannot prove it
-    if (args.out / "certificate.json").exists():
-        shutil.rmtree(args.out)
     args.out.mkdir(parents=True, exist_ok=True)
+    for name in WRITES:  # what an earlier run left
+        (args.out / name).unlink(missing_ok=True)
 
-    print("1 train      ", end="", flush=True)
+    print("1 train       ", end="", flush=True)
     images, labels = load_digits(return_X_y=True)
     ids = np.array([f"digit-{i}" for i in range(len(images))])
     seen = np.random.default_rng(args.seed).permutation(len(images))[:TRAIN]
@@ -78,17 +80,19 @@ def main(args: Args) -> None:
         tune=TUNE,
         calibrate=CALIBRATE,
         seed=args.seed,
-        ledger=args.out / "ledger.json",
+        ledger=args.out / "pac-ledger.json",
         unit="digit",
         train_ids=ids[seen],
         train="scikit-learn digits",
         model=Record("MLPClassifier((32,))"),
     )
     certificate = made.certificates[0]
-    print(f"2 tune        {made.score.preparations[0]}")
+    print(f"2 tune        {made.score}")
     print(f"3 calibrate   {certificate.predictor.threshold}")
 
     write_certificate(certificate, args.out / "certificate.json")
+    tuned = ids[rest][made.parts.tune.rows]
+    np.savez(args.out / "certificate.scores.npz", scores=made.scores, ids=made.ids, tune_ids=tuned)
     held = all(check.holds for check in verify(certificate, made.scores, made.ids))
     print(f"4 certify     {'it follows from its scores' if held else 'IT DOES NOT FOLLOW'}")
 
@@ -97,14 +101,15 @@ def main(args: Args) -> None:
     sets = certificate.predictor.sets(forecast)
     right = np.where(forecast.predictions() == truth, "right", "wrong")
     result = evaluate(sets, truth, level, by={"prediction": right})
-    print(f"5 test\n\n{result}\n")
+    print(f"5 test        {result.all.n} digits never looked at before\n\n{result}\n")
     draw(sets, images[rest][rows], truth, args.out / "sets.png")
 
     print(f"promised error   at most {level.epsilon:.2%}, with confidence 1 - {level.delta:g}")
-    print(f"measured error   {result.all.error:.2%} of {result.all.n} digits never looked at before")
+    print(f"measured error   {result.all.error:.2%} of {result.all.n} digits")
     print(f"mean set size    {result.all.mean:.2f} of 10 digits")
     print(f"\nfigure           {args.out / 'sets.png'}")
-    print(f"next             pac evaluate {args.out / 'certificate.json'} {args.out / 'logits.npz'}")
+    pac = os.path.relpath(Path(sys.executable).with_name("pac"))
+    print(f"next             {pac} verify {args.out / 'certificate.json'} {args.out / 'logits.npz'}")
 
 
 def draw(sets: LabelSets, images: np.ndarray, truth: np.ndarray, path: Path) -> None:

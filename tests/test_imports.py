@@ -41,6 +41,7 @@ ORDER = [
     "documents",
     "ledger",
     "certification",
+    "tables",
     "datasets",
     "figures",
     "options",
@@ -77,6 +78,11 @@ def test_packages_import_only_to_the_left(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "pac_core").glob("*.py")), ids=lambda path: path.name)
 def test_core_needs_nothing_heavy(path: Path) -> None:
     assert not {name.split(".")[0] for name in imported(path, top_only=True)} & HEAVY
+
+
+def test_the_order_names_every_file() -> None:
+    files = {path.stem for path in (ROOT / "pac_core").glob("*.py")} - {"__init__", "__main__"}
+    assert files == set(ORDER)
 
 
 @pytest.mark.parametrize("name", ORDER)

@@ -35,7 +35,7 @@ def test_ellipsoid_has_the_mass_where_the_forecast_is_right(shape: tuple[int, ..
 
 
 def test_ablations_of_the_paper() -> None:
-    """On trajectories whose errors grow with time, C and A each help; VC needs far more units."""
+    """Each letter does what it says: A accumulates, C fits temperatures, D is the direct bound."""
     rng = np.random.default_rng(0)
     level = PACLevel(0.1, 1e-3)
 
@@ -45,12 +45,22 @@ def test_ablations_of_the_paper() -> None:
         return GaussianForecast(np.zeros_like(states), sigma**2), states
 
     tune, cal, (forecast, states) = data(), data(), data()
-    sizes = {}
-    for name in ("D", "C+D", "A+D", "A+C+D"):
-        sets = ABLATIONS[name](*tune, *cal, level).sets(forecast)
-        sizes[name] = sets.size().mean()
-        assert (~sets.contains(states)).mean() < 0.1
+    made = {name: ABLATIONS[name](*tune, *cal, level) for name in ("D", "C+D", "A+D", "A+C+D")}
+    kinds = {name: [type(step).__name__ for step in p.score.preparations] for name, p in made.items()}
+    assert kinds == {
+        "D": [],
+        "C+D": ["Temperature"],
+        "A+D": ["Accumulated"],
+        "A+C+D": ["Accumulated", "Temperature"],
+    }
+    sizes = {name: p.sets(forecast).size().mean() for name, p in made.items()}
     assert sizes["A+C+D"] < sizes["C+D"] < sizes["D"]
+    for predictor in made.values():
+        assert (~predictor.sets(forecast).contains(states)).mean() < 0.1
+    loose = PACLevel(0.5, 0.1)
+    without_d = ABLATIONS["C"](*tune, *cal, loose)
+    assert without_d.threshold.bound == "vc_max_errors"
+    assert without_d.score.to_json() == made["C+D"].score.to_json()
     with pytest.raises(NotEnoughData):
         ABLATIONS["C"](*tune, *cal, level)
 

@@ -9,6 +9,7 @@ import mpmath
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import betaincc
 
 from pac_core import NotEnoughData, PACLevel, max_errors, min_samples, vc_max_errors, vc_min_samples
 
@@ -97,6 +98,14 @@ def _tail_by_series(n: int, k: int, epsilon: float) -> mpmath.mpf:
             break
         term = term * i / (n - i + 1) * odds
     return total
+
+
+def test_ties_beyond_exact_reach_count_as_no() -> None:
+    """delta set to the tail itself: the next smaller k is certain, this one is left undecided."""
+    n, k, epsilon = 5000, 40, 0.01
+    tail = float(betaincc(k + 1, n - k, epsilon))
+    assert max_errors(n, PACLevel(epsilon, tail)) == k - 1
+    assert max_errors(n, PACLevel(epsilon, tail * (1 + 1e-6))) == k
 
 
 def test_refusal_says_how_many_would_do() -> None:

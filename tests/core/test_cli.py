@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from pac_core import read_certificate
 from pac_core.cli import main
+from pac_core.documents import seal
 
 LEVEL = ["--epsilon", "0.1", "--delta", "0.01"]
 SPLIT = ["--tune", "200", "--calibrate", "400"]
@@ -23,6 +24,11 @@ SPLIT = ["--tune", "200", "--calibrate", "400"]
 
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def load(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as arrays:
+        return dict(arrays)
 
 
 def refused(result: Result, *words: str) -> None:
@@ -65,7 +71,7 @@ def test_fit_evaluate_verify(logits: Path, certificate: Path) -> None:
     assert (document.unit, document.predictor.threshold.n, document.parts["tune"].n) == ("image", 400, 200)
     result = run("evaluate", certificate, logits)
     assert result.exit_code == 0
-    assert "the 400 units that were neither tuned nor calibrated on" in result.output
+    assert "400 units; 600 tuned or calibrated on are left out" in result.output
     assert "error at most 0.1: not refuted by 400 test units" in result.output
     assert "prediction=wrong" in result.output
     before, after = re.search(r"\(ECE\) ([\d.]+) before, ([\d.]+) after", result.output).groups()  # type: ignore[union-attr]
@@ -78,7 +84,7 @@ def test_fit_evaluate_verify(logits: Path, certificate: Path) -> None:
 
 
 def test_the_order_of_the_rows_changes_nothing(logits: Path, certificate: Path, tmp_path: Path) -> None:
-    arrays = dict(np.load(logits))
+    arrays = load(logits)
     order = np.random.default_rng(1).permutation(1000)
     (tmp_path / "other").mkdir()
     np.savez(tmp_path / "other" / "shuffled.npz", **{name: array[order] for name, array in arrays.items()})
@@ -91,7 +97,7 @@ def test_the_order_of_the_rows_changes_nothing(logits: Path, certificate: Path, 
 
 def test_verify_says_no(certificate: Path) -> None:
     scores = certificate.with_name("certificate.scores.npz")
-    arrays = dict(np.load(scores))
+    arrays = load(scores)
     arrays["scores"] = arrays["scores"] + 1
     np.savez(scores, **arrays)
     result = run("verify", certificate, scores)
@@ -106,7 +112,7 @@ def test_evaluate_says_refuted(certificate: Path, tmp_path: Path) -> None:
     result = run("evaluate", certificate, tmp_path / "shifted.npz")
     assert result.exit_code == 1
     assert "refuted by 300 test units" in result.output
-    assert "must be units never looked at" in result.output
+    assert "it must hold units never looked at" in result.output
 
 
 def test_sets_as_lines_csv_and_npz(logits: Path, certificate: Path, tmp_path: Path) -> None:
@@ -115,7 +121,7 @@ def test_sets_as_lines_csv_and_npz(logits: Path, certificate: Path, tmp_path: Pa
     assert run("sets", certificate, logits, "--out", tmp_path / "sets.csv").exit_code == 0
     assert list(csv.DictReader((tmp_path / "sets.csv").read_text().splitlines())) == lines
     assert run("sets", certificate, logits, "--out", tmp_path / "sets.npz").exit_code == 0
-    member = np.load(tmp_path / "sets.npz")["member"]
+    member = load(tmp_path / "sets.npz")["member"]
     for line, row in zip(lines, member, strict=True):
         assert line["labels"].split() == [str(label) for label in np.flatnonzero(row)]
         assert int(line["size"]) == row.sum()
@@ -135,7 +141,7 @@ def test_several_certificates_from_one_look(logits: Path, tmp_path: Path) -> Non
         "c-0.2-0.01.json",
         "c-0.2-0.1.json",
     ]
-    listed = run("ledger", out.parent / "ledger.json").output
+    listed = run("ledger", logits.parent / "pac-ledger.json").output
     assert "400 units" in listed
     assert listed.count("epsilon=") == 4
 
@@ -144,9 +150,10 @@ def test_a_second_look_is_refused_and_nothing_is_lost(logits: Path, certificate:
     before = certificate.read_bytes()
     other = certificate.with_name("other.json")
     refused(
-        run("fit", logits, "--epsilon", "0.2", "--delta", "0.01", *SPLIT, "--out", other), "opened before"
+        run("fit", logits, "--epsilon", "0.2", "--delta", "0.01", *SPLIT, "--out", other),
+        "calibrated on before",
     )
-    refused(run("fit", logits, *LEVEL, *SPLIT, "--seed", "1", "--out", other), "opened before")
+    refused(run("fit", logits, *LEVEL, *SPLIT, "--seed", "1", "--out", other), "calibrated on before")
     refused(run("fit", logits, *LEVEL, *SPLIT, "--out", certificate), "--out must be new")
     assert not other.exists()
     assert (
@@ -191,17 +198,23 @@ def test_tubes_from_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "r.npz", mean=np.zeros_like(states), var=np.ones_like(states), truth=states)
     for shape in ("joint", "box", "features"):
         out = tmp_path / shape / "c.json"
-        options = ["--feature", "speed=1"] if shape == "features" else []
-        fitted = run("fit", tmp_path / "r.npz", *LEVEL, *SPLIT, "--shape", shape, "--out", out, *options)
+        options: list[object] = ["--feature", "speed=1"] if shape == "features" else []
+        options += ["--ledger", tmp_path / shape / "ledger.json", "--out", out]
+        fitted = run("fit", tmp_path / "r.npz", *LEVEL, *SPLIT, "--shape", shape, *options)
         assert fitted.exit_code == 0, fitted.output
         assert "not refuted" in run("evaluate", out, tmp_path / "r.npz").output
         verified = run("verify", out, tmp_path / "r.npz")
         assert verified.exit_code == 0, verified.output
         assert run("sets", out, tmp_path / "r.npz", "--out", tmp_path / shape / "tubes.npz").exit_code == 0
-        assert np.load(tmp_path / shape / "tubes.npz")["upper"].shape[:2] == (900, 5)
+        assert load(tmp_path / shape / "tubes.npz")["upper"].shape[:2] == (900, 5)
     refused(run("sets", out, tmp_path / "r.npz"), "write them with --out file.npz")
     bad = ["--shape", "features", "--feature", "speed=7", "--out", tmp_path / "x.json"]
     refused(run("fit", tmp_path / "r.npz", *LEVEL, *SPLIT, *bad), "a dimension below 2, got 'speed=7'")
+    for lonely in (["--shape", "features"], ["--feature", "speed=1"], ["--shape", "max", "--feature", "s=0"]):
+        alone = run("fit", tmp_path / "r.npz", *LEVEL, *SPLIT, *lonely, "--out", tmp_path / "x.json")
+        refused(alone, "--shape features and --feature NAME=DIMENSION go together")
+    banana = run("fit", tmp_path / "r.npz", *LEVEL, *SPLIT, "--shape", "banana", "--out", tmp_path / "x.json")
+    refused(banana, "shape must be one of joint, max, box, features, got 'banana'")
 
 
 @pytest.mark.parametrize(
@@ -226,6 +239,100 @@ def test_broken_files_get_one_sentence(logits: Path, certificate: Path, tmp_path
     refused(run("evaluate", tmp_path / "none.json", logits), "cannot be read")
     certificate.write_text(certificate.read_text()[:200])
     refused(run("evaluate", certificate, logits), "is not the JSON it should be")
+
+
+def test_a_certificate_serves_only_what_it_was_made_for(certificate: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "ten.npz", logits=np.zeros((5, 10)), labels=np.zeros(5, dtype=int))
+    np.savez(tmp_path / "g.npz", mean=np.zeros((5, 2)), var=np.ones((5, 2)), truth=np.zeros((5, 2)))
+    for command in ("sets", "evaluate"):
+        refused(run(command, certificate, tmp_path / "ten.npz"), "must be of 6 labels", "got 10 labels")
+        refused(run(command, certificate, tmp_path / "g.npz"), "must be of 6 labels", "got 2 dimensions")
+
+
+def test_units_looked_at_are_never_tested_on(logits: Path, certificate: Path, tmp_path: Path) -> None:
+    """Part of the file in another format: the scores file beside the certificate knows its units."""
+    arrays = load(logits)
+    known = load(certificate.with_name("certificate.scores.npz"))
+    used = np.isin(arrays["ids"][:500], np.concatenate([known["ids"], known["tune_ids"]])).sum()
+    np.savez_compressed(tmp_path / "half.npz", **{name: array[:500] for name, array in arrays.items()})
+    result = run("evaluate", certificate, tmp_path / "half.npz")
+    assert f"{500 - used} units; {used} tuned or calibrated on are left out" in result.output
+    only = np.isin(arrays["ids"], known["ids"])
+    np.savez(tmp_path / "only.npz", **{name: array[only] for name, array in arrays.items()})
+    refused(run("evaluate", certificate, tmp_path / "only.npz"), "no units are left to test")
+
+
+def test_the_name_of_the_ids_is_remembered(logits: Path, tmp_path: Path) -> None:
+    arrays = load(logits)
+    arrays["files"] = arrays.pop("ids")
+    np.savez(tmp_path / "files.npz", **arrays)
+    out = tmp_path / "c" / "c.json"
+    assert run("fit", tmp_path / "files.npz", *LEVEL, *SPLIT, "--ids", "files", "--out", out).exit_code == 0
+    assert "600 tuned or calibrated on are left out" in run("evaluate", out, tmp_path / "files.npz").output
+    assert run("verify", out, tmp_path / "files.npz").exit_code == 0
+
+
+def test_rows_by_any_array_of_the_file(logits: Path, certificate: Path, tmp_path: Path) -> None:
+    arrays = load(logits) | {"camera": np.where(np.arange(1000) % 2, "left", "right")}
+    np.savez(tmp_path / "cameras.npz", **arrays)
+    output = run("evaluate", certificate, tmp_path / "cameras.npz", "--by", "camera").output
+    assert "camera=left" in output
+    assert "camera=right" in output
+    refused(run("evaluate", certificate, tmp_path / "cameras.npz", "--by", "lens"), "got 'lens'")
+
+
+def test_npy_logits_with_labels(logits: Path, tmp_path: Path) -> None:
+    arrays = load(logits)
+    np.save(tmp_path / "z.npy", arrays["logits"])
+    np.save(tmp_path / "y.npy", arrays["labels"])
+    out = ["--labels", tmp_path / "y.npy", "--out", tmp_path / "npy" / "c.json"]
+    result = run("fit", tmp_path / "z.npy", *LEVEL, *SPLIT, *out)
+    assert result.exit_code == 0, result.output
+    assert "the file names no units (ids)" in result.output
+
+
+def test_scores_of_another_score_do_not_verify(certificate: Path) -> None:
+    path = certificate.with_name("certificate.scores.npz")
+    np.savez(path, **(load(path) | {"score": "0" * 64}))
+    result = run("verify", certificate, path)
+    assert result.exit_code == 1
+    assert "NO  score" in result.output
+
+
+def test_verify_refits_the_temperature(logits: Path, certificate: Path) -> None:
+    """A certificate with another temperature, sealed and with scores to match, is found out."""
+    document = json.loads(certificate.read_text())
+    document["score"]["preparations"][0]["tau"] *= 1.01
+    certificate.write_text(json.dumps(document | {"seal": seal(document)}))
+    result = run("verify", certificate, logits)
+    assert result.exit_code == 1
+    assert "NO  temperature" in result.output
+
+
+def test_arguments_in_the_wrong_order_are_noticed(logits: Path, certificate: Path) -> None:
+    refused(run("evaluate", logits, certificate), "the certificate (JSON) comes first and the data second")
+
+
+def test_options_that_do_not_apply_are_refused(logits: Path, tmp_path: Path) -> None:
+    out = ["--out", tmp_path / "x.json"]
+    refused(run("fit", logits, *LEVEL, *SPLIT, "--shape", "box", *out), "for trajectories")
+    refused(
+        run("fit", logits, *LEVEL, "--tune", "0", "--calibrate", "400", *out),
+        "--tune and --calibrate must be",
+    )
+
+
+def test_nearly_equal_levels_get_files_of_their_own(logits: Path, tmp_path: Path) -> None:
+    levels = ["--epsilon", "0.1", "--epsilon", "0.10000001", "--delta", "0.01"]
+    assert run("fit", logits, *levels, *SPLIT, "--out", tmp_path / "n" / "c.json").exit_code == 0
+    assert len(list((tmp_path / "n").glob("c-*.json"))) == 2
+
+
+def test_a_fault_of_the_program_is_not_an_answer(monkeypatch: pytest.MonkeyPatch, logits: Path) -> None:
+    monkeypatch.setattr("pac_core.fitting.read_dataset", lambda *a, **k: 1 / 0)
+    result = run("fit", logits, *LEVEL, *SPLIT, "--out", logits.parent / "x.json")
+    assert result.exit_code == 3
+    assert "a fault of the program" in result.output
 
 
 def test_fit_needs_the_truth(tmp_path: Path) -> None:

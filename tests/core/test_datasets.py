@@ -118,18 +118,79 @@ def test_nothing_is_ever_unpickled(tmp_path: Path, name: str) -> None:
         ("", "holds no rows"),
         ("score\n", "holds no rows"),
         ("score\n1,2\n", "line 2 must have 1 fields, got 2"),
-        ("score\nhigh\n", "column 'score' must hold numbers"),
-        ("label,logit_0,logit_1\n0.5,1,2\n", "column 'label' must hold numbers"),
+        ("score\nhigh\n", "column 'scores' must hold numbers, got 'high' in row 0"),
+        ("label,logit_0,logit_1\n0.5,1,2\n", "column 'label' must hold whole numbers"),
         ("label,logit_0,logit_2\n0,1,2\n", r"no gaps, got \[0, 2\]"),
         ("colour\n1\n", "has the arrays colour"),
         ("label,logit_0,logit_1\n7,1,2\n", r"labels must lie in 0\.\.1, got 7"),
         ("score\nnan\n", "must not contain NaN"),
+        ('score\n1\n""\n', "column 'scores' must hold numbers, got '' in row 1"),
+        ("label;logit_0\n0;1\n", "separated by commas"),
+        ("score,score\n1,2\n", "must name each column once, got 'score' twice"),
+        ("score,scores\n1,2\n", "must name each column once"),
+        ("label,logit_0,logit_00\n0,1,2\n", "must name each column once"),
+        ("id,score\na,1\na,2\n", "ids must be unique, got 1 repeats"),
     ],
 )
 def test_bad_csv_is_named(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "d.csv").write_text(text)
     with pytest.raises((UnreadableFile, InvalidInput), match=message):
         read_dataset(tmp_path / "d.csv")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id,label,logit_0,logit_1,camera\na,1,0.5,1.5,front\nb,0,2,-1,back\n",
+        "\ufeffid,label,logit_0,logit_1\na,1,0.5,1.5\nb,0,2,-1\n",
+        ",id,label,logit_0,logit_1\nx,a,1.0,0.5,1.5\ny,b,0.0,2,-1\n",
+        "ids,labels,logit_1,logit_0\r\na,1,1.5,0.5\r\nb,0,-1,2\r\n",
+    ],
+    ids=["another column", "byte order mark", "index column, labels as floats", "plurals, order, line ends"],
+)
+def test_csv_as_other_programs_write_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / "d.csv").write_text(text, newline="")
+    data = read_dataset(tmp_path / "d.csv")
+    assert data.ids.tolist() == ["a", "b"]
+    assert data.forecast.logits.tolist() == LOGITS[:2].tolist()  # type: ignore[union-attr]
+    assert data.truth.tolist() == [1, 0]
+
+
+def test_columns_beyond_ten_keep_their_order(tmp_path: Path) -> None:
+    header = ",".join(f"logit_{i}" for i in range(12))
+    (tmp_path / "d.csv").write_text(f"label,{header}\n3,{','.join(map(str, range(12)))}\n")
+    assert read_dataset(tmp_path / "d.csv").forecast.logits.tolist() == [list(range(12))]  # type: ignore[union-attr]
+
+
+def test_an_empty_cell_in_parquet_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["a", None], "score": [1.0, 2.0]}), tmp_path / "d.parquet")
+    with pytest.raises(UnreadableFile, match="column 'id' must have no empty cells, got 1"):
+        read_dataset(tmp_path / "d.parquet")
+
+
+def test_logits_and_labels_in_two_npy_files(tmp_path: Path) -> None:
+    np.save(tmp_path / "z.npy", LOGITS)
+    np.save(tmp_path / "y.npy", LABELS)
+    data = read_dataset(tmp_path / "z.npy", labels=tmp_path / "y.npy")
+    assert data.truth.tolist() == LABELS.tolist()
+
+
+def test_arrays_of_other_lengths_do_no_harm(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", class_names=["cat", "dog"], logits=LOGITS, labels=LABELS)
+    assert len(read_dataset(tmp_path / "d.npz").ids) == 3
+
+
+def test_a_list_of_means_is_a_regressor_of_one_dimension(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", mean=np.zeros(5), var=np.ones(5), truth=np.zeros(5))
+    assert read_dataset(tmp_path / "d.npz").forecast.mean.shape == (5, 1)  # type: ignore[union-attr]
+
+
+def test_a_bad_row_is_named_on_reading(tmp_path: Path) -> None:
+    logits = LOGITS.copy()
+    logits[2, 0] = np.nan
+    np.savez(tmp_path / "d.npz", logits=logits, labels=LABELS)
+    with pytest.raises(InvalidInput, match="in row 2"):
+        read_dataset(tmp_path / "d.npz")
 
 
 def test_bad_paths_are_named(tmp_path: Path) -> None:
@@ -144,5 +205,5 @@ def test_lengths_that_differ_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="labels must have one entry per row, got 2 for 3"):
         read_dataset(tmp_path / "a.npz")
     np.savez(tmp_path / "b.npz", logits=LOGITS, labels=LABELS, ids=IDS[:2])
-    with pytest.raises(InvalidInput, match="the same length"):
+    with pytest.raises(InvalidInput, match="ids must have one entry per unit, got 2 for 3"):
         read_dataset(tmp_path / "b.npz")

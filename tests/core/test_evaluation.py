@@ -60,6 +60,17 @@ def test_calibration_error_by_hand() -> None:
     assert calibration_error(forecast, [0, 1, 1, 1], bins=10) == pytest.approx((0.4 * 2 + 0.4 * 2) / 4)
 
 
+def test_calibration_error_keeps_its_bins_apart() -> None:
+    """Gaps of opposite sign in neighbouring bins must not cancel: 0.55 with accuracy 1, 0.65 with 0."""
+    forecast = LogitForecast.from_probabilities(np.array([[0.55, 0.45], [0.65, 0.35]]))
+    assert calibration_error(forecast, [0, 1], bins=10) == pytest.approx((0.45 + 0.65) / 2)
+
+
+def test_truths_of_another_number_are_refused() -> None:
+    with pytest.raises(InvalidInput):
+        evaluate(LabelSets(MEMBER), [0], LEVEL)
+
+
 def test_bad_groups_are_named() -> None:
     with pytest.raises(InvalidInput, match="kind must have one entry per unit, got 1 for 4"):
         evaluate(LabelSets(MEMBER), [0, 2, 0, 2], LEVEL, by={"kind": ["a"]})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +26,12 @@ from pac_core.ledger import score_digest
 from pac_core.predictors import Likelihood
 from pac_core.temperatures import Temperature
 
-
-def opening(*menu: Entry, pool: str = "pool", calibrate: str = "cal") -> Opening:
-    return Opening(pool, calibrate, 500, menu)
-
-
+IDS = [f"unit-{i}" for i in range(500)]
 ONE = Entry("s", 0.05, 0.01)
+
+
+def opening(*menu: Entry, ids: list[str] = IDS, data: str = "data") -> Opening:
+    return Opening.of(ids, menu, data)
 
 
 def test_one_epsilon_costs_the_largest_delta() -> None:
@@ -73,27 +75,63 @@ def test_the_menu_is_on_disk_and_the_same_look_is_one_look(tmp_path: Path) -> No
     assert first.cost == 0.01
 
 
+def test_the_order_of_menu_and_units_does_not_matter() -> None:
+    other = Entry("s", 0.1, 0.01)
+    assert opening(ONE, other) == opening(other, ONE, ids=IDS[::-1])
+
+
 @pytest.mark.parametrize(
     "second",
     [
         opening(Entry("s", 0.04, 0.01)),
         opening(ONE, Entry("s", 0.1, 0.01)),
         opening(Entry("other score", 0.05, 0.01)),
-        opening(ONE, calibrate="another seed"),
-        opening(ONE, pool="a larger file", calibrate="cal"),
+        opening(ONE, data="another model's forecasts"),
+        opening(ONE, ids=IDS[1:]),
+        opening(ONE, ids=[*IDS, "one more"]),
+        opening(ONE, ids=["new-1", "new-2", IDS[7]]),
     ],
 )
 def test_a_second_look_is_refused(tmp_path: Path, second: Opening) -> None:
     open_split(tmp_path / "ledger.json", opening(ONE))
-    with pytest.raises(SecondLook, match="needs units that were never looked at"):
+    with pytest.raises(SecondLook, match="units were calibrated on before, for 1 certificate"):
         open_split(tmp_path / "ledger.json", second)
     assert len(read_ledger(tmp_path / "ledger.json")) == 1
 
 
 def test_other_units_are_another_look(tmp_path: Path) -> None:
     open_split(tmp_path / "ledger.json", opening(ONE))
-    open_split(tmp_path / "ledger.json", opening(Entry("s", 0.1, 0.1), pool="new", calibrate="new"))
+    open_split(tmp_path / "ledger.json", opening(Entry("s", 0.1, 0.1), ids=[f"new-{i}" for i in range(500)]))
     assert len(read_ledger(tmp_path / "ledger.json")) == 2
+
+
+LOOK = """
+import sys
+from pac_core import Entry, Opening, SecondLook, open_split
+sys.stdin.readline()
+try:
+    open_split(sys.argv[1], Opening.of(range(500), [Entry("s", float(sys.argv[2]), 0.01)], "data"))
+except SecondLook:
+    sys.exit(1)
+"""
+
+
+def test_of_many_looks_at_once_one_is_taken(tmp_path: Path) -> None:
+    """Processes wait for a line, so that they all look at the same moment."""
+    ledger = tmp_path / "ledger.json"
+    epsilons = ["0.05", "0.06", "0.07", "0.08"]
+    racers = [
+        subprocess.Popen([sys.executable, "-c", LOOK, str(ledger), epsilon], stdin=subprocess.PIPE)
+        for epsilon in epsilons
+    ]
+    for racer in racers:
+        racer.stdin.write(b"go\n")  # type: ignore[union-attr]
+        racer.stdin.flush()  # type: ignore[union-attr]
+    for racer in racers:
+        racer.communicate()
+    codes = [racer.returncode for racer in racers]
+    assert sorted(codes) == [0, 1, 1, 1]
+    assert [str(o.menu[0].epsilon) for o in read_ledger(ledger)] == [epsilons[codes.index(0)]]
 
 
 def test_damaged_ledgers_are_refused_not_replaced(tmp_path: Path) -> None:

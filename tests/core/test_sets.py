@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pac_core import (
@@ -24,6 +25,8 @@ from pac_core import (
     nll,
 )
 
+ONE = np.array([True])
+
 
 def gaussian(full: bool, shape: tuple[int, ...] = (4, 3), seed: int = 0) -> GaussianForecast:
     rng = np.random.default_rng(seed)
@@ -34,7 +37,6 @@ def gaussian(full: bool, shape: tuple[int, ...] = (4, 3), seed: int = 0) -> Gaus
     return GaussianForecast(mean, root @ np.swapaxes(root, -1, -2) + 0.1 * np.eye(shape[-1]))
 
 
-@settings(deadline=None)
 @given(
     dtype=st.sampled_from([np.float16, np.float32, np.float64]),
     scale=st.sampled_from([1e-4, 1e-2, 1.0, 30.0, 3000.0]),
@@ -113,14 +115,16 @@ def test_sizes_by_eye() -> None:
     """A sphere of radius 2 in 3 dimensions, and a box of half-widths 1, 2, 3."""
     forecast = GaussianForecast(np.zeros((1, 3)), np.ones((1, 3)))
     ball = ConfidenceSets(
-        Ellipsoids(forecast, np.array([4.0])), lambda truth: forecast.mahalanobis2(truth), 4.0
+        Ellipsoids(forecast, np.array([4.0])), lambda truth: forecast.mahalanobis2(truth), 4.0, ONE
     )
     assert ball.size().item() == pytest.approx(2 * math.sqrt(3))
     assert ball.volume_root().item() == pytest.approx((4 / 3 * math.pi * 8) ** (1 / 3))
     assert ball.mean_width().item() == pytest.approx(4)
     assert ball.normalised_size([2.0, 2.0, 2.0]).item() == pytest.approx(1)
     reach = np.array([[1.0, 2.0, 3.0]])
-    box = ConfidenceSets(Boxes(np.zeros((1, 3)), -reach, reach), lambda truth: abs(truth).max(axis=-1), 1.0)
+    box = ConfidenceSets(
+        Boxes(np.zeros((1, 3)), -reach, reach), lambda truth: abs(truth).max(axis=-1), 1.0, ONE
+    )
     assert box.size().item() == pytest.approx(math.sqrt(14))
     assert box.volume_root().item() == pytest.approx(48 ** (1 / 3))
     assert box.support([1.0, -1.0, 0.0]).item() == 3
@@ -172,12 +176,72 @@ def test_numpy_and_torch_agree(full: bool, shape: tuple[int, ...]) -> None:
         np.testing.assert_allclose(other.numpy(), one, rtol=1e-10)
 
 
-def test_t_is_rounded_up_for_narrow_floats() -> None:
-    limit = 20.000000123  # between two float32
-    mean = torch.zeros(1, 1, dtype=torch.float32)
-    sets = gaussian_sets(GaussianForecast(mean, torch.ones(1, 1)), limit)
-    assert sets.limit > limit
-    assert np.float32(sets.limit) == sets.limit
+@pytest.mark.parametrize("full", [False, True])
+def test_single_precision_forecasts_are_scored_in_double(full: bool) -> None:
+    """Calibration in numpy and sets in torch see the same numbers, so they agree to the last bit."""
+    ours = gaussian(full, (500, 5, 3))
+    mean, var = ours.mean.astype(np.float32) + np.float32(1e4), ours.var.astype(np.float32)
+    truth = mean.astype(np.float64) + 1.3 * np.random.default_rng(1).normal(size=mean.shape)
+    scores = nll(GaussianForecast(mean, var), truth)
+    tube = gaussian_sets(
+        GaussianForecast(torch.from_numpy(mean), torch.from_numpy(var)), float(np.median(scores))
+    )
+    assert tube.contains(torch.from_numpy(truth)).sum() == 250
+    assert tube.support([1.0, 0.0, 0.0]).dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda mean, var: mean.__setitem__((1, 2, 1), np.nan),
+        lambda mean, var: mean.__setitem__((1, 2, 1), -np.inf),
+        lambda mean, var: var.__setitem__((1, 2, 1), np.nan),
+        lambda mean, var: var.__setitem__((1, 2, 1), -1.0),
+        lambda mean, var: var.__setitem__((1, 2, 1), 0.0),
+    ],
+)
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy])
+def test_one_broken_number_empties_the_whole_tube(break_it: Any, library: Any) -> None:
+    ours = gaussian(False, (3, 4, 2))
+    break_it(ours.mean, ours.var)
+    tube = gaussian_sets(GaussianForecast(library(ours.mean), library(ours.var)), 50.0)
+    assert tube.empty.tolist() == [False, True, False]
+    assert not tube.contains(library(np.zeros((3, 4, 2))))[1]
+    for direction in ([1.0, 0.0], [0.0, -1.0]):
+        assert np.isnan(np.asarray(tube.support(direction)[1])).all()
+    assert np.isnan(np.asarray(tube.box()[1][1])).all()
+    assert tube.size()[1] == 0
+
+
+@pytest.mark.parametrize(
+    "cov",
+    [
+        [[1.0, 2.0], [2.0, 1.0]],  # indefinite
+        [[1.0, 1.8], [-1.8, 1.0]],  # not symmetric
+        [[1.0, 0.0], [0.5, 1.0]],  # a Cholesky factor, by mistake
+        np.kron(np.eye(2), [[1.0, 2.0], [2.0, 1.0]]),  # indefinite with a positive determinant
+    ],
+)
+def test_what_is_no_covariance_is_refused_and_has_no_set(cov: Any) -> None:
+    matrix = np.asarray(cov)[None]
+    forecast = GaussianForecast(np.zeros((1, matrix.shape[-1])), matrix)
+    with pytest.raises(InvalidInput, match="positive definite covariances, got others in 1 units"):
+        nll(forecast, np.zeros((1, matrix.shape[-1])))
+    assert gaussian_sets(forecast, 50.0).empty.all()
+
+
+def test_shapes_that_do_not_fit_are_named() -> None:
+    sets = gaussian_sets(gaussian(False), 20.0)
+    with pytest.raises(InvalidInput, match="as many units as the sets, got 1 for 4"):
+        sets.contains(np.zeros((1, 3)))
+    with pytest.raises(InvalidInput, match=r"direction must have shape \[3\], got \(1,\)"):
+        sets.support([1.0])
+
+
+def test_confidence_sets_travel_between_processes() -> None:
+    sets = gaussian_sets(gaussian(True), 20.0)
+    again = pickle.loads(pickle.dumps(sets))
+    assert again.support([1.0, 0.0, 0.0]).tolist() == sets.support([1.0, 0.0, 0.0]).tolist()
 
 
 @pytest.mark.parametrize("wrong", [None, "3", float("nan"), True])

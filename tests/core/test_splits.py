@@ -63,12 +63,14 @@ def test_overlap_between_named_parts_is_refused() -> None:
         ({"ids": ["a", "a"], "tune": 0, "calibrate": 1}, "ids must be unique"),
         ({"ids": ["a", "b"], "tune": 1, "calibrate": 2}, "at most the 2 units, got 3"),
         ({"ids": ["a", "b"], "tune": -1, "calibrate": 1}, "tune must be a whole number"),
-        ({"ids": ["a", "b"], "tune": 0, "calibrate": 0}, "calibrate must be a whole number of at least 1"),
+        ({"ids": ["a", "b"], "tune": 0, "calibrate": 0}, "calibrate must be a whole number from 1"),
         (
             {"ids": ["a", "b"], "tune": 0, "calibrate": 1, "groups": ["g"]},
             "groups must have one entry per id",
         ),
         ({"ids": [], "tune": 0, "calibrate": 1}, "ids must not be empty"),
+        ({"ids": [1.0, 2.0], "tune": 0, "calibrate": 1}, "ids must be whole numbers or text"),
+        ({"ids": [1, 2], "tune": 0, "calibrate": 1, "train": [1.0]}, "train must be whole numbers or text"),
     ],
 )
 def test_bad_splits_are_named(arguments: dict[str, object], message: str) -> None:
@@ -76,6 +78,19 @@ def test_bad_splits_are_named(arguments: dict[str, object], message: str) -> Non
         split(**arguments, seed=0)  # type: ignore[arg-type]
 
 
+def test_one_score_per_unit_however_many_rows() -> None:
+    parts = split(range(6), tune=0, calibrate=2, seed=0, groups=["a", "b", "a", "c", "b", "a"])
+    scores = {"a": [3.0, 9.0, 1.0], "b": [5.0, 2.0], "c": [4.0]}
+    rows = np.array([3.0, 5.0, 9.0, 4.0, 2.0, 1.0])[parts.calibrate.rows]
+    assert parts.calibrate.per_unit(rows).tolist() == [max(scores[unit]) for unit in parts.calibrate.units]
+    means = parts.calibrate.per_unit(rows, np.mean)
+    assert means.tolist() == [np.mean(scores[unit]) for unit in parts.calibrate.units]
+    with pytest.raises(InvalidInput, match="row_scores must have one entry per row"):
+        parts.calibrate.per_unit(rows[:-1])
+
+
 def test_digest_tells_sets_of_ids_apart() -> None:
     assert ids_digest(["a", "b"]) == ids_digest(["b", "a"])
     assert ids_digest(["ab"]) != ids_digest(["a", "b"])
+    together = sum(int(ids_digest(part), 16) for part in (["a", "b"], ["c"])) % 2**256
+    assert int(ids_digest(["c", "b", "a"]), 16) == together  # shards add up

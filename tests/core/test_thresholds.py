@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,8 +27,12 @@ LEVEL = PACLevel(0.1, 0.1)  # k* is 0 for 22 units, 1 for 38, 5 for 100
 any_score = st.floats(allow_nan=False, allow_infinity=False, width=64)
 
 
-def from_shards(shards: list[np.ndarray], n: int, level: PACLevel = LEVEL) -> float:
-    return fit_threshold_from_shards(lambda prefix: [digit_counts(s, prefix) for s in shards], n, level).value
+def from_shards(shards: list[np.ndarray]) -> float:
+    return fit_threshold_from_shards(
+        lambda prefix: [(i, digit_counts(shard, prefix)) for i, shard in enumerate(shards)],
+        {i: len(shard) for i, shard in enumerate(shards)},
+        LEVEL,
+    ).value
 
 
 @pytest.mark.parametrize(("n", "expected"), [(22, 21), (37, 36), (38, 36), (100, 94)])
@@ -53,7 +58,7 @@ def test_at_most_k_lie_above_and_not_fewer_than_needed(scores: np.ndarray, rando
 )
 def test_shards_give_the_same_bits(scores: np.ndarray, count: int) -> None:
     whole = fit_threshold(scores, LEVEL).value
-    sharded = from_shards([part for part in np.array_split(scores, count) if len(part)], len(scores))
+    sharded = from_shards([part for part in np.array_split(scores, count) if len(part)])
     assert np.float64(sharded).tobytes() == np.float64(whole).tobytes()
 
 
@@ -61,23 +66,46 @@ def test_shards_of_every_width_agree() -> None:
     scores = np.random.default_rng(0).normal(size=500)
     for dtype in (np.float16, np.float32, np.float64):
         cast = scores.astype(dtype)
-        assert from_shards(np.array_split(cast, 3), 500) == fit_threshold(cast, LEVEL).value
+        assert from_shards(np.array_split(cast, 3)) == fit_threshold(cast, LEVEL).value
 
 
-def test_a_lost_or_repeated_shard_is_an_error() -> None:
-    shards = np.array_split(np.arange(100.0), 4)
-    with pytest.raises(InvalidInput, match="promised 100 scores in pass 1, got 75"):
-        from_shards(shards[:3], 100)
-    with pytest.raises(InvalidInput, match="got 125"):
-        from_shards([*shards, shards[0]], 100)
+@pytest.mark.parametrize(
+    ("arrived", "message"),
+    [
+        (["a", "b"], r"got 60 of 2; missing shards: \['c'\]"),
+        (["a", "b", "b"], "shard 'b' with 30 of 30 scores a second time"),
+        (["a", "b", "c", "d"], "shard 'd' with 30 of 0 scores"),
+        (["a", "b", "short"], "shard 'short'"),
+    ],
+)
+def test_a_lost_or_repeated_shard_is_an_error(arrived: list[str], message: str) -> None:
+    scores = np.arange(30.0)
+    with pytest.raises(InvalidInput, match=message):
+        fit_threshold_from_shards(
+            lambda prefix: [(name, digit_counts(scores, prefix)) for name in arrived],
+            {"a": 30, "b": 30, "c": 30},
+            LEVEL,
+        )
+
+
+def test_a_shard_that_is_short_is_an_error() -> None:
+    with pytest.raises(InvalidInput, match="shard 'b' with 29 of 30 scores"):
+        fit_threshold_from_shards(
+            lambda prefix: [
+                ("a", digit_counts(np.arange(31.0), prefix)),
+                ("b", digit_counts(np.arange(29.0), prefix)),
+            ],
+            {"b": 30, "a": 31},
+            LEVEL,
+        )
 
 
 def test_a_shard_that_changes_between_passes_is_an_error() -> None:
-    def count(prefix: tuple[int, ...]) -> list[np.ndarray]:
-        return [digit_counts(np.full(100, 1.0 if len(prefix) < 2 else 2.0), prefix)]
+    def count(prefix: tuple[int, ...]) -> list[tuple[str, Any]]:
+        return [("a", digit_counts(np.full(100, 1.0 if len(prefix) < 2 else 2.0), prefix))]
 
-    with pytest.raises(InvalidInput, match="in pass 3"):
-        fit_threshold_from_shards(count, 100, LEVEL)
+    with pytest.raises(InvalidInput, match="pass 3 must count 100 scores of 1 shards, got 0"):
+        fit_threshold_from_shards(count, {"a": 100}, LEVEL)
 
 
 def test_failed_units_count_as_errors() -> None:
@@ -85,7 +113,7 @@ def test_failed_units_count_as_errors() -> None:
     scores[:5] = np.inf  # k* is 5
     assert fit_threshold(scores, LEVEL).value == 99
     scores[5] = np.inf
-    for fit in (lambda: fit_threshold(scores, LEVEL), lambda: from_shards([scores], 100)):
+    for fit in (lambda: fit_threshold(scores, LEVEL), lambda: from_shards([scores])):
         with pytest.raises(TooManyFailures, match="6 of 100 calibration units failed") as caught:
             fit()
         assert (caught.value.failed, caught.value.allowed) == (6, 5)
@@ -114,9 +142,12 @@ def test_it_speaks_a_sentence_for_the_logbook() -> None:
         (np.array([1.0, np.nan]), "scores must not contain NaN, got 1"),
         (np.array([1.0, -np.inf]), "scores must be above -inf"),
         (np.array([1.0, None]), "got Python objects"),
-        (np.array(["a", "b"]), "scores must be numbers, got dtype"),
-        ([[1.0], [1.0, 2.0]], "scores must be an array"),
+        (np.array(["a", "b"]), "scores must be numbers that a double can hold, got dtype"),
+        ([[1.0], [1.0, 2.0]], "scores must convert to a numpy array"),
         (np.array([1j]), "scores must be numbers"),
+        (np.int64(2**60) + np.arange(100), "integers beyond 2"),
+        (np.ma.masked_array(np.arange(100.0), np.arange(100) > 90), "a unit is never left out"),
+        (np.arange(100, dtype=np.longdouble), "that a double can hold"),
     ],
 )
 def test_bad_scores_are_named(scores: object, message: str) -> None:

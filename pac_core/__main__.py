@@ -1,0 +1,5 @@
+"""`python -m pac_core` is `pac`."""
+
+from pac_core.cli import main
+
+main(prog_name="pac")

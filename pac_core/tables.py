@@ -1,0 +1,157 @@
+"""Named arrays from a file: npz, npy, csv or parquet, never unpickled."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pac_core.errors import UnreadableFile
+
+_PLURAL = {
+    "score": "scores",
+    "label": "labels",
+    "id": "ids",
+    "logit": "logits",
+    "probability": "probabilities",
+}
+_NUMBERED = re.compile(r"(logit|probability|mean|var|truth)_(\d+)")
+
+
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+    """The named arrays of a file; the ending of its name says its kind."""
+    file = Path(path)
+    readers = {".npz": _read_npz, ".npy": _read_npy, ".csv": _read_csv, ".parquet": _read_parquet}
+    reader = readers.get(file.suffix.lower())
+    if reader is None:
+        raise UnreadableFile(f"{file} must end in {', '.join(readers)}")
+    if not file.is_file():
+        raise UnreadableFile(f"{file} does not exist or is not a file")
+    try:
+        arrays = reader(file)
+    except UnreadableFile:
+        raise
+    except Exception as error:  # the readers raise a dozen kinds for a damaged file
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "pickle" in reason:
+            reason = "it holds Python objects, which are never unpickled"
+        raise UnreadableFile(f"{file} cannot be read as {file.suffix[1:]}: {reason}") from None
+    if not arrays:
+        raise UnreadableFile(f"{file} holds no arrays")
+    return arrays
+
+
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UnreadableFile(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _read_npz(file: Path) -> dict[str, NDArray[Any]]:
+    if not zipfile.is_zipfile(file):
+        raise UnreadableFile(f"{file} is not an npz file, or is cut off")
+    with np.load(file, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def _read_npy(file: Path) -> dict[str, NDArray[Any]]:
+    array = np.load(file, allow_pickle=False)
+    return {"logits" if array.ndim == 2 else "scores": array}
+
+
+def _read_csv(file: Path) -> dict[str, NDArray[Any]]:
+    with file.open(newline="", encoding="utf-8-sig") as lines:
+        rows = csv.reader(lines)
+        header = [name.strip() for name in next(rows, [])]
+        if len(header) == 1 and re.search(r"[;\t|]", header[0]):
+            raise UnreadableFile(f"{file} must have its columns separated by commas, got {header[0]!r}")
+        body = []
+        for row in rows:
+            if len(row) != len(header):
+                raise UnreadableFile(
+                    f"{file} line {rows.line_num} must have {len(header)} fields, got {len(row)}"
+                )
+            body.append(row)
+    if not body:
+        raise UnreadableFile(f"{file} holds no rows")
+    return _gather(file, header, [np.array(column) for column in zip(*body, strict=True)])
+
+
+def _read_parquet(file: Path) -> dict[str, NDArray[Any]]:
+    try:
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise UnreadableFile(f"{file} needs pyarrow: install pac-sets[parquet]") from None
+    table = pq.read_table(file)
+    columns = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if column.null_count:
+            raise UnreadableFile(f"{file} column {name!r} must have no empty cells, got {column.null_count}")
+        nested = column.type.num_fields > 0
+        values = np.array(column.to_pylist()) if nested else np.asarray(column.to_numpy())
+        columns.append(values.astype(str) if values.dtype == object else values)
+    return _gather(file, table.column_names, columns)
+
+
+def _gather(file: Path, header: list[str], columns: list[NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Columns score, label, id and logit_0, logit_1, ... as the arrays they stand for.
+
+    Other columns stay as they are, so that one of them may hold the ids.
+    """
+    if len(set(header)) != len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise UnreadableFile(f"{file} must name each column once, got {twice!r} twice")
+    arrays: dict[str, NDArray[Any]] = {}
+    numbered: dict[str, dict[int, NDArray[Any]]] = {}
+    for name, column in zip(header, columns, strict=True):
+        if match := _NUMBERED.fullmatch(name):
+            parts = numbered.setdefault(match[1], {})
+            if int(match[2]) in parts:
+                raise UnreadableFile(f"{file} must name each column once, got {name!r} twice")
+            parts[int(match[2])] = _parse(file, name, column)
+            continue
+        name = _PLURAL.get(name, name)
+        if name in arrays:
+            raise UnreadableFile(f"{file} must name each column once, got {name!r} twice")
+        arrays[name] = _parse(file, name, column) if name in ("scores", "labels") else column
+    for name, parts in numbered.items():
+        if sorted(parts) != list(range(len(parts))):
+            raise UnreadableFile(
+                f"{file} columns {name}_0, {name}_1, ... must have no gaps, got {sorted(parts)}"
+            )
+        arrays[_PLURAL.get(name, name)] = np.stack([parts[i] for i in range(len(parts))], axis=1)
+    return arrays
+
+
+def _parse(file: Path, name: str, column: NDArray[Any]) -> NDArray[Any]:
+    """A column as numbers; labels as whole ones, however they are written."""
+    try:
+        values = column.astype(np.float64) if column.dtype.kind == "U" else column
+    except ValueError:
+        wrong = next(i for i, text in enumerate(column) if not _is_number(text))
+        raise UnreadableFile(
+            f"{file} column {name!r} must hold numbers, got {str(column[wrong])!r} in row {wrong}"
+        ) from None
+    if name == "labels" and values.dtype.kind == "f":
+        if not (values == np.floor(values)).all():
+            raise UnreadableFile(f"{file} column 'label' must hold whole numbers, got others")
+        values = values.astype(np.int64)
+    return values
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

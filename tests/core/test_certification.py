@@ -1,0 +1,143 @@
+"""The whole way in one call: what is checked first, what is written before the look, what is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pac_core import (
+    GaussianForecast,
+    InvalidInput,
+    Likelihood,
+    LogitForecast,
+    NotEnoughData,
+    OverlappingSplits,
+    PACLevel,
+    Record,
+    SecondLook,
+    certify,
+    certify_scores,
+    read_ledger,
+    verify,
+)
+
+LEVEL = PACLevel(0.1, 0.01)
+
+
+def units(n: int = 600) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(n, 4)) * 2
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    return {"forecast": LogitForecast(logits), "truth": labels, "ids": np.arange(n)}
+
+
+def run(ledger: Path, **changes: Any) -> Any:
+    settings = {**units(), "levels": LEVEL, "tune": 100, "calibrate": 300, "ledger": ledger, "unit": "image"}
+    return certify(**(settings | changes))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.json"
+
+
+def test_parts_certificate_and_ledger_agree(ledger: Path) -> None:
+    made = run(ledger, train_ids=["a", "b"], train="photos", model=Record("net", digest="0" * 64))
+    certificate = made.certificates[0]
+    assert {name: part.n for name, part in certificate.parts.items()} == {
+        "train": 2,
+        "tune": 100,
+        "calibrate": 300,
+        "test": 200,
+    }
+    assert (
+        certificate.parts["calibrate"].digest
+        == made.parts.calibrate.digest
+        == read_ledger(ledger)[0].calibrate
+    )
+    assert certificate.predictor.domain == ("labels", 4)
+    assert certificate.model.name == "net"
+    assert all(check.holds for check in verify(certificate, made.scores, made.ids))
+
+
+def test_the_menu_is_on_disk_before_a_score_is_computed(ledger: Path) -> None:
+    class Spy(Likelihood):
+        def scores(self, forecast: Any, truth: Any) -> Any:
+            assert [entry.level for entry in read_ledger(ledger)[0].menu] == [LEVEL]
+            return super().scores(forecast, truth)
+
+    made = run(ledger, fit=lambda forecast, truth, level: Spy())
+    assert len(made.scores) == 300
+
+
+def test_a_crash_after_the_look_can_be_made_good_with_the_same_look(ledger: Path) -> None:
+    class Fragile(Likelihood):
+        def scores(self, forecast: Any, truth: Any) -> Any:
+            raise RuntimeError("lights out")
+
+    with pytest.raises(RuntimeError):
+        run(ledger, fit=lambda forecast, truth, level: Fragile())
+    assert run(ledger, fit=lambda forecast, truth, level: Likelihood()).look == read_ledger(ledger)[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"levels": PACLevel(0.001, 0.01)}, NotEnoughData, "300 calibration units cannot prove"),
+        ({"levels": [LEVEL, PACLevel(0.001, 0.01)]}, NotEnoughData, "cannot prove epsilon=0.001"),
+        ({"levels": []}, InvalidInput, "levels must be one or more"),
+        ({"train_ids": [3, 1000]}, OverlappingSplits, "'train' and"),
+        ({"ids": np.arange(500)}, InvalidInput, "of as many units, got 600 and 500"),
+        ({"truth": np.full(600, 4)}, InvalidInput, r"labels must lie in 0\.\.3"),
+        ({"unit": " "}, InvalidInput, "unit must be a word"),
+        ({"forecast": LogitForecast(np.full((600, 4), np.nan))}, InvalidInput, "in row 0"),
+    ],
+)
+def test_what_can_be_refused_is_refused_before_the_look(
+    ledger: Path, change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        run(ledger, **change)
+    assert not ledger.exists()
+
+
+def test_a_bad_row_is_named_by_its_row_in_the_data(ledger: Path) -> None:
+    logits = np.zeros((600, 4))
+    logits[417, 2] = np.nan
+    with pytest.raises(InvalidInput, match="in row 417"):
+        run(ledger, forecast=LogitForecast(logits))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"levels": PACLevel(0.2, 0.01)},
+        {"seed": 1},
+        {"truth": np.zeros(600, dtype=int), "tune": 0},
+        {"forecast": LogitForecast(np.random.default_rng(1).normal(size=(600, 4))), "tune": 0},
+    ],
+)
+def test_another_level_seed_truth_or_model_is_a_second_look(ledger: Path, change: dict[str, Any]) -> None:
+    run(ledger, **({"tune": 0} if change.get("tune") == 0 else {}))
+    with pytest.raises(SecondLook):
+        run(ledger, **change)
+
+
+def test_other_scores_of_the_same_units_are_a_second_look(ledger: Path) -> None:
+    scores = np.arange(100.0)
+    about = {"ids": range(100), "ledger": ledger, "unit": "thing"}
+    certify_scores(Likelihood(), lambda: scores, [LEVEL], data="first", **about)
+    certify_scores(Likelihood(), lambda: scores, [LEVEL], data="first", **about)
+    with pytest.raises(SecondLook):
+        certify_scores(Likelihood(), lambda: scores + 1, [LEVEL], data="second", **about)
+
+
+def test_trajectories_get_the_box_by_default(ledger: Path) -> None:
+    states = np.random.default_rng(0).normal(size=(600, 5, 2))
+    forecast = GaussianForecast(np.zeros_like(states), np.ones_like(states))
+    made = run(ledger, forecast=forecast, truth=states)
+    assert made.score.kind == "box"
+    assert made.certificates[0].predictor.domain == ("trajectories", 5, 2)

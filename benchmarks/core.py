@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from scipy.optimize import brentq
 
 from benchmarks.figures import Figure, faster, take_turns, within
-from pac_core import LabelSets, LogitForecast, PACLevel, fit_temperature, fit_threshold, label_sets, nll
+from pac_core import (
+    LabelSets,
+    LogitForecast,
+    PACLevel,
+    fit_temperature,
+    fit_threshold,
+    label_sets,
+    max_errors,
+    nll,
+)
 
 LEVEL = PACLevel(0.05, 1e-5)
 CLASSES = 1000
@@ -86,7 +98,18 @@ def temperature() -> Iterator[Figure]:
     yield _memory("temperature: peak memory", 50_000, ours=lambda z, y: fit_temperature(LogitForecast(z), y))
 
 
-ALL = {"sets": sets, "temperature": temperature}
+def start() -> Iterator[Figure]:
+    """Importing the package, in fresh processes."""
+    code = "import time; start = time.perf_counter(); import pac_core; print(time.perf_counter() - start)"
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True) for _ in range(15)]
+    yield within("import of pac_core", float(np.median([float(r.stdout) for r in runs])), 0.5, "s", "<= 1")
+    level = PACLevel(0.01, 1e-5)
+    best = take_turns({str(n): partial(max_errors, n, level) for n in (20_000, 10**9)}, rounds=20)
+    yield within("k* at n = 20,000", best["20000"], 1e-3, "s", "<= 1")
+    yield within("k* at n = 1,000,000,000", best[str(10**9)], 1e-3, "s", "<= 1")
+
+
+ALL = {"start": start, "sets": sets, "temperature": temperature}
 
 
 def _memory(name: str, n: int, ours: object) -> Figure:

@@ -210,8 +210,9 @@ def write_json(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
     """Write whole or not at all."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as half:
-        half.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+        half.write(text)
     os.chmod(half.name, 0o666 & ~_umask())
     os.replace(half.name, file)
 

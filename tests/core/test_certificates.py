@@ -30,7 +30,7 @@ from pac_core import (
     verify,
     write_certificate,
 )
-from pac_core.documents import seal
+from pac_core.documents import seal, write_json
 from pac_core.predictors import GivenScore
 
 LEVEL = PACLevel(0.1, 0.1)
@@ -248,6 +248,15 @@ def test_damaged_files_are_refused(tmp_path: Path, text: str, reason: str) -> No
     file.write_bytes(text.encode("latin-1"))
     with pytest.raises(BadCertificate, match=reason):
         read_certificate(file)
+
+
+def test_what_cannot_be_written_leaves_the_old_file_alone(tmp_path: Path) -> None:
+    file = tmp_path / "d.json"
+    write_json(file, {"old": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(file, {"new": float("nan")})
+    assert json.loads(file.read_text()) == {"old": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["d.json"]
 
 
 def test_every_cut_is_refused(path: Path) -> None:

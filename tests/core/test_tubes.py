@@ -17,7 +17,7 @@ from pac_core import (
     fit_shape,
     fit_tube,
 )
-from pac_core.shapes import BoxShape, MaxShape
+from pac_core.shapes import BoxShape, MaxShape, choose
 
 LEVEL = PACLevel(0.1, 0.01)
 FEATURES = LinearFeatures(("first", "difference"), np.array([[1.0, 0.0, 0.0], [0.0, 1.0, -1.0]]))
@@ -96,6 +96,27 @@ def test_box_is_the_smallest_and_joint_the_largest() -> None:
         for shape in ("joint", "max", "box")
     }
     assert sizes["box"] < sizes["max"] < sizes["joint"]
+
+
+def test_shapes_are_compared_on_units_they_were_not_fitted_on() -> None:
+    """Each candidate is fitted on one half, judged on the other, and the best fitted on all."""
+    forecast, states = walks(100, 0)
+    seen: list[tuple[str, set[float]]] = []
+
+    class Spy(BoxShape):
+        def _scores(self, forecast: GaussianForecast, truth: np.ndarray) -> np.ndarray:
+            seen.append(("judged", set(truth[:, 0, 0])))
+            return super()._scores(forecast, truth)
+
+    def fit(forecast: GaussianForecast, states: np.ndarray) -> BoxShape:
+        seen.append(("fitted", set(states[:, 0, 0])))
+        return Spy(np.ones((5, 3)), 0.0, False, (0, 0, 0))
+
+    choose([fit], forecast, states, LEVEL)
+    (first, half), (second, other), (third, everything) = seen
+    assert (first, second, third) == ("fitted", "judged", "fitted")
+    assert not half & other
+    assert half | other == everything == set(states[:, 0, 0])
 
 
 def test_choices_follow_the_data() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,12 +52,15 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """Three disjoint parts; what the model was trained on is a fourth, checked against them."""
+    """Three disjoint parts, in this order; what the model was trained on is a fourth, checked against them."""
 
     tune: Part
     calibrate: Part
     test: Part
     seed: int
+
+    def __iter__(self) -> Iterator[Part]:
+        return iter((self.tune, self.calibrate, self.test))
 
 
 def split(
@@ -75,8 +78,8 @@ def split(
     rows. With `groups` `[N]` (the video of each frame, the rollout of each step) the unit is the
     group and stays whole. `train` holds the ids the model has seen; a unit among them is refused.
 
-    >>> parts = split([f"image-{i}" for i in range(10)], tune=3, calibrate=5, seed=0)
-    >>> parts.tune.n, parts.calibrate.n, parts.test.n
+    >>> tune, calibrate, test = split([f"image-{i}" for i in range(10)], tune=3, calibrate=5, seed=0)
+    >>> tune.n, calibrate.n, test.n
     (3, 5, 2)
     """
     names = unit_names("ids", ids)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
 from pac_core.arrays import Array, like
 from pac_core.forecasts import GaussianForecast
@@ -32,8 +33,8 @@ class Region(Protocol):
     def half_widths(self) -> Array:
         """`[..., D]` from the centre to the faces of the bounding box."""
 
-    def half_width(self, direction: Array) -> Array:
-        """`[...]` how far the set reaches from its centre along `direction` `[D]`."""
+    def support(self, direction: NDArray[np.float64]) -> Array:
+        """`[...]` the largest value of `direction . x` over the set; `direction` is `[D]`."""
 
     def corners(self) -> tuple[Array, Array]:
         """`[..., D]` lower and upper corner of the bounding box."""
@@ -71,9 +72,13 @@ class Ellipsoids:
         xp = array_namespace(self.radius2)
         return self.radius[..., None] * xp.sqrt(self.forecast.variances)
 
-    def half_width(self, direction: Array) -> Array:
+    def support(self, direction: NDArray[np.float64]) -> Array:
         xp = array_namespace(self.radius2)
-        return self.radius * xp.sqrt(self.forecast.spread2(direction))
+        if self.forecast.full:
+            spread2 = self.forecast.spread2(like(self.center, direction))
+        else:
+            spread2 = _dot(self.forecast.var, direction**2)
+        return _dot(self.center, direction) + self.radius * xp.sqrt(spread2)
 
     def corners(self) -> tuple[Array, Array]:
         widths = self.half_widths()
@@ -119,12 +124,8 @@ class Boxes:
         # A one-sided interval is measured on the side it has.
         return xp.where(xp.isinf(below), above, xp.where(xp.isinf(above), below, (above + below) / 2))
 
-    def half_width(self, direction: Array) -> Array:
-        xp = array_namespace(self.center)
-        zero = xp.zeros_like(self.center)
-        reach = xp.where(direction > 0, self.upper - self.center, zero)
-        reach = xp.where(direction < 0, self.lower - self.center, reach)
-        return xp.sum(reach * direction, axis=-1)
+    def support(self, direction: NDArray[np.float64]) -> Array:
+        return _dot(self.upper, np.maximum(direction, 0)) + _dot(self.lower, np.minimum(direction, 0))
 
     def corners(self) -> tuple[Array, Array]:
         return self.lower, self.upper
@@ -132,3 +133,14 @@ class Boxes:
     def volume_root(self) -> Array:
         xp = array_namespace(self.center)
         return xp.exp(xp.mean(xp.log(self.upper - self.lower), axis=-1))
+
+
+def _dot(points: Array, direction: NDArray[np.float64]) -> Array:
+    """`[...]` points `[..., D]` along a direction, over the few dimensions where it is not 0.
+
+    Limits look along few dimensions; and infinity times 0, in a box that is open on one side, is 0.
+    """
+    total = array_namespace(points).zeros_like(points[..., 0])
+    for i in np.flatnonzero(direction).tolist():
+        total = total + float(direction[i]) * points[..., i]
+    return total

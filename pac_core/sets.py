@@ -125,14 +125,11 @@ class ConfidenceSets:
 
     def support(self, direction: Any) -> Array:
         """`[B]` or `[B, H]` the largest value of `direction . x` over the set; NaN where empty."""
-        center = self.region.center
-        direction = like(center, direction)
-        if tuple(direction.shape) != tuple(center.shape[-1:]):
-            raise InvalidInput(
-                f"direction must have shape [{center.shape[-1]}], got {tuple(direction.shape)}"
-            )
-        reach = array_namespace(center).sum(center * direction, axis=-1) + self.region.half_width(direction)
-        return self._if_empty(reach, np.nan)
+        dims = self.region.center.shape[-1]
+        here = like(np.zeros(1), direction)
+        if here.shape != (dims,):
+            raise InvalidInput(f"direction must have shape [{dims}], got {here.shape}")
+        return self._if_empty(self.region.support(here), np.nan)
 
     def box(self) -> tuple[Array, Array]:
         """Lower and upper corners `[..., D]` of the bounding boxes; NaN where empty."""
@@ -164,10 +161,9 @@ class ConfidenceSets:
 
     def mean_width(self, directions: int = 256, seed: int = 0) -> Array:
         """`[B]` the mean of the full width over random directions, averaged over steps."""
-        center = self.region.center
-        drawn = np.random.default_rng(seed).normal(size=(directions, center.shape[-1]))
+        drawn = np.random.default_rng(seed).normal(size=(directions, self.region.center.shape[-1]))
         drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
-        total = sum(self.region.half_width(like(center, sign * row)) for row in drawn for sign in (1, -1))
+        total = sum(self.region.support(sign * row) for row in drawn for sign in (1, -1))
         return self._mean_over_steps(self._if_empty(total / directions, 0.0))
 
     def _if_empty(self, values: Array, instead: float) -> Array:

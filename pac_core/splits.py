@@ -52,7 +52,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """Three disjoint parts, in this order; what the model was trained on is a fourth, checked against them."""
+    """Three disjoint parts, in this order; what the model was trained on is a fourth, disjoint too."""
 
     tune: Part
     calibrate: Part

@@ -136,8 +136,8 @@ def _content(forecast: Any, truth: Any) -> str:
     """A digest of forecasts and truths, unit by unit, whatever their order."""
     logits = isinstance(forecast, LogitForecast)
     arrays = (forecast.logits, truth) if logits else (forecast.mean, forecast.var, truth)
-    rows = [like(np.zeros(1), array).reshape(len(truth), -1) for array in arrays]
-    return digest_of(b"".join(row.tobytes() for row in unit) for unit in zip(*rows, strict=True))
+    here = [array if isinstance(array, np.ndarray) else like(np.zeros(1), array) for array in arrays]
+    return digest_of(b"".join(row.tobytes() for row in unit) for unit in zip(*here, strict=True))
 
 
 def train_record(name: str, ids: Sequence[Any]) -> Record:

@@ -149,6 +149,8 @@ def _score_fit(forecast: Any, temperature: bool, shape: str | None, features: tu
         if shape or features:
             raise InvalidInput("--shape and --feature are for trajectories [N, H, D], the file holds others")
         return tempered if temperature else lambda forecast, truth, level: Likelihood()
+    if not temperature:
+        raise InvalidInput("--no-temperature is for labels and vectors; for trajectories choose a --shape")
     if bool(features) != (shape == "features"):
         raise InvalidInput("--shape features and --feature NAME=DIMENSION go together, got only one of them")
     options: dict[str, Any] = {"features": _features(features, forecast.mean.shape[-1])} if features else {}

@@ -213,6 +213,8 @@ def test_tubes_from_files(tmp_path: Path) -> None:
     for lonely in (["--shape", "features"], ["--feature", "speed=1"], ["--shape", "max", "--feature", "s=0"]):
         alone = run("fit", tmp_path / "r.npz", *LEVEL, *SPLIT, *lonely, "--out", tmp_path / "x.json")
         refused(alone, "--shape features and --feature NAME=DIMENSION go together")
+    cold = run("fit", tmp_path / "r.npz", *LEVEL, *SPLIT, "--no-temperature", "--out", tmp_path / "x.json")
+    refused(cold, "--no-temperature is for labels and vectors")
     banana = run("fit", tmp_path / "r.npz", *LEVEL, *SPLIT, "--shape", "banana", "--out", tmp_path / "x.json")
     refused(banana, "shape must be one of joint, max, box, features, got 'banana'")
 

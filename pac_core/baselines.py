@@ -63,7 +63,7 @@ def mass_gaussian_sets(forecast: GaussianForecast, epsilon: float) -> Confidence
     forecast, sound = forecast.for_sets()
     radius2 = float(chdtri(int(np.prod(forecast.mean.shape[1:])), epsilon))
     region = Ellipsoids(forecast, radius2 + 0 * forecast.mean[..., 0])
-    return ConfidenceSets(region, partial(_distance, forecast), radius2, sound)
+    return ConfidenceSets(region, partial(_distance, forecast), radius2, sound, tuple(forecast.mean.shape))
 
 
 def _distance(forecast: GaussianForecast, truth: Array) -> Array:

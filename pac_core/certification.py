@@ -95,9 +95,7 @@ def certify(
     (500, 300)
     >>> folder.cleanup()
     """
-    wanted = [levels] if isinstance(levels, PACLevel) else list(levels)
-    if not wanted:
-        raise InvalidInput("levels must be one or more, got none")
+    wanted = _levels(levels)
     parts = split(ids, tune=tune, calibrate=calibrate, seed=seed, train=(known := list(train_ids)))
     for level in wanted:
         max_errors(parts.calibrate.n, level)
@@ -111,6 +109,8 @@ def certify(
     if len(truth) != len(names):
         raise InvalidInput(f"forecast and ids must be of as many units, got {len(truth)} and {len(names)}")
     tuning, rows = parts.tune.rows, parts.calibrate.rows
+    if fit is not None and not tune:
+        raise InvalidInput("fit chooses a score on tune units, but tune is 0")
     choose: FitScore = fit or (fit_box if forecast.domain[0] == "trajectories" else tempered)
     score = choose(forecast.take(tuning), truth[tuning], wanted[0]) if tune else Likelihood()
     return certify_scores(
@@ -132,12 +132,23 @@ def certify(
     )
 
 
+def _levels(levels: PACLevel | Iterable[PACLevel]) -> list[PACLevel]:
+    wanted = [levels] if isinstance(levels, PACLevel) else list(levels)
+    if not wanted:
+        raise InvalidInput("levels must be one or more, got none")
+    return wanted
+
+
 def _content(forecast: Any, truth: Any) -> str:
     """A digest of forecasts and truths, unit by unit, whatever their order."""
-    logits = isinstance(forecast, LogitForecast)
-    arrays = (forecast.logits, truth) if logits else (forecast.mean, forecast.var, truth)
-    here = [array if isinstance(array, np.ndarray) else like(np.zeros(1), array) for array in arrays]
-    return digest_of(b"".join(row.tobytes() for row in unit) for unit in zip(*here, strict=True))
+    if isinstance(forecast, LogitForecast):
+        arrays = [np.full(len(truth), forecast.tau), forecast.logits, truth]
+    else:
+        arrays = [like(np.zeros(1), array) for array in (forecast.mean, forecast.var, truth)]
+    return digest_of(
+        b"".join(np.asarray(row, dtype=np.float64).tobytes() for row in unit)
+        for unit in zip(*arrays, strict=True)
+    )
 
 
 def train_record(name: str, ids: Sequence[Any]) -> Record:
@@ -148,7 +159,7 @@ def train_record(name: str, ids: Sequence[Any]) -> Record:
 def certify_scores(
     score: Score,
     scores: Callable[[], Array],
-    levels: Sequence[PACLevel],
+    levels: PACLevel | Sequence[PACLevel],
     *,
     ids: Any,
     ledger: str | os.PathLike[str],
@@ -163,15 +174,18 @@ def certify_scores(
     `data` is a digest of what the scores come from; `about` goes to `issue`: unit, train, tune, test,
     model, split.
     """
+    wanted = _levels(levels)
     check_unit(about.get("unit"))
-    n, digest = len(ids), score_digest(score)
-    for level in levels:
-        max_errors(n, level)
-    menu = [Entry(digest, level.epsilon, level.delta) for level in levels]
+    names, digest = unit_names("ids", ids), score_digest(score)
+    if len(np.unique(names)) != len(names):
+        raise InvalidInput(f"ids must be unique, got {len(names) - len(np.unique(names))} repeats")
+    for level in wanted:
+        max_errors(len(names), level)
+    menu = [Entry(digest, level.epsilon, level.delta) for level in wanted]
     look = open_split(ledger, Opening.of(ids, menu, data))
     found = scores()
     certificates = tuple(
         issue(Predictor(score, fit_threshold(found, level), domain), found, ids=ids, data=source, **about)
-        for level in levels
+        for level in wanted
     )
     return Certified(look, score, ids, found, certificates, parts)

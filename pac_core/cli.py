@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import traceback
 from typing import Any
 
@@ -51,7 +53,8 @@ class Program(click.Group):
         except PACError as error:
             raise Refused(str(error)) from None
         except BrokenPipeError:  # the reader has seen enough, as with `| head`
-            raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
         except OSError as error:
             raise Refused(f"{error.filename or 'a file'}: {error.strerror or error}") from None
         except Exception as error:

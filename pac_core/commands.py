@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -126,12 +125,12 @@ def verify_command(certificate: Path, data: Path, ids: str | None) -> None:
     temperature and the scores as well. Exit code 1 if anything differs.
     """
     document, units = _read(certificate, data, ids)
-    checks: list[Check] = []
-    if units.scores is None:
+    again = units.scores is None
+    if again:
         units, checks = _scores_again(document, units)
     else:
         checks = [_same_score(document, data)]
-    checks += verify(document, units.scores, units.ids)
+    checks += verify(document, units.scores, units.ids, computed_again=again)
     for check in checks:
         click.echo(f"{ {True: 'ok', False: 'NO', None: '--'}[check.holds]:4}{check.name:13}{check.text}")
     holds = all(check.holds is not False for check in checks)
@@ -188,14 +187,14 @@ def _looked_at(certificate: Path, document: Certificate, units: Dataset) -> Any:
     parts = _same_split(document, units)
     if parts is not None:
         return units.ids[np.concatenate([parts.tune.rows, parts.calibrate.rows])]
-    beside = re.sub(r"-[^-]+-[^-]+(-\d+)?$", "", certificate.stem)  # several levels share one scores file
-    for stem in (certificate.stem, beside):
-        path = certificate.with_name(f"{stem}.scores.npz")
-        if path.exists():
-            known = read_arrays(path)
+    wanted = [document.parts[name].digest for name in ("calibrate", "tune")]
+    for path in sorted(certificate.parent.glob("*.scores.npz")):
+        known = read_arrays(path)
+        parts_of = [known.get("ids"), known.get("tune_ids")]
+        if [None if ids is None or not len(ids) else ids_digest(ids) for ids in parts_of] == wanted:
             if not units.named:
                 say("note", "the file names no units (ids): it must hold units never looked at")
-            return np.concatenate([known["ids"], known["tune_ids"]])
+            return np.concatenate([ids for ids in parts_of if ids is not None])
     say("note", "which units were tuned or calibrated on is not known: the data must hold none of them")
     return np.array([], dtype=str)
 
@@ -204,8 +203,8 @@ def _groups(data: Path, names: tuple[str, ...], rows: Any) -> dict[str, Any]:
     """The named arrays of the file, for the rows that are tested."""
     arrays = read_arrays(data) if names else {}
     for name in names:
-        if name not in arrays or arrays[name].shape != rows.shape:
-            raise InvalidInput(f"--by must name an array of {data} with one value per unit, got {name!r}")
+        if name not in arrays or arrays[name].shape != rows.shape or (arrays[name] != arrays[name]).any():
+            raise InvalidInput(f"--by must name an array of {data} with a value for each unit, got {name!r}")
     return {name: arrays[name][rows] for name in names}
 
 

@@ -14,7 +14,7 @@ from pac_core.arrays import Array, Floats, doubles, like, numbers
 from pac_core.bounds import PACLevel
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast
-from pac_core.sets import ConfidenceSets, limit_of
+from pac_core.sets import ConfidenceSets, limit_of, widened
 from pac_core.shapes import BoxShape
 from pac_core.thresholds import Threshold
 
@@ -32,8 +32,10 @@ class LinearFeatures:
 
     def __post_init__(self) -> None:
         matrix = numbers("matrix", self.matrix, "[F, D]", finite=True)
-        if len(self.names) != len(matrix) or not matrix.any(axis=1).all():
-            raise InvalidInput(f"matrix must have one row, not all 0, for each of {self.names}")
+        if len(set(self.names)) != len(matrix) or not matrix.any(axis=1).all():
+            raise InvalidInput(
+                f"matrix must have one row, not all 0, for each of the different names {self.names}"
+            )
         object.__setattr__(self, "matrix", matrix.astype(np.float64))
         object.__setattr__(self, "names", tuple(self.names))
 
@@ -116,9 +118,11 @@ class FeatureShape:
         return self.box._scores(self.features.forecast(forecast), self.features.of(truth))
 
     def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> FeatureTube:
-        (forecast, sound), limit = forecast.for_sets(), limit_of(threshold)
+        (forecast, sound), limit = forecast.for_sets(), widened(limit_of(threshold))
         region = self.box.boxes(self.features.forecast(forecast), limit)
-        return FeatureTube(region, partial(self._scores, forecast), limit, sound, self.features)
+        return FeatureTube(
+            region, partial(self._scores, forecast), limit, sound, tuple(forecast.mean.shape), self.features
+        )
 
     def to_json(self) -> dict[str, Any]:
         names, matrix = list(self.features.names), self.features.matrix.tolist()

@@ -19,7 +19,7 @@ from pac_core.evaluation import calibration_error
 from pac_core.features import LinearFeatures
 from pac_core.forecasts import LogitForecast
 from pac_core.ledger import score_digest
-from pac_core.options import FILE, ids_option, level_options, refuse_existing, say
+from pac_core.options import FILE, ids_option, level_options, refuse_existing, refuse_unwritable, say
 from pac_core.predictors import GivenScore, Likelihood
 from pac_core.splits import refuse_overlap
 from pac_core.tables import file_digest
@@ -81,12 +81,19 @@ def fit(
     """
     levels = [PACLevel(e, d) for e in sorted(set(epsilon)) for d in sorted(set(delta))]
     targets = _targets(out, levels)
+    if out.suffix != ".json":
+        raise InvalidInput(f"--out must end in .json, got {out}")
+    written = {path.resolve() for path in (*targets, scores_path(out))}
+    if written & {path.resolve() for path in (data, labels, ledger, model_file, train_ids) if path}:
+        raise InvalidInput(f"--out must be none of the files that are read, got {out}")
     refuse_existing(force, *targets, scores_path(out))
+    for folder in {path.parent for path in targets} | {(ledger or data).resolve().parent}:
+        refuse_unwritable(folder)
     units = read_dataset(data, ids=ids, labels=labels)
     say("read", f"{len(units.ids):,} units from {data}")
     if not units.named:
         say("note", "the file names no units (ids): they are known only as rows of this very file")
-    book = ledger or data.parent / "pac-ledger.json"
+    book = ledger or data.resolve().parent / "pac-ledger.json"
     about: dict[str, Any] = {
         "unit": unit,
         "model": Record(model, digest=None if model_file is None else file_digest(model_file)),
@@ -180,7 +187,7 @@ def _features(texts: tuple[str, ...], dims: int) -> LinearFeatures:
     """NAME=DIMENSION pairs as features that are single coordinates."""
     pairs = [text.partition("=") for text in texts]
     for (_, _, index), text in zip(pairs, texts, strict=True):
-        if not index.isdecimal() or int(index) >= dims:
+        if not index.isdecimal() or int(index) >= dims or not text.partition("=")[0]:
             raise InvalidInput(
                 f"--feature must be NAME=DIMENSION with a dimension below {dims}, got {text!r}"
             )
@@ -190,7 +197,8 @@ def _features(texts: tuple[str, ...], dims: int) -> LinearFeatures:
 def _lines(path: Path) -> list[str]:
     """The ids in a text file, one a line."""
     try:
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line]
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        return [line.strip() for line in lines if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise UnreadableFile(f"--train-ids {path} cannot be read as lines of text: {error}") from None
 

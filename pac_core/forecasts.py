@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import array_namespace, is_torch_array
 
 from pac_core.arrays import Array, Floats, doubles, like, over_rows, plain
 from pac_core.errors import InvalidInput
@@ -179,18 +179,18 @@ class GaussianForecast:
 
     def sound(self) -> Array:
         """`[B]` whether all numbers of a unit's forecast make Gaussians; a planner's may not."""
+        return self.wide()._sound()
+
+    def _sound(self) -> Array:
         xp = array_namespace(self.mean)
         inner = tuple(range(1, self.mean.ndim))
         whole = tuple(range(1, self.var.ndim))
-        # A sum is finite only if all its terms are: cheaper than asking each.
+        # A sum of doubles is finite only if all its terms are: cheaper than asking each.
         good = xp.isfinite(xp.sum(self.mean, axis=inner) + xp.sum(self.var, axis=whole))
         good = good & (xp.min(self.variances, axis=inner) > 0)
         if self.full:
-            finite = xp.where(xp.isfinite(self.var), self.var, xp.zeros_like(self.var))
-            uneven = xp.max(xp.abs(finite - xp.matrix_transpose(finite)), axis=(-2, -1))
-            definite = xp.linalg.eigvalsh(finite)[..., 0] > 0
-            even = uneven <= 1e-6 * xp.max(xp.abs(finite), axis=(-2, -1))
-            good = good & (xp.all(definite & even, axis=-1) if even.ndim == 2 else definite & even)
+            definite = _definite(self.var)
+            good = good & (xp.all(definite, axis=-1) if definite.ndim == 2 else definite)
         return good
 
     def for_sets(self) -> tuple[GaussianForecast, Array]:
@@ -199,7 +199,8 @@ class GaussianForecast:
         Sets of the others are empty; the stand-in only keeps the arithmetic from warning.
         """
         xp = array_namespace(self.mean)
-        wide, sound = self.wide(), self.sound()
+        wide = self.wide()
+        sound = wide._sound()
         if bool(xp.all(sound)):
             return wide, sound
         where = xp.reshape(sound, (-1,) + (1,) * (self.mean.ndim - 1))
@@ -207,9 +208,8 @@ class GaussianForecast:
         if self.full:
             unit = unit[..., None] * like(wide.var, np.eye(self.mean.shape[-1]))
         mean = xp.where(where, wide.mean, xp.zeros_like(wide.mean))
-        return GaussianForecast(
-            mean, xp.where(where[..., None] if self.full else where, wide.var, unit)
-        ), sound
+        var = xp.where(where[..., None] if self.full else where, wide.var, unit)
+        return GaussianForecast(mean, var), sound
 
     def check(self, truth: Any = None) -> Any:
         """`truth` as an array like the mean, after refusing a forecast that is not one.
@@ -226,16 +226,39 @@ class GaussianForecast:
             )
         if truth is None:
             return None
-        if not hasattr(truth, "shape"):
-            truth = plain("truth", truth, "[B, D]" if self.mean.ndim == 2 else "[B, H, D]")
-        if tuple(truth.shape) != tuple(self.mean.shape):
-            raise InvalidInput(f"truth must have shape {tuple(self.mean.shape)}, got {tuple(truth.shape)}")
-        if is_numpy_array(truth) and truth.dtype.kind not in "fiu":
-            raise InvalidInput(f"truth must be numbers, got dtype {truth.dtype}")
-        truth = like(self.mean, truth)
+        truth = a_truth(truth, self.mean, tuple(self.mean.shape))
         if bool(xp.any(xp.isnan(truth))):
             raise InvalidInput("truth must not contain NaN; mark a failed unit with inf")
         return truth
+
+
+def a_truth(truth: Any, mean: Array, shape: tuple[int, ...]) -> Array:
+    """`truth` in the library and on the device of `mean`, refused unless it holds numbers of this shape."""
+    if not is_torch_array(truth):
+        truth = plain("truth", truth, "[B, D]" if len(shape) == 2 else "[B, H, D]")
+        if truth.dtype.kind not in "fiu":
+            raise InvalidInput(f"truth must be numbers, got dtype {truth.dtype}")
+    if tuple(truth.shape) != shape:
+        raise InvalidInput(f"truth must have shape {shape}, got {tuple(truth.shape)}")
+    return like(mean, truth)
+
+
+def _definite(var: Array) -> Array:
+    """`[...]` whether matrices `[..., D, D]` are symmetric and positive definite, in their own units."""
+    xp = array_namespace(var)
+    dims = var.shape[-1]
+    eye = like(var, np.eye(dims))
+    diagonal = xp.linalg.diagonal(var)
+    usable = xp.all(xp.isfinite(var), axis=(-2, -1)) & xp.all(diagonal > 0, axis=-1)
+    safe = xp.where(usable[..., None, None], var, eye)
+    root = xp.sqrt(xp.linalg.diagonal(safe))
+    scaled = safe / root[..., :, None] / root[..., None, :]
+    even = xp.max(xp.abs(scaled - xp.matrix_transpose(scaled)), axis=(-2, -1)) <= 1e-6
+    try:  # one factorisation of all is fast, and fails if any fails
+        xp.linalg.cholesky(xp.where(even[..., None, None], scaled, eye) - dims * 1e-12 * eye)
+        return usable & even
+    except (np.linalg.LinAlgError, RuntimeError):
+        return usable & even & (xp.linalg.eigvalsh(scaled)[..., 0] > dims * 1e-12)
 
 
 def positive_tau(tau: Any, shape: str) -> Any:

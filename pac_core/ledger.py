@@ -23,7 +23,7 @@ import numpy as np
 
 from pac_core.bounds import PACLevel, max_errors
 from pac_core.documents import read_json, write_json
-from pac_core.errors import BadCertificate, SecondLook
+from pac_core.errors import BadCertificate, PACError, SecondLook
 from pac_core.predictors import Score
 from pac_core.splits import ids_digest, unit_names
 
@@ -113,7 +113,7 @@ def open_split(path: str | os.PathLike[str], opening: Opening) -> Opening:
     The same menu on the same units again is the same look. Any other look that shares a unit with
     an earlier one raises `SecondLook`.
     """
-    file = Path(path)
+    file = Path(path).resolve()  # a link to a ledger is that ledger
     file.parent.mkdir(parents=True, exist_ok=True)
     with _locked(file):
         openings = read_ledger(file) if file.exists() else []
@@ -140,7 +140,7 @@ def _locked(file: Path) -> Iterator[None]:
     except ImportError:  # Windows
         yield
         return
-    with open(file.with_name(file.name + ".lock"), "w") as lock:
+    with open(file.with_name(file.name + ".lock"), "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -151,12 +151,20 @@ def read_ledger(path: str | os.PathLike[str]) -> list[Opening]:
     if document.get("format") != FORMAT or document.get("version") != 1:
         raise BadCertificate(f"{path} is not a ledger of version 1")
     try:
-        return [
-            Opening(**{**o, "menu": tuple(Entry(**entry) for entry in o["menu"])})
-            for o in document["openings"]
-        ]
-    except (KeyError, TypeError, ValueError) as error:
+        return [_opening(entry) for entry in document["openings"]]
+    except (PACError, KeyError, TypeError, ValueError) as error:
         raise BadCertificate(f"{path} is a damaged ledger: {error!r}") from None
+
+
+def _opening(document: dict[str, Any]) -> Opening:
+    """One look, refused unless its parts fit together."""
+    menu = tuple(Entry(**entry) for entry in document["menu"])
+    opening = Opening(**{**document, "menu": menu})
+    for entry in menu:
+        max_errors(opening.n, entry.level)
+    if not menu or len(base64.b64decode(opening.units, validate=True)) != 8 * opening.n:
+        raise ValueError("a look must have a menu and a hash of each unit")
+    return opening
 
 
 def _cost_of_one_score(n: int, deltas: dict[float, float]) -> float:

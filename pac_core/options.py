@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,6 +41,13 @@ def refuse_existing(force: bool, *paths: Path) -> None:
     for path in paths:
         if path.exists() and not force:
             raise InvalidInput(f"--out must be new, but {path} exists; --force replaces it")
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """Refuse before any work if results could not be written."""
+    there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
+    if not os.access(there, os.W_OK):
+        raise InvalidInput(f"{there} cannot be written to: choose another --out, or --ledger for the ledger")
 
 
 def say(what: str, text: str) -> None:

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
-from pac_core.arrays import Array
+from pac_core.arrays import Array, doubles
 from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.errors import BadCertificate, InvalidInput
 from pac_core.forecasts import GaussianForecast, LogitForecast
-from pac_core.scores import nll
+from pac_core.scores import gaussian_nll, nll
 from pac_core.sets import ConfidenceSets, LabelSets, gaussian_sets, label_sets
 from pac_core.temperatures import Temperature, fit_temperature
 from pac_core.thresholds import Threshold, fit_threshold
@@ -73,6 +73,9 @@ class Likelihood:
     def fit(cls, forecast: Any, truth: Any, prepare: Sequence[Prepare]) -> Likelihood:
         """Each preparation is fitted on what the ones before it made of the tune forecast."""
         fitted: list[Preparation] = []
+        if isinstance(forecast, GaussianForecast):
+            truth = doubles(forecast.check(truth))
+            forecast = forecast.wide()
         for fit in prepare:
             fitted.append(fit(forecast, truth))
             forecast = fitted[-1](forecast)
@@ -89,11 +92,17 @@ class Likelihood:
         return forecast
 
     def scores(self, forecast: Any, truth: Any) -> Array:
-        return nll(self.prepared(forecast), truth)
+        if not isinstance(forecast, GaussianForecast):
+            return nll(self.prepared(forecast), truth)
+        # Checked and widened before it is prepared: a sum over steps would hide a bad variance.
+        truth = doubles(forecast.check(truth))
+        return gaussian_nll(self.prepared(forecast.wide()), truth)
 
     def sets(self, forecast: Any, threshold: Threshold | float) -> AnySets:
-        make: Callable[..., AnySets] = label_sets if isinstance(forecast, LogitForecast) else gaussian_sets
-        return make(self.prepared(forecast), threshold)
+        if not isinstance(forecast, GaussianForecast):
+            return label_sets(self.prepared(forecast), threshold)
+        wide, sound = forecast.for_sets()
+        return gaussian_sets(self.prepared(wide), threshold, sound=sound)
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.preparations)) or "as it is"
@@ -152,6 +161,8 @@ class Predictor:
 
     def sets(self, forecast: Any) -> Any:
         """The sets of new units, whose forecasts must be of the kind that was calibrated."""
+        if not isinstance(forecast, LogitForecast | GaussianForecast):
+            raise InvalidInput(f"forecast must be a forecast, got {type(forecast).__name__}")
         if self.domain is not None and forecast.domain != self.domain:
             raise InvalidInput(
                 f"the forecast must be of {describe(self.domain)}, as the calibration units', "

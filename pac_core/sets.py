@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pac_core.arrays import Array, labels_for, like
 from pac_core.errors import InvalidInput
-from pac_core.forecasts import GaussianForecast, LogitForecast
+from pac_core.forecasts import GaussianForecast, LogitForecast, a_truth
 from pac_core.regions import Ellipsoids, Region
 from pac_core.scores import gaussian_nll, label_nll, volume_term
 from pac_core.thresholds import Threshold
@@ -25,6 +25,11 @@ def limit_of(threshold: Threshold | float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.floating) or np.isnan(value):
         raise InvalidInput(f"threshold must be a Threshold or a number, got {threshold!r}")
     return float(value)
+
+
+def widened(limit: float, *, least: float = 0.0) -> float:
+    """T a billionth larger, so that another library's last bit never decides at a tie."""
+    return limit + 1e-9 * max(abs(limit), least)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +100,8 @@ class ConfidenceSets:
     score: from a truth to its score `[B]`
     limit: T
 
-    `contains` is `score(truth) <= limit`, the event the promise speaks of. For the paper's
+    `contains` is `score(truth) <= limit`, the event the promise speaks of; the limit is T, widened
+    by a billionth. For the paper's
     `joint` shape the regions are projections of one larger ellipsoid, so a truth may lie in
     every projection and still be outside.
     """
@@ -105,15 +111,13 @@ class ConfidenceSets:
     limit: float
     sound: Array
     """`[B]` whether the forecast made sense; where not, the set is empty"""
+    shape: tuple[int, ...]
+    """of a truth: `[B, D]` or `[B, H, D]`"""
     size_in: ClassVar[str] = "half-diagonal of the bounding box"
 
     def contains(self, truth: Any) -> Array:
         """`[B]` whether each set contains its truth; NaN and infinity are never contained."""
-        truth = like(self.region.center, truth)
-        if truth.shape[:1] != self.sound.shape:
-            got = f"{truth.shape[0] if truth.ndim else 'one number'} for {self.sound.shape[0]}"
-            raise InvalidInput(f"truth must be of as many units as the sets, got {got}")
-        score = self.score(truth)
+        score = self.score(a_truth(truth, self.region.center, self.shape))
         return (score <= self.limit) & (score < np.inf) & ~self.empty
 
     @cached_property
@@ -175,23 +179,28 @@ class ConfidenceSets:
         return array_namespace(values).mean(values, axis=-1) if values.ndim == 2 else values
 
 
-def gaussian_sets(forecast: GaussianForecast, threshold: Threshold | float) -> ConfidenceSets:
+def gaussian_sets(
+    forecast: GaussianForecast, threshold: Threshold | float, *, sound: Array = None
+) -> ConfidenceSets:
     """The ellipsoids of density at least e^-T: intervals for D = 1, a tube for a horizon.
 
     For a horizon the region of step t is the projection of one ellipsoid in H * D dimensions:
-    all steps share the radius^2 = 2 T - H D ln(2 pi) - sum_t ln det Sigma_t.
+    all steps share the radius^2 = 2 T - H D ln(2 pi) - sum_t ln det Sigma_t. `sound` `[B]` empties
+    the sets of units whose forecast was found wanting before it came here.
 
     >>> import math
     >>> forecast = GaussianForecast(np.zeros((1, 1)), np.ones((1, 1)))
     >>> T = 0.5 * (4 + math.log(2 * math.pi))     # the density at two standard deviations
     >>> lower, upper = gaussian_sets(forecast, T).box()
-    >>> lower.item(), upper.item()
+    >>> round(lower.item(), 6), round(upper.item(), 6)
     (-2.0, 2.0)
     """
-    (forecast, sound), limit = forecast.for_sets(), limit_of(threshold)
+    forecast, usable = forecast.for_sets()
+    limit = widened(limit_of(threshold), least=1.0)
     xp = array_namespace(forecast.mean)
     volume = volume_term(forecast)
     if volume.ndim == 2:
         volume = xp.sum(volume, axis=-1, keepdims=True) + xp.zeros_like(volume)
     region = Ellipsoids(forecast, 2 * limit - volume)
-    return ConfidenceSets(region, partial(gaussian_nll, forecast), limit, sound)
+    sound = usable if sound is None else sound & usable
+    return ConfidenceSets(region, partial(gaussian_nll, forecast), limit, sound, tuple(forecast.mean.shape))

@@ -15,7 +15,7 @@ from pac_core.bounds import PACLevel, max_errors
 from pac_core.errors import InvalidInput, NotEnoughData
 from pac_core.forecasts import GaussianForecast
 from pac_core.regions import Boxes, Ellipsoids
-from pac_core.sets import ConfidenceSets, limit_of
+from pac_core.sets import ConfidenceSets, limit_of, widened
 from pac_core.thresholds import Threshold
 
 POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -62,11 +62,13 @@ class MaxShape:
         return xp.max(distances / like(distances, self.scale), axis=-1)
 
     def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> ConfidenceSets:
-        (forecast, sound), limit = forecast.for_sets(), limit_of(threshold)
+        (forecast, sound), limit = forecast.for_sets(), widened(limit_of(threshold))
         _refuse_other_shape(self.scale, forecast.mean.shape[1:2])
         radius2 = limit * like(forecast.mean, self.scale) + 0 * forecast.mean[..., 0]
         region = Ellipsoids(_variances(forecast, self.accumulate), radius2)
-        return ConfidenceSets(region, partial(self._scores, forecast), limit, sound)
+        return ConfidenceSets(
+            region, partial(self._scores, forecast), limit, sound, tuple(forecast.mean.shape)
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {"scale": self.scale.tolist(), "accumulate": self.accumulate}
@@ -138,8 +140,14 @@ class BoxShape:
         return xp.where(failed, like(worst, np.inf), worst)
 
     def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> ConfidenceSets:
-        (forecast, sound), limit = forecast.for_sets(), limit_of(threshold)
-        return ConfidenceSets(self.boxes(forecast, limit), partial(self._scores, forecast), limit, sound)
+        (forecast, sound), limit = forecast.for_sets(), widened(limit_of(threshold))
+        return ConfidenceSets(
+            self.boxes(forecast, limit),
+            partial(self._scores, forecast),
+            limit,
+            sound,
+            tuple(forecast.mean.shape),
+        )
 
     def boxes(self, forecast: GaussianForecast, limit: float) -> Boxes:
         """The box of each step."""

@@ -47,7 +47,9 @@ class Part:
             raise InvalidInput(
                 f"row_scores must have one entry per row, got {len(scores)} for {len(self.rows)}"
             )
-        return np.array([reduce(scores[self.owner == unit]) for unit in range(self.n)])
+        order = np.argsort(self.owner, kind="stable")
+        groups = np.split(scores[order], np.searchsorted(self.owner[order], np.arange(1, self.n)))
+        return numbers("reduce(row_scores)", [float(reduce(group)) for group in groups], "[N]")
 
 
 @dataclass(frozen=True, eq=False)

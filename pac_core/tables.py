@@ -77,11 +77,13 @@ def _read_csv(file: Path) -> dict[str, NDArray[Any]]:
             raise UnreadableFile(f"{file} must have its columns separated by commas, got {header[0]!r}")
         body = []
         for row in rows:
+            if not row:
+                continue
             if len(row) != len(header):
                 raise UnreadableFile(
                     f"{file} line {rows.line_num} must have {len(header)} fields, got {len(row)}"
                 )
-            body.append(row)
+            body.append([cell.strip() for cell in row])
     if not body:
         raise UnreadableFile(f"{file} holds no rows")
     return _gather(file, header, [np.array(column) for column in zip(*body, strict=True)])

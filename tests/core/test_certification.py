@@ -93,6 +93,7 @@ def test_a_crash_after_the_look_can_be_made_good_with_the_same_look(ledger: Path
         ({"ids": np.arange(500)}, InvalidInput, "of as many units, got 600 and 500"),
         ({"truth": np.full(600, 4)}, InvalidInput, r"labels must lie in 0\.\.3"),
         ({"unit": " "}, InvalidInput, "unit must be a word"),
+        ({"tune": 0, "fit": lambda forecast, truth, level: Likelihood()}, InvalidInput, "but tune is 0"),
         ({"forecast": LogitForecast(np.full((600, 4), np.nan))}, InvalidInput, "in row 0"),
     ],
 )
@@ -118,6 +119,7 @@ def test_a_bad_row_is_named_by_its_row_in_the_data(ledger: Path) -> None:
         {"seed": 1},
         {"truth": np.zeros(600, dtype=int), "tune": 0},
         {"forecast": LogitForecast(np.random.default_rng(1).normal(size=(600, 4))), "tune": 0},
+        {"forecast": units()["forecast"].tempered(3.0), "tune": 0},
     ],
 )
 def test_another_level_seed_truth_or_model_is_a_second_look(ledger: Path, change: dict[str, Any]) -> None:
@@ -133,6 +135,20 @@ def test_other_scores_of_the_same_units_are_a_second_look(ledger: Path) -> None:
     certify_scores(Likelihood(), lambda: scores, [LEVEL], data="first", **about)
     with pytest.raises(SecondLook):
         certify_scores(Likelihood(), lambda: scores + 1, [LEVEL], data="second", **about)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"levels": iter(())}, "levels must be one or more"),
+        ({"ids": ["same"] * 100}, "ids must be unique, got 99 repeats"),
+    ],
+)
+def test_given_scores_are_checked_before_the_look(ledger: Path, change: dict[str, Any], message: str) -> None:
+    about = {"ids": range(100), "ledger": ledger, "unit": "thing", "levels": LEVEL, "data": "d"} | change
+    with pytest.raises(InvalidInput, match=message):
+        certify_scores(Likelihood(), lambda: np.arange(100.0), **about)
+    assert not ledger.exists()
 
 
 def test_trajectories_get_the_box_by_default(ledger: Path) -> None:

@@ -264,6 +264,38 @@ def test_units_looked_at_are_never_tested_on(logits: Path, certificate: Path, tm
     refused(run("evaluate", certificate, tmp_path / "only.npz"), "no units are left to test")
 
 
+def test_another_certificates_scores_file_is_not_believed(
+    logits: Path, certificate: Path, tmp_path: Path
+) -> None:
+    path = certificate.with_name("certificate.scores.npz")
+    np.savez(path, **(load(path) | {"ids": np.arange(400)}))
+    np.savez_compressed(tmp_path / "half.npz", **{name: array[:500] for name, array in load(logits).items()})
+    output = run("evaluate", certificate, tmp_path / "half.npz").output
+    assert "which units were tuned or calibrated on is not known" in output
+
+
+def test_inputs_are_never_written_over(logits: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "c.scores.npz", scores=np.arange(400.0))
+    before = (tmp_path / "c.scores.npz").read_bytes()
+    forced = run("fit", tmp_path / "c.scores.npz", *LEVEL, "--out", tmp_path / "c.json", "--force")
+    refused(forced, "--out must be none of the files that are read")
+    assert (tmp_path / "c.scores.npz").read_bytes() == before
+    refused(run("fit", logits, *LEVEL, *SPLIT, "--out", tmp_path / "c.npz"), "--out must end in .json")
+
+
+def test_linked_data_have_the_ledger_of_the_data(logits: Path, certificate: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "link.npz").symlink_to(logits)
+    again = ["--epsilon", "0.2", "--delta", "0.01", *SPLIT, "--out", tmp_path / "elsewhere" / "c.json"]
+    refused(run("fit", tmp_path / "elsewhere" / "link.npz", *again), "calibrated on before")
+
+
+def test_training_ids_with_blanks_and_marks_are_the_same_ids(logits: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("\ufeffimage-7 \n\n")
+    known = ["--train-ids", tmp_path / "train.txt", "--out", tmp_path / "x.json"]
+    refused(run("fit", logits, *LEVEL, *SPLIT, *known), "'image-7'")
+
+
 def test_the_name_of_the_ids_is_remembered(logits: Path, tmp_path: Path) -> None:
     arrays = load(logits)
     arrays["files"] = arrays.pop("ids")
@@ -352,6 +384,13 @@ def test_plot_draws_two_figures(tmp_path: Path) -> None:
 def test_help_has_examples_and_no_promise_without_words() -> None:
     assert "pac fit logits.npz --epsilon 0.05" in run("--help").output
     assert "logits or probabilities [N, K], labels [N]" in run("fit", "--help").output
+
+
+def test_a_reader_that_has_seen_enough_is_no_refusal(logits: Path, certificate: Path) -> None:
+    """`pac sets ... | head -1`, with more lines than a pipe holds."""
+    command = f"{sys.executable} -m pac_core sets {certificate} {logits} | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "id,size,labels\n", "")
 
 
 def test_it_starts_as_a_program_and_imports_no_more_than_it_needs() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,6 +134,35 @@ def test_of_many_looks_at_once_one_is_taken(tmp_path: Path) -> None:
     codes = [racer.returncode for racer in racers]
     assert sorted(codes) == [0, 1, 1, 1]
     assert [str(o.menu[0].epsilon) for o in read_ledger(ledger)] == [epsilons[codes.index(0)]]
+
+
+def test_a_link_to_a_ledger_is_that_ledger(tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to(tmp_path / "ledger.json")
+    open_split(tmp_path / "link.json", opening(ONE))
+    assert (tmp_path / "link.json").is_symlink()
+    with pytest.raises(SecondLook):
+        open_split(tmp_path / "ledger.json", opening(Entry("s", 0.1, 0.01)))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda o: o.update(units=""),
+        lambda o: o.update(units="not base64"),
+        lambda o: o.update(n="x"),
+        lambda o: o.update(menu=[]),
+        lambda o: o["menu"][0].update(epsilon="x"),
+        lambda o: o.pop("data"),
+    ],
+)
+def test_a_look_whose_parts_do_not_fit_is_refused(tmp_path: Path, edit: Any) -> None:
+    path = tmp_path / "ledger.json"
+    open_split(path, opening(ONE))
+    document = json.loads(path.read_text())
+    edit(document["openings"][0])
+    path.write_text(json.dumps(document))
+    with pytest.raises(BadCertificate, match="is a damaged ledger"):
+        read_ledger(path)
 
 
 def test_damaged_ledgers_are_refused_not_replaced(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_axes_reach_the_border_and_give_the_paper_size(full: bool) -> None:
     axes = sets.region.axes()
     for column in range(3):
         border = nll(forecast, forecast.mean + axes[..., column])
-        np.testing.assert_allclose(border, limit, rtol=1e-9)
+        np.testing.assert_allclose(border, limit, rtol=2e-9)  # T is widened by a billionth
     np.testing.assert_allclose(sets.size(), np.linalg.norm(axes, axis=(1, 2)))
 
 
@@ -115,7 +115,7 @@ def test_sizes_by_eye() -> None:
     """A sphere of radius 2 in 3 dimensions, and a box of half-widths 1, 2, 3."""
     forecast = GaussianForecast(np.zeros((1, 3)), np.ones((1, 3)))
     ball = ConfidenceSets(
-        Ellipsoids(forecast, np.array([4.0])), lambda truth: forecast.mahalanobis2(truth), 4.0, ONE
+        Ellipsoids(forecast, np.array([4.0])), lambda truth: forecast.mahalanobis2(truth), 4.0, ONE, (1, 3)
     )
     assert ball.size().item() == pytest.approx(2 * math.sqrt(3))
     assert ball.volume_root().item() == pytest.approx((4 / 3 * math.pi * 8) ** (1 / 3))
@@ -123,7 +123,7 @@ def test_sizes_by_eye() -> None:
     assert ball.normalised_size([2.0, 2.0, 2.0]).item() == pytest.approx(1)
     reach = np.array([[1.0, 2.0, 3.0]])
     box = ConfidenceSets(
-        Boxes(np.zeros((1, 3)), -reach, reach), lambda truth: abs(truth).max(axis=-1), 1.0, ONE
+        Boxes(np.zeros((1, 3)), -reach, reach), lambda truth: abs(truth).max(axis=-1), 1.0, ONE, (1, 3)
     )
     assert box.size().item() == pytest.approx(math.sqrt(14))
     assert box.volume_root().item() == pytest.approx(48 ** (1 / 3))
@@ -220,6 +220,8 @@ def test_one_broken_number_empties_the_whole_tube(break_it: Any, library: Any) -
         [[1.0, 1.8], [-1.8, 1.0]],  # not symmetric
         [[1.0, 0.0], [0.5, 1.0]],  # a Cholesky factor, by mistake
         np.kron(np.eye(2), [[1.0, 2.0], [2.0, 1.0]]),  # indefinite with a positive determinant
+        [[1e6, 0.0, 0.0], [0.0, 1e-6, 9e-7], [0.0, -9e-7, 1e-6]],  # uneven, in units that hide it
+        [[np.nan, 0.0], [0.0, 1.0]],
     ],
 )
 def test_what_is_no_covariance_is_refused_and_has_no_set(cov: Any) -> None:
@@ -232,10 +234,33 @@ def test_what_is_no_covariance_is_refused_and_has_no_set(cov: Any) -> None:
 
 def test_shapes_that_do_not_fit_are_named() -> None:
     sets = gaussian_sets(gaussian(False), 20.0)
-    with pytest.raises(InvalidInput, match="as many units as the sets, got 1 for 4"):
-        sets.contains(np.zeros((1, 3)))
+    for shape in ((1, 3), (4, 1), (4,), (4, 4, 3)):
+        with pytest.raises(InvalidInput, match="truth must have shape"):
+            sets.contains(np.zeros(shape))
+    with pytest.raises(InvalidInput, match="truth must be numbers"):
+        sets.contains(np.full((4, 3), "x"))
+    with pytest.raises(InvalidInput, match="no mask"):
+        sets.contains(np.ma.masked_array(np.zeros((4, 3)), True))
     with pytest.raises(InvalidInput, match=r"direction must have shape \[3\], got \(1,\)"):
         sets.support([1.0])
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy])
+def test_sound_and_unsound_covariances_side_by_side(library: Any) -> None:
+    good = gaussian(True, (3, 2, 2))
+    good.var[1, 1] = [[1.0, 2.0], [2.0, 1.0]]
+    forecast = GaussianForecast(library(good.mean), library(good.var))
+    assert forecast.sound().tolist() == [True, False, True]
+    assert gaussian_sets(forecast, 50.0).empty.tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_half_precision_of_ordinary_size_is_sound(dtype: torch.dtype) -> None:
+    forecast = GaussianForecast(
+        torch.full((2, 20, 18), 200.0, dtype=dtype), torch.full((2, 20, 18), 300.0, dtype=dtype)
+    )
+    assert forecast.sound().all()
+    assert not gaussian_sets(forecast, 5000.0).empty.any()
 
 
 def test_confidence_sets_travel_between_processes() -> None:

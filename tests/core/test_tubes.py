@@ -205,15 +205,38 @@ def test_a_dimension_without_error_gets_a_floor() -> None:
     assert (widths < 1e-3).all()
 
 
-def test_a_broken_forecast_has_an_empty_tube() -> None:
-    for shape in ("max", "box", "features"):
-        predictor = fit_tube(*walks(400, 0), *walks(400, 1), LEVEL, shape=shape, **options(shape))
-        forecast, states = walks(2, 2)
-        forecast.mean[0] = np.nan
-        tube = predictor.tube(forecast)
-        assert tube.empty.tolist() == [True, False]
-        assert not tube.contains(states)[0]
-        assert not (tube.support([1.0, 0, 0])[0] <= np.inf).any()
+@pytest.mark.parametrize("shape", list(SHAPES))
+@pytest.mark.parametrize(("part", "value"), [("mean", np.nan), ("mean", np.inf), ("var", 0.0), ("var", -0.5)])
+def test_a_broken_forecast_has_an_empty_tube(shape: str, part: str, value: float) -> None:
+    """One number, late in the horizon, where a sum over the steps would hide it."""
+    score = fit_shape(*walks(400, 0), LEVEL, shape=shape, **options(shape))
+    forecast, states = walks(2, 2)
+    getattr(forecast, part)[0, 3, 2] = value
+    tube = score.sets(forecast, 100.0)
+    assert tube.empty.tolist() == [True, False]
+    assert not tube.contains(states)[0]
+    assert not (tube.support([1.0, 0, 0])[0] <= np.inf).any()
+    with pytest.raises(InvalidInput, match="the first in row 0"):
+        score.scores(forecast, states)
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_single_precision_scores_as_double_precision_does(shape: str) -> None:
+    """The same numbers in numpy float32, torch float32 and float64 give the same scores."""
+    score = fit_shape(*walks(400, 0), LEVEL, shape=shape, **options(shape))
+    forecast, states = walks(300, 1)
+    mean, var = forecast.mean.astype(np.float32), forecast.var.astype(np.float32)
+    single = score.scores(GaussianForecast(mean, var), states.astype(np.float32))
+    double = score.scores(
+        GaussianForecast(mean.astype(np.float64), var.astype(np.float64)), states.astype(np.float32)
+    )
+    assert single.tolist() == double.tolist()
+    tensors = GaussianForecast(torch.from_numpy(mean), torch.from_numpy(var))
+    theirs = score.scores(tensors, torch.from_numpy(states.astype(np.float32)))
+    np.testing.assert_allclose(theirs.numpy(), single, rtol=1e-12)
+    limit = float(np.median(single))  # a tie with T in every library
+    tied = single <= limit
+    assert score.sets(tensors, limit).contains(states.astype(np.float32)).numpy()[tied].all()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import numpy as np
 from pac_core.arrays import Array, labels_for, like
 from pac_core.bounds import PACLevel, max_errors
 from pac_core.certificates import Certificate, Record, SplitRecord, check_unit, issue
-from pac_core.errors import InvalidInput
+from pac_core.errors import InvalidInput, TooManyFailures
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.ledger import Entry, Opening, open_split, score_digest
 from pac_core.predictors import Likelihood, Predictor, Score
@@ -32,7 +32,8 @@ class Certified:
     look: what the ledger holds; its `cost` is what the certificates cost together
     score: fitted on the tune part
     ids, scores: `[n]` of the calibration units, for `verify`
-    certificates: one per level
+    certificates: one per level that could be proved; `write_certificate` saves them
+    refused: the levels that could not, because too many calibration units failed
     parts: the split, whose `test` part nobody has looked at; None if the scores were given
     """
 
@@ -42,6 +43,7 @@ class Certified:
     scores: Array
     certificates: tuple[Certificate, ...]
     parts: Splits | None = None
+    refused: tuple[PACLevel, ...] = ()
 
 
 def tempered(forecast: Any, truth: Any, level: PACLevel) -> Score:
@@ -82,7 +84,8 @@ def certify(
         shares a unit with an earlier one is refused
     unit, train, train_ids, model, data: for the certificate; a unit among `train_ids` is refused
 
-    Whatever can be refused is refused before the ledger is written.
+    Whatever can be refused without a look is refused before the ledger is written. If too many
+    calibration units failed for some of the levels, those are in `refused`; for all: `TooManyFailures`.
 
     >>> import tempfile
     >>> rng = np.random.default_rng(0)
@@ -184,8 +187,15 @@ def certify_scores(
     menu = [Entry(digest, level.epsilon, level.delta) for level in wanted]
     look = open_split(ledger, Opening.of(ids, menu, data))
     found = scores()
-    certificates = tuple(
-        issue(Predictor(score, fit_threshold(found, level), domain), found, ids=ids, data=source, **about)
-        for level in wanted
-    )
-    return Certified(look, score, ids, found, certificates, parts)
+    issued, refused, failure = [], [], None
+    for level in wanted:
+        try:
+            predictor = Predictor(score, fit_threshold(found, level), domain)
+        except TooManyFailures as error:
+            refused.append(level)
+            failure = error
+        else:
+            issued.append(issue(predictor, found, ids=ids, data=source, **about))
+    if failure is not None and not issued:
+        raise failure
+    return Certified(look, score, ids, found, tuple(issued), parts, tuple(refused))

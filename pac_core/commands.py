@@ -12,16 +12,17 @@ import click
 import numpy as np
 
 from pac_core.bounds import PACLevel, max_errors, min_samples
-from pac_core.certificates import Certificate, Check, verify
-from pac_core.datasets import Dataset, read_dataset
+from pac_core.certificates import Certificate, Check, scores_digest, verify
+from pac_core.datasets import ROWS, Dataset, read_dataset
 from pac_core.documents import read_certificate
-from pac_core.errors import InvalidInput
+from pac_core.errors import InvalidInput, PACError
 from pac_core.evaluation import calibration_error, evaluate
+from pac_core.features import FeatureTube
 from pac_core.figures import plot_bounds
 from pac_core.forecasts import LogitForecast
 from pac_core.ledger import read_ledger, score_digest
-from pac_core.options import FILE, ids_option, level_options, refuse_existing, say
-from pac_core.predictors import Likelihood
+from pac_core.options import FILE, ids_option, labels_option, level_options, refuse_existing, say
+from pac_core.predictors import GivenScore, Likelihood
 from pac_core.sets import LabelSets
 from pac_core.splits import Splits, ids_digest, split
 from pac_core.tables import read_arrays
@@ -53,14 +54,19 @@ def min_n(epsilon: float, delta: float, errors: int, n: int | None) -> None:
 @click.argument("certificate", type=FILE)
 @click.argument("data", type=FILE)
 @ids_option
+@labels_option
 @click.option("--by", multiple=True, help="An array of DATA: a row for each of its values.")
-def evaluate_command(certificate: Path, data: Path, ids: str | None, by: tuple[str, ...]) -> None:
+def evaluate_command(
+    certificate: Path, data: Path, ids: str | None, labels: Path | None, by: tuple[str, ...]
+) -> None:
     """Error, interval and set sizes on test units; exit code 1 if the promise is refuted.
 
     Units that were tuned or calibrated on are left out: those of the file that was split, and those
     named in the scores file beside the certificate.
     """
-    document, units = _read(certificate, data, ids)
+    document, units = _read(certificate, data, ids, labels)
+    if isinstance(document.predictor.score, GivenScore):
+        raise InvalidInput(f"{certificate} was made from bare scores, which make no sets to evaluate")
     if units.forecast is None or units.truth is None:
         raise InvalidInput(f"{data} must hold forecasts and truths to evaluate sets")
     unknown = ~np.isin(units.ids, _looked_at(certificate, document, units))
@@ -90,7 +96,7 @@ def evaluate_command(certificate: Path, data: Path, ids: str | None, by: tuple[s
 @click.option("--out", type=FILE, help="Write to this csv or npz instead of the terminal.")
 @click.option("--force", is_flag=True, help="Replace --out if it exists.")
 def sets_command(certificate: Path, data: Path, ids: str | None, out: Path | None, force: bool) -> None:
-    """Sets for new units: a line each with its size and its labels (or its box)."""
+    """Sets for new units: a line each with its size and its labels or box; tubes with --out x.npz."""
     if out is not None:
         if out.suffix not in (".csv", ".npz"):
             raise InvalidInput(f"--out must end in .csv or .npz, got {out}")
@@ -110,7 +116,8 @@ def sets_command(certificate: Path, data: Path, ids: str | None, out: Path | Non
         np.savez_compressed(out, ids=units.ids, member=sets.member)
     else:
         lower, upper = sets.box()
-        np.savez_compressed(out, ids=units.ids, lower=lower, upper=upper, empty=sets.empty)
+        named: dict[str, Any] = {"names": list(sets.features.names)} if isinstance(sets, FeatureTube) else {}
+        np.savez_compressed(out, ids=units.ids, lower=lower, upper=upper, empty=sets.empty, **named)
     say("wrote", f"{len(units.ids):,} sets, mean size {np.mean(sets.size()):.4g} {sets.size_in}, to {out}")
 
 
@@ -118,19 +125,23 @@ def sets_command(certificate: Path, data: Path, ids: str | None, out: Path | Non
 @click.argument("certificate", type=FILE)
 @click.argument("data", type=FILE)
 @ids_option
-def verify_command(certificate: Path, data: Path, ids: str | None) -> None:
+@labels_option
+def verify_command(certificate: Path, data: Path, ids: str | None, labels: Path | None) -> None:
     """Whether a certificate follows from scores (or from the forecasts it was made of).
 
     From scores: n, k*, T and the digests are computed again. From the forecasts, the split, the
-    temperature and the scores as well. Exit code 1 if anything differs.
+    temperature and the scores as well; tube shapes are not fitted again. Exit code 1 if anything
+    differs.
     """
-    document, units = _read(certificate, data, ids)
+    document, units = _read(certificate, data, ids, labels)
     again = units.scores is None
     if again:
         units, checks = _scores_again(document, units)
     else:
         checks = [_same_score(document, data)]
     checks += verify(document, units.scores, units.ids, computed_again=again)
+    if again:
+        checks = [_compared(certificate, document, units) if c.name == "scores" else c for c in checks]
     for check in checks:
         click.echo(f"{ {True: 'ok', False: 'NO', None: '--'}[check.holds]:4}{check.name:13}{check.text}")
     holds = all(check.holds is not False for check in checks)
@@ -171,15 +182,17 @@ def plot_bounds_command(delta: float, errors: tuple[int, ...], out: Path) -> Non
 ALL = (min_n, sets_command, evaluate_command, verify_command, ledger_command, plot)
 
 
-def _read(certificate: Path, data: Path, ids: str | None) -> tuple[Certificate, Dataset]:
+def _read(
+    certificate: Path, data: Path, ids: str | None, labels: Path | None = None
+) -> tuple[Certificate, Dataset]:
     """Both files; the ids have the name they had when the certificate was made, if the data have it."""
     if certificate.suffix in (".npz", ".npy", ".csv", ".parquet"):
         raise InvalidInput(f"the certificate (JSON) comes first and the data second, got {certificate} first")
     document = read_certificate(certificate)
     name = document.split.ids if document.split else "ids"
-    if ids is None and name != "ids" and name in read_arrays(data):
+    if ids is None and name not in ("ids", ROWS) and name in read_arrays(data):
         ids = name
-    return document, read_dataset(data, ids=ids)
+    return document, read_dataset(data, ids=ids, labels=labels)
 
 
 def _looked_at(certificate: Path, document: Certificate, units: Dataset) -> Any:
@@ -192,8 +205,8 @@ def _looked_at(certificate: Path, document: Certificate, units: Dataset) -> Any:
         known = read_arrays(path)
         parts_of = [known.get("ids"), known.get("tune_ids")]
         if [None if ids is None or not len(ids) else ids_digest(ids) for ids in parts_of] == wanted:
-            if not units.named:
-                say("note", "the file names no units (ids): it must hold units never looked at")
+            if not units.named or (document.split and document.split.ids == ROWS):
+                say("note", "without ids units cannot be compared: the data must hold units never looked at")
             return np.concatenate([ids for ids in parts_of if ids is not None])
     say("note", "which units were tuned or calibrated on is not known: the data must hold none of them")
     return np.array([], dtype=str)
@@ -231,15 +244,36 @@ def _scores_again(document: Certificate, units: Dataset) -> tuple[Dataset, list[
     checks = []
     if isinstance(score, Likelihood) and score.preparations:
         tune = units.take(parts.tune.rows)
-        again = score.refitted(tune.forecast, tune.truth)
+        try:
+            again = score.refitted(tune.forecast, tune.truth)
+        except PACError as error:
+            again = Likelihood(score.preparations)
+            checks.append(Check("temperature", False, str(error)))
         for stated, found in zip(score.preparations, again.preparations, strict=True):
             if isinstance(stated, Temperature) and isinstance(found, Temperature):
                 same = np.shape(stated.tau) == np.shape(found.tau) and np.allclose(
                     stated.tau, found.tau, rtol=1e-6
                 )
                 checks.append(Check("temperature", bool(same), f"found {found}, stated {stated}"))
+    if not isinstance(score, Likelihood):
+        checks.append(Check("shape", None, f"the shape {score.kind} was not fitted again"))
     chosen = units.take(parts.calibrate.rows)
     return Dataset(chosen.ids, chosen.named, scores=score.scores(chosen.forecast, chosen.truth)), checks
+
+
+def _compared(certificate: Path, document: Certificate, units: Dataset) -> Check:
+    """The scores computed again, against those written beside the certificate, to a billionth."""
+    if scores_digest(units.scores) == document.scores:
+        return Check("scores", True, "computed again, the scores are the same")
+    for path in sorted(certificate.parent.glob("*.scores.npz")):
+        known = read_arrays(path)
+        if scores_digest(known["scores"]) == document.scores and len(known["scores"]) == len(units.scores):
+            stored, found = known["scores"][np.argsort(known["ids"])], units.scores[np.argsort(units.ids)]
+            same = np.allclose(stored, found, rtol=1e-9, atol=1e-9)
+            return Check(
+                "scores", bool(same), f"computed again, the scores are {'the same' if same else 'others'}"
+            )
+    return Check("scores", False, "computed again, the scores are others, and no scores file tells how far")
 
 
 def _same_score(document: Certificate, data: Path) -> Check:

@@ -26,6 +26,10 @@ An npy is scores [N], or logits [N, K] with --labels labels.npy. In csv and parq
 are score, label, id, logit_0, logit_1, ... (or probability_, mean_, var_, truth_)."""
 
 
+ROWS = "rows of the file"
+"""What stands for the name of the ids where a file has none."""
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Units with either scores, or forecasts and (where known) truths.

@@ -65,7 +65,10 @@ def seal(document: Mapping[str, Any]) -> str:
 
 
 def read_certificate(path: str | os.PathLike[str]) -> Certificate:
-    """The certificate in a file, refused with the reason unless every field is understood."""
+    """The certificate in a file, refused with the reason unless every field is understood.
+
+    Its sets: ``read_certificate("certificate.json").predictor.sets(LogitForecast(logits))``.
+    """
     document = read_json(path)
     if document.get("format") != FORMAT:
         raise BadCertificate(f"{path} is not a {FORMAT}: its format is {document.get('format')!r}")

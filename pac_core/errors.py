@@ -49,8 +49,9 @@ class TooManyFailures(PACError):
     def __str__(self) -> str:
         return (
             f"{self.failed:,} of {self.n:,} calibration units failed (score +inf) but the level "
-            f"allows {self.allowed:,} errors: no finite threshold keeps the promise. Mend the "
-            "failures or ask for a larger epsilon; dropping the units would void the promise."
+            f"allows {self.allowed:,} errors: no finite threshold keeps the promise. Mend the failures, or "
+            "ask for a larger epsilon, on new units: these have been looked at, and dropping the "
+            "failed ones would void the promise."
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pac_core.arrays import labels_for, plain
-from pac_core.bounds import PACLevel
+from pac_core.bounds import PACLevel, a_level
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import LogitForecast
 from pac_core.scores import label_nll
@@ -97,6 +97,9 @@ def evaluate(sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | 
     >>> print(evaluate(sets, [0, 1, 1, 1], PACLevel(0.1, 0.1)).verdict)
     error at most 0.1: not refuted by 4 test units (measured 0.2500, 98% interval 0.0025 to 0.8591)
     """
+    if not hasattr(sets, "contains"):
+        raise InvalidInput(f"sets must have contains(truth), size() and empty, got {type(sets).__name__}")
+    level = a_level(level)
     missed = ~np.asarray(sets.contains(truth), dtype=bool)
     size = np.asarray(sets.size(), dtype=np.float64)
     empty = np.asarray(sets.empty, dtype=bool)

@@ -32,10 +32,10 @@ class LinearFeatures:
 
     def __post_init__(self) -> None:
         matrix = numbers("matrix", self.matrix, "[F, D]", finite=True)
-        if len(set(self.names)) != len(matrix) or not matrix.any(axis=1).all():
-            raise InvalidInput(
-                f"matrix must have one row, not all 0, for each of the different names {self.names}"
-            )
+        if len(set(self.names)) != len(self.names):
+            raise InvalidInput(f"names of features must differ, got {self.names}")
+        if len(self.names) != len(matrix) or not matrix.any(axis=1).all():
+            raise InvalidInput(f"matrix must have one row, not all 0, for each of {self.names}")
         object.__setattr__(self, "matrix", matrix.astype(np.float64))
         object.__setattr__(self, "names", tuple(self.names))
 
@@ -106,7 +106,7 @@ class FeatureShape:
         features: LinearFeatures | None = None,
         sides: Sequence[int] | None = None,
     ) -> FeatureShape:
-        if features is None:
+        if not isinstance(features, LinearFeatures):
             raise InvalidInput("the shape 'features' needs features=LinearFeatures(names, matrix)")
         box = BoxShape.fit(features.forecast(forecast), features.of(states), level, sides=sides)
         return cls(features, box)

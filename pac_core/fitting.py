@@ -12,14 +12,22 @@ import numpy as np
 from pac_core.bounds import PACLevel
 from pac_core.certificates import Record, scores_digest
 from pac_core.certification import Certified, FitScore, certify, certify_scores, tempered, train_record
-from pac_core.datasets import KEYS, Dataset, read_dataset
+from pac_core.datasets import KEYS, ROWS, Dataset, read_dataset
 from pac_core.documents import write_certificate
 from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.evaluation import calibration_error
 from pac_core.features import LinearFeatures
 from pac_core.forecasts import LogitForecast
 from pac_core.ledger import score_digest
-from pac_core.options import FILE, ids_option, level_options, refuse_existing, refuse_unwritable, say
+from pac_core.options import (
+    FILE,
+    ids_option,
+    labels_option,
+    level_options,
+    refuse_existing,
+    refuse_unwritable,
+    say,
+)
 from pac_core.predictors import GivenScore, Likelihood
 from pac_core.splits import refuse_overlap
 from pac_core.tables import file_digest
@@ -33,7 +41,7 @@ from pac_core.tubes import SHAPES, fit_shape
 @click.option("--calibrate", type=int, help="Units to calibrate on; the rest is left to test.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the split.")
 @ids_option
-@click.option("--labels", type=FILE, help="The labels, where DATA is an npy of logits: another npy.")
+@labels_option
 @click.option("--temperature/--no-temperature", default=True, help="Fit temperatures on the tune units.")
 @click.option("--shape", help=f"Tube shape, for trajectories: {', '.join(SHAPES)}.  [default: box]")
 @click.option(
@@ -87,8 +95,8 @@ def fit(
     if written & {path.resolve() for path in (data, labels, ledger, model_file, train_ids) if path}:
         raise InvalidInput(f"--out must be none of the files that are read, got {out}")
     refuse_existing(force, *targets, scores_path(out))
-    for folder in {path.parent for path in targets} | {(ledger or data).resolve().parent}:
-        refuse_unwritable(folder)
+    refuse_unwritable("--out", out)
+    refuse_unwritable("--ledger", ledger or data.resolve().parent / "pac-ledger.json")
     units = read_dataset(data, ids=ids, labels=labels)
     say("read", f"{len(units.ids):,} units from {data}")
     if not units.named:
@@ -118,15 +126,15 @@ def fit(
         )
     else:
         if units.truth is None:
-            raise InvalidInput(f"{data} must hold the truth to calibrate on: an array 'labels' or 'truth'")
+            raise InvalidInput(f"{data} must hold the truth: an array 'labels' or 'truth', or give --labels")
         if calibrate is None or (not tune and (temperature or units.forecast.domain[0] == "trajectories")):
-            raise InvalidInput("--tune and --calibrate must be given: units for choices, units for the proof")
+            raise InvalidInput("--tune and --calibrate must both be above 0: units to choose, units to prove")
         made = certify(
             units.forecast,
             units.truth,
             levels,
             ids=units.ids,
-            ids_name=ids or "ids",
+            ids_name=(ids or "ids") if units.named else ROWS,
             tune=tune or 0,
             calibrate=calibrate,
             seed=seed,
@@ -140,14 +148,21 @@ def fit(
         _say_tuned(made, units)
     many = "it fails" if len(levels) == 1 else "any of them fails"
     say("ledger", f"{len(levels)} asked for; {many} with probability below {made.look.cost:.3g} ({book})")
-    for certificate, target in zip(made.certificates, targets, strict=True):
+    for level in made.refused:
+        say(
+            "refused",
+            f"epsilon={level.epsilon:g}, delta={level.delta:g}: more units failed than it allows errors",
+        )
+    where = dict(zip(levels, targets, strict=True))
+    for certificate in made.certificates:
+        target = where[certificate.predictor.threshold.level]
         write_certificate(certificate, target)
         say("calibrate", str(certificate.predictor.threshold))
         say("wrote", str(target))
     tuned = units.ids[made.parts.tune.rows] if made.parts else np.array([], dtype=str)
     of = score_digest(made.score)
     np.savez_compressed(scores_path(out), scores=made.scores, ids=made.ids, tune_ids=tuned, score=of)
-    say("wrote", f"{scores_path(out)}, for pac verify and pac evaluate")
+    say("wrote", f"{scores_path(out)}, for pac verify" + ("" if made.parts is None else " and pac evaluate"))
 
 
 def _score_fit(forecast: Any, temperature: bool, shape: str | None, features: tuple[str, ...]) -> FitScore:

@@ -95,8 +95,10 @@ class GaussianForecast:
 
     def __post_init__(self) -> None:
         try:
+            array_namespace(self.mean)
             array_namespace(self.mean, self.var)
-        except TypeError:
+            self.mean.shape, self.var.shape  # noqa: B018
+        except (TypeError, AttributeError):
             kinds = f"{type(self.mean).__name__} and {type(self.var).__name__}"
             raise InvalidInput(f"mean and var must be arrays of one library, got {kinds}") from None
         for name, array in (("mean", self.mean), ("var", self.var)):

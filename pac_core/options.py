@@ -40,14 +40,24 @@ def refuse_existing(force: bool, *paths: Path) -> None:
     """Refuse to replace files, unless asked to."""
     for path in paths:
         if path.exists() and not force:
-            raise InvalidInput(f"--out must be new, but {path} exists; --force replaces it")
+            raise InvalidInput(
+                f"--out must be new, but {path} exists: choose another, or --force to replace it"
+            )
 
 
-def refuse_unwritable(folder: Path) -> None:
-    """Refuse before any work if results could not be written."""
-    there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
+def labels_option(function: Function) -> Function:
+    """--labels: a file of its own for the labels."""
+    text = "The labels, where DATA is an npy of logits: another npy."
+    return click.option("--labels", type=FILE, help=text)(function)
+
+
+def refuse_unwritable(option: str, path: Path) -> None:
+    """Refuse before any work if a result could not be written."""
+    there = next(parent for parent in path.resolve().parents if parent.exists())
     if not os.access(there, os.W_OK):
-        raise InvalidInput(f"{there} cannot be written to: choose another --out, or --ledger for the ledger")
+        raise InvalidInput(
+            f"{option} must lie where files can be written, which {there} is not; choose another"
+        )
 
 
 def say(what: str, text: str) -> None:

@@ -162,7 +162,9 @@ class Predictor:
     def sets(self, forecast: Any) -> Any:
         """The sets of new units, whose forecasts must be of the kind that was calibrated."""
         if not isinstance(forecast, LogitForecast | GaussianForecast):
-            raise InvalidInput(f"forecast must be a forecast, got {type(forecast).__name__}")
+            raise InvalidInput(
+                f"forecast must be a LogitForecast or GaussianForecast, got {type(forecast).__name__}"
+            )
         if self.domain is not None and forecast.domain != self.domain:
             raise InvalidInput(
                 f"the forecast must be of {describe(self.domain)}, as the calibration units', "
@@ -203,8 +205,21 @@ def fit_sets(
 ) -> Predictor:
     """The predictor of the paper: temperatures from the tune split, T from the calibrate split.
 
+    Forecasts with their truths (labels `[N]`, or values of the shape of the mean); the two splits must
+    share no unit with each other or with the model's training data, and the calibrate split be used
+    once. This function knows no ids and cannot check it; `split` makes such parts, `certify` keeps
+    watch.
+
     The ablations of the paper are the functions passed in: C is `fit_temperature` and A is
     `accumulated` among `prepare`, D is `bound=max_errors` (without it, `vc_max_errors`).
+
+    >>> rng = np.random.default_rng(0)
+    >>> tune, cal = rng.normal(size=(2, 500, 3))
+    >>> labels = [(z + rng.gumbel(size=z.shape)).argmax(axis=1) for z in (tune, cal)]
+    >>> level = PACLevel(0.1, 0.01)
+    >>> predictor = fit_sets(LogitForecast(tune), labels[0], LogitForecast(cal), labels[1], level)
+    >>> predictor.sets(LogitForecast(np.array([[4.0, 0.0, -4.0]]))).labels()
+    [[0]]
     """
     score = Likelihood.fit(tune_forecast, tune_truth, prepare)
     return calibrate(score, cal_forecast, cal_truth, level, bound=bound)

@@ -20,7 +20,10 @@ Forecast = TypeVar("Forecast", LogitForecast, GaussianForecast)
 _LAST_STEP = 3e-4  # in log tau; convergence is cubic, so the error left is near 1e-10
 _LARGEST = math.log(1e6)  # of |log tau|: beyond it lies a zero or an infinity in disguise
 _ROWS_TO_START = 4096  # a start from so many rows leaves two passes over all
-_WHY = "no finite temperature is the most likely ({}): tune on more units, or go without"
+_WHY = (
+    "no finite temperature is the most likely ({}): check that the labels belong to these rows and "
+    "start at 0; if so, tune on more units, or go without a temperature"
+)
 _FLOOR = 1e-12  # a model that is exactly right gets a large tau, not an infinite one
 
 

@@ -66,7 +66,12 @@ def fit_tube(
     """A predictor whose `.tube(forecast)` holds the whole trajectory with the promised probability.
 
     Forecasts carry one-step variances `[B, H, D]`; states are `[B, H, D]`, infinite where a
-    simulation failed. All choices are made on the tune split, T on the calibrate split.
+    simulation failed. All choices are made on the tune split, T on the calibrate split; they must
+    share no unit, and the calibrate split be used once (`certify` keeps watch, with ids).
+
+    shape: "joint", "max", "box", "features", or a plugin's
+    options: `features=LinearFeatures(names, matrix)` for "features"; `sides` for "box" and "features",
+        1 or -1 for each dimension of which only the upper or the lower end counts, 0 for both
 
     >>> rng = np.random.default_rng(0)
     >>> forecast = GaussianForecast(np.zeros((400, 5, 2)), np.ones((400, 5, 2)))

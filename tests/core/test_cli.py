@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from pac_core import read_certificate
+from pac_core import LogitForecast, read_certificate
 from pac_core.cli import main
 from pac_core.documents import seal
 
@@ -112,7 +112,7 @@ def test_evaluate_says_refuted(certificate: Path, tmp_path: Path) -> None:
     result = run("evaluate", certificate, tmp_path / "shifted.npz")
     assert result.exit_code == 1
     assert "refuted by 300 test units" in result.output
-    assert "it must hold units never looked at" in result.output
+    assert "the data must hold units never looked at" in result.output
 
 
 def test_sets_as_lines_csv_and_npz(logits: Path, certificate: Path, tmp_path: Path) -> None:
@@ -206,7 +206,9 @@ def test_tubes_from_files(tmp_path: Path) -> None:
         verified = run("verify", out, tmp_path / "r.npz")
         assert verified.exit_code == 0, verified.output
         assert run("sets", out, tmp_path / "r.npz", "--out", tmp_path / shape / "tubes.npz").exit_code == 0
-        assert load(tmp_path / shape / "tubes.npz")["upper"].shape[:2] == (900, 5)
+        tubes = load(tmp_path / shape / "tubes.npz")
+        assert tubes["upper"].shape[:2] == (900, 5)
+        assert ("names" in tubes) is (shape == "features")
     refused(run("sets", out, tmp_path / "r.npz"), "write them with --out file.npz")
     bad = ["--shape", "features", "--feature", "speed=7", "--out", tmp_path / "x.json"]
     refused(run("fit", tmp_path / "r.npz", *LEVEL, *SPLIT, *bad), "a dimension below 2, got 'speed=7'")
@@ -224,7 +226,7 @@ def test_tubes_from_files(tmp_path: Path) -> None:
     [
         (["--epsilon", "0", "--delta", "0.1", *SPLIT], "epsilon must lie strictly between 0 and 1, got 0.0"),
         (["--epsilon", "0.01", "--delta", "1e-5", *SPLIT], "at least 1,146 are needed"),
-        ([*LEVEL], "--tune and --calibrate must be given"),
+        ([*LEVEL], "--tune and --calibrate must both be above 0"),
         ([*LEVEL, "--tune", "900", "--calibrate", "400"], "at most the 1,000 units, got 1,300"),
         ([*LEVEL, *SPLIT, "--ids", "names"], "has no array 'names'"),
         ([*LEVEL, *SPLIT, "--seed", "-1"], "seed must be a whole number"),
@@ -323,6 +325,12 @@ def test_npy_logits_with_labels(logits: Path, tmp_path: Path) -> None:
     result = run("fit", tmp_path / "z.npy", *LEVEL, *SPLIT, *out)
     assert result.exit_code == 0, result.output
     assert "the file names no units (ids)" in result.output
+    certificate = tmp_path / "npy" / "c.json"
+    for command in ("evaluate", "verify"):
+        assert run(command, certificate, tmp_path / "z.npy", "--labels", tmp_path / "y.npy").exit_code == 0
+    refused(run("fit", tmp_path / "z.npy", *LEVEL, *SPLIT, "--out", tmp_path / "x.json"), "or give --labels")
+    other = run("evaluate", certificate, logits).output  # the same units, now with names
+    assert "without ids units cannot be compared" in other
 
 
 def test_scores_of_another_score_do_not_verify(certificate: Path) -> None:
@@ -343,6 +351,53 @@ def test_verify_refits_the_temperature(logits: Path, certificate: Path) -> None:
     assert "NO  temperature" in result.output
 
 
+def test_verify_notices_changed_labels_that_leave_t_alone(
+    logits: Path, certificate: Path, tmp_path: Path
+) -> None:
+    """One calibration label is changed for another below T: n, k and T are as stated, the score is not."""
+    arrays = load(logits)
+    document = read_certificate(certificate)
+    known = load(certificate.with_name("certificate.scores.npz"))["ids"]
+    sets = document.predictor.sets(LogitForecast(arrays["logits"])).member
+    row = next(
+        i
+        for i in np.flatnonzero(np.isin(arrays["ids"], known))
+        if sets[i].sum() > 1 and sets[i, arrays["labels"][i]]
+    )
+    arrays["labels"][row] = next(k for k in np.flatnonzero(sets[row]) if k != arrays["labels"][row])
+    np.savez(tmp_path / "changed.npz", **arrays)
+    result = run("verify", certificate, tmp_path / "changed.npz")
+    assert result.exit_code == 1
+    assert "ok  T" in result.output
+    assert "NO  scores       computed again, the scores are others" in result.output
+
+
+def test_levels_that_too_many_failures_forbid_are_named_and_the_others_issued(tmp_path: Path) -> None:
+    scores = np.arange(1000.0)
+    scores[:100] = np.inf
+    np.savez(tmp_path / "s.npz", scores=scores)
+    levels = ["--epsilon", "0.05", "--epsilon", "0.2", "--delta", "0.01", "--out", tmp_path / "c.json"]
+    result = run("fit", tmp_path / "s.npz", *levels)
+    assert result.exit_code == 0, result.output
+    assert "refused   epsilon=0.05, delta=0.01: more units failed than it allows errors" in result.output
+    assert [path.name for path in tmp_path.glob("c-*.json")] == ["c-0.2-0.01.json"]
+    (tmp_path / "other").mkdir()
+    np.savez(tmp_path / "other" / "s.npz", scores=scores)
+    refused(
+        run(
+            "fit",
+            tmp_path / "other" / "s.npz",
+            "--epsilon",
+            "0.05",
+            "--delta",
+            "0.01",
+            "--out",
+            tmp_path / "other" / "c.json",
+        ),
+        "on new units: these have been looked at",
+    )
+
+
 def test_arguments_in_the_wrong_order_are_noticed(logits: Path, certificate: Path) -> None:
     refused(run("evaluate", logits, certificate), "the certificate (JSON) comes first and the data second")
 
@@ -352,7 +407,7 @@ def test_options_that_do_not_apply_are_refused(logits: Path, tmp_path: Path) -> 
     refused(run("fit", logits, *LEVEL, *SPLIT, "--shape", "box", *out), "for trajectories")
     refused(
         run("fit", logits, *LEVEL, "--tune", "0", "--calibrate", "400", *out),
-        "--tune and --calibrate must be",
+        "must both be above 0",
     )
 
 

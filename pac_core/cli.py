@@ -12,6 +12,7 @@ import click
 from pac_core import commands, plugins
 from pac_core.errors import PACError
 from pac_core.fitting import fit
+from pac_core.verifying import verify_command
 
 EPILOG = """\
 Exit codes: 0 it holds or was done, 1 the answer is no (refuted, does not follow),
@@ -79,7 +80,7 @@ def main() -> None:
     """
 
 
-for command in (fit, *commands.ALL):
+for command in (fit, verify_command, *commands.ALL):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The smaller commands of the program `pac`: everything but `pac fit`."""
+"""The smaller commands of the program `pac`: all but `pac fit` and `pac verify`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ import click
 import numpy as np
 
 from pac_core.bounds import PACLevel, max_errors, min_samples
-from pac_core.certificates import Certificate, Check, scores_digest, verify
-from pac_core.datasets import ROWS, Dataset, read_dataset
-from pac_core.documents import read_certificate
-from pac_core.errors import InvalidInput, PACError
+from pac_core.certificates import Certificate
+from pac_core.datasets import ROWS, Dataset
+from pac_core.errors import InvalidInput
 from pac_core.evaluation import calibration_error, evaluate
 from pac_core.features import FeatureTube
 from pac_core.figures import plot_bounds
 from pac_core.forecasts import LogitForecast
-from pac_core.ledger import read_ledger, score_digest
+from pac_core.ledger import read_ledger
 from pac_core.options import FILE, ids_option, labels_option, level_options, refuse_existing, say
 from pac_core.predictors import GivenScore, Likelihood
 from pac_core.sets import LabelSets
-from pac_core.splits import Splits, ids_digest, split
+from pac_core.splits import ids_digest
 from pac_core.tables import read_arrays
-from pac_core.temperatures import Temperature
+from pac_core.verifying import read_both, same_split
 
 
 @click.command("min-n")
@@ -64,7 +63,7 @@ def evaluate_command(
     Units that were tuned or calibrated on are left out: those of the file that was split, and those
     named in the scores file beside the certificate.
     """
-    document, units = _read(certificate, data, ids, labels)
+    document, units = read_both(certificate, data, ids, labels)
     if isinstance(document.predictor.score, GivenScore):
         raise InvalidInput(f"{certificate} was made from bare scores, which make no sets to evaluate")
     if units.forecast is None or units.truth is None:
@@ -101,7 +100,7 @@ def sets_command(certificate: Path, data: Path, ids: str | None, out: Path | Non
         if out.suffix not in (".csv", ".npz"):
             raise InvalidInput(f"--out must end in .csv or .npz, got {out}")
         refuse_existing(force, out)
-    document, units = _read(certificate, data, ids)
+    document, units = read_both(certificate, data, ids)
     if units.forecast is None:
         raise InvalidInput(f"{data} must hold forecasts (logits, probabilities, or mean and var)")
     sets = document.predictor.sets(units.forecast)
@@ -119,34 +118,6 @@ def sets_command(certificate: Path, data: Path, ids: str | None, out: Path | Non
         named: dict[str, Any] = {"names": list(sets.features.names)} if isinstance(sets, FeatureTube) else {}
         np.savez_compressed(out, ids=units.ids, lower=lower, upper=upper, empty=sets.empty, **named)
     say("wrote", f"{len(units.ids):,} sets, mean size {np.mean(sets.size()):.4g} {sets.size_in}, to {out}")
-
-
-@click.command("verify")
-@click.argument("certificate", type=FILE)
-@click.argument("data", type=FILE)
-@ids_option
-@labels_option
-def verify_command(certificate: Path, data: Path, ids: str | None, labels: Path | None) -> None:
-    """Whether a certificate follows from scores (or from the forecasts it was made of).
-
-    From scores: n, k*, T and the digests are computed again. From the forecasts, the split, the
-    temperature and the scores as well; tube shapes are not fitted again. Exit code 1 if anything
-    differs.
-    """
-    document, units = _read(certificate, data, ids, labels)
-    again = units.scores is None
-    if again:
-        units, checks = _scores_again(document, units)
-    else:
-        checks = [_same_score(document, data)]
-    checks += verify(document, units.scores, units.ids, computed_again=again)
-    if again:
-        checks = [_compared(certificate, document, units) if c.name == "scores" else c for c in checks]
-    for check in checks:
-        click.echo(f"{ {True: 'ok', False: 'NO', None: '--'}[check.holds]:4}{check.name:13}{check.text}")
-    holds = all(check.holds is not False for check in checks)
-    click.echo("the certificate follows from these scores" if holds else "the certificate does NOT follow")
-    sys.exit(0 if holds else 1)
 
 
 @click.command("ledger")
@@ -179,25 +150,12 @@ def plot_bounds_command(delta: float, errors: tuple[int, ...], out: Path) -> Non
         say("wrote", str(path))
 
 
-ALL = (min_n, sets_command, evaluate_command, verify_command, ledger_command, plot)
-
-
-def _read(
-    certificate: Path, data: Path, ids: str | None, labels: Path | None = None
-) -> tuple[Certificate, Dataset]:
-    """Both files; the ids have the name they had when the certificate was made, if the data have it."""
-    if certificate.suffix in (".npz", ".npy", ".csv", ".parquet"):
-        raise InvalidInput(f"the certificate (JSON) comes first and the data second, got {certificate} first")
-    document = read_certificate(certificate)
-    name = document.split.ids if document.split else "ids"
-    if ids is None and name not in ("ids", ROWS) and name in read_arrays(data):
-        ids = name
-    return document, read_dataset(data, ids=ids, labels=labels)
+ALL = (min_n, sets_command, evaluate_command, ledger_command, plot)
 
 
 def _looked_at(certificate: Path, document: Certificate, units: Dataset) -> Any:
     """Ids of the units that were tuned or calibrated on, as far as they can be known."""
-    parts = _same_split(document, units)
+    parts = same_split(document, units)
     if parts is not None:
         return units.ids[np.concatenate([parts.tune.rows, parts.calibrate.rows])]
     wanted = [document.parts[name].digest for name in ("calibrate", "tune")]
@@ -219,70 +177,6 @@ def _groups(data: Path, names: tuple[str, ...], rows: Any) -> dict[str, Any]:
         if name not in arrays or arrays[name].shape != rows.shape or (arrays[name] != arrays[name]).any():
             raise InvalidInput(f"--by must name an array of {data} with a value for each unit, got {name!r}")
     return {name: arrays[name][rows] for name in names}
-
-
-def _same_split(document: Certificate, units: Dataset) -> Splits | None:
-    """The parts as they were, if these are the units they were drawn from."""
-    made, parts = document.split, document.parts
-    if made is None or ids_digest(units.ids) != made.pool:
-        return None
-    tuned = parts["tune"].n or 0
-    again = split(units.ids, tune=tuned, calibrate=document.predictor.threshold.n, seed=made.seed)
-    if parts["calibrate"].digest != again.calibrate.digest:
-        raise InvalidInput("the certificate's split cannot be drawn again from these ids")
-    return again
-
-
-def _scores_again(document: Certificate, units: Dataset) -> tuple[Dataset, list[Check]]:
-    """The calibration scores, computed anew from forecasts, and a check of the temperature."""
-    parts = _same_split(document, units)
-    if parts is None or units.truth is None:
-        raise InvalidInput(
-            "the data must be the calibration scores, or the very units that were split (is --ids right?)"
-        )
-    score = document.predictor.score
-    checks = []
-    if isinstance(score, Likelihood) and score.preparations:
-        tune = units.take(parts.tune.rows)
-        try:
-            again = score.refitted(tune.forecast, tune.truth)
-        except PACError as error:
-            again = Likelihood(score.preparations)
-            checks.append(Check("temperature", False, str(error)))
-        for stated, found in zip(score.preparations, again.preparations, strict=True):
-            if isinstance(stated, Temperature) and isinstance(found, Temperature):
-                same = np.shape(stated.tau) == np.shape(found.tau) and np.allclose(
-                    stated.tau, found.tau, rtol=1e-6
-                )
-                checks.append(Check("temperature", bool(same), f"found {found}, stated {stated}"))
-    if not isinstance(score, Likelihood):
-        checks.append(Check("shape", None, f"the shape {score.kind} was not fitted again"))
-    chosen = units.take(parts.calibrate.rows)
-    return Dataset(chosen.ids, chosen.named, scores=score.scores(chosen.forecast, chosen.truth)), checks
-
-
-def _compared(certificate: Path, document: Certificate, units: Dataset) -> Check:
-    """The scores computed again, against those written beside the certificate, to a billionth."""
-    if scores_digest(units.scores) == document.scores:
-        return Check("scores", True, "computed again, the scores are the same")
-    for path in sorted(certificate.parent.glob("*.scores.npz")):
-        known = read_arrays(path)
-        if scores_digest(known["scores"]) == document.scores and len(known["scores"]) == len(units.scores):
-            stored, found = known["scores"][np.argsort(known["ids"])], units.scores[np.argsort(units.ids)]
-            same = np.allclose(stored, found, rtol=1e-9, atol=1e-9)
-            return Check(
-                "scores", bool(same), f"computed again, the scores are {'the same' if same else 'others'}"
-            )
-    return Check("scores", False, "computed again, the scores are others, and no scores file tells how far")
-
-
-def _same_score(document: Certificate, data: Path) -> Check:
-    """Whether the scores say that they are of the certificate's score."""
-    stated = read_arrays(data).get("score")
-    if stated is None or stated.ndim:
-        return Check("score", None, "the file does not say of which score its numbers are")
-    same = str(stated) == score_digest(document.predictor.score)
-    return Check("score", same, f"the numbers are of {'this' if same else 'another'} score")
 
 
 def _set_rows(units: Dataset, sets: Any) -> Iterable[list[Any]]:

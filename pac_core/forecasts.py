@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 
-from pac_core.arrays import Array, Floats, doubles, like, over_rows, plain
+from pac_core.arrays import Array, Floats, doubles, like, plain
+from pac_core.covariances import definite
 from pac_core.errors import InvalidInput
+from pac_core.normalisers import log_sum_exp
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +56,7 @@ class LogitForecast:
 
         Kept apart, so that logits of any size lose no digits when one is taken from the other.
         """
-        return _log_sum_exp(self.logits, self.tau)
+        return log_sum_exp(self.logits, self.tau)
 
     @property
     def domain(self) -> tuple[str, int]:
@@ -191,8 +193,8 @@ class GaussianForecast:
         good = xp.isfinite(xp.sum(self.mean, axis=inner) + xp.sum(self.var, axis=whole))
         good = good & (xp.min(self.variances, axis=inner) > 0)
         if self.full:
-            definite = _definite(self.var)
-            good = good & (xp.all(definite, axis=-1) if definite.ndim == 2 else definite)
+            matrices = definite(self.var)
+            good = good & (xp.all(matrices, axis=-1) if matrices.ndim == 2 else matrices)
         return good
 
     def for_sets(self) -> tuple[GaussianForecast, Array]:
@@ -245,58 +247,9 @@ def a_truth(truth: Any, mean: Array, shape: tuple[int, ...]) -> Array:
     return like(mean, truth)
 
 
-def _definite(var: Array) -> Array:
-    """`[...]` whether matrices `[..., D, D]` are symmetric and positive definite, in their own units."""
-    xp = array_namespace(var)
-    dims = var.shape[-1]
-    eye = like(var, np.eye(dims))
-    diagonal = xp.linalg.diagonal(var)
-    usable = xp.all(xp.isfinite(var), axis=(-2, -1)) & xp.all(diagonal > 0, axis=-1)
-    safe = xp.where(usable[..., None, None], var, eye)
-    root = xp.sqrt(xp.linalg.diagonal(safe))
-    scaled = safe / root[..., :, None] / root[..., None, :]
-    even = xp.max(xp.abs(scaled - xp.matrix_transpose(scaled)), axis=(-2, -1)) <= 1e-6
-    try:  # one factorisation of all is fast, and fails if any fails
-        xp.linalg.cholesky(xp.where(even[..., None, None], scaled, eye) - dims * 1e-12 * eye)
-        return usable & even
-    except (np.linalg.LinAlgError, RuntimeError):
-        return usable & even & (xp.linalg.eigvalsh(scaled)[..., 0] > dims * 1e-12)
-
-
 def positive_tau(tau: Any, shape: str) -> Any:
     """`tau` as an array, refused unless finite and above 0."""
     array = np.asarray(tau)
     if array.dtype.kind not in "fiu" or not (np.isfinite(array) & (array > 0)).all():
         raise InvalidInput(f"tau must be {shape} of finite numbers above 0, got {tau!r}")
     return array
-
-
-def _log_sum_exp(logits: Floats, tau: float) -> tuple[Floats, Floats]:
-    """Shift and log, blockwise: a row is read once, and again only where exp leaves the safe range."""
-    work = np.float64 if logits.dtype == np.float64 else np.float32
-    shift, log = np.zeros(len(logits)), np.empty(len(logits))
-    factor = work(tau)
-
-    def block(rows: slice, scratch: Floats) -> None:
-        with np.errstate(all="ignore"):
-            z = logits[rows]
-            if factor != 1:
-                z = np.multiply(z, factor, out=scratch[0], dtype=work)
-            total = np.exp(z, out=scratch[0], dtype=work).sum(axis=1)
-            log[rows] = np.log(total.astype(np.float64))
-            # Outside this range the plain sum has lost digits or is no number: shift those rows.
-            far = np.flatnonzero(~((total > 1e-20) & (total < 1e30)))
-            if len(far):
-                z = logits[rows][far].astype(np.float64) * tau
-                top = z.max(axis=1)
-                shift[rows.start + far] = top
-                log[rows.start + far] = np.log(np.exp(z - top[:, None]).sum(axis=1))
-
-    over_rows(block, logits, 1, work)
-    if not np.isfinite(log).all():
-        row = int(np.flatnonzero(~np.isfinite(log))[0])
-        raise InvalidInput(
-            "each row of logits must be numbers, at least one of them above -inf, "
-            f"got {logits[row]} in row {row}"
-        )
-    return shift, log

@@ -23,6 +23,8 @@ ORDER = [
     "arrays",
     "bounds",
     "splits",
+    "covariances",
+    "normalisers",
     "forecasts",
     "scores",
     "temperatures",
@@ -46,6 +48,7 @@ ORDER = [
     "figures",
     "options",
     "fitting",
+    "verifying",
     "commands",
     "cli",
 ]

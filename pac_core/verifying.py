@@ -1,0 +1,125 @@
+"""The command `pac verify`, and how a certificate and its data are read together."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+
+from pac_core.certificates import Certificate, Check, scores_digest, verify
+from pac_core.datasets import ROWS, Dataset, read_dataset
+from pac_core.documents import read_certificate
+from pac_core.errors import InvalidInput, PACError
+from pac_core.ledger import score_digest
+from pac_core.options import FILE, ids_option, labels_option
+from pac_core.predictors import Likelihood
+from pac_core.splits import Splits, ids_digest, split
+from pac_core.tables import read_arrays
+from pac_core.temperatures import Temperature
+
+
+@click.command("verify")
+@click.argument("certificate", type=FILE)
+@click.argument("data", type=FILE)
+@ids_option
+@labels_option
+def verify_command(certificate: Path, data: Path, ids: str | None, labels: Path | None) -> None:
+    """Whether a certificate follows from scores (or from the forecasts it was made of).
+
+    From scores: n, k*, T and the digests are computed again. From the forecasts, the split, the
+    temperature and the scores as well; tube shapes are not fitted again. Exit code 1 if anything
+    differs.
+    """
+    document, units = read_both(certificate, data, ids, labels)
+    again = units.scores is None
+    if again:
+        units, checks = _scores_again(document, units)
+    else:
+        checks = [_same_score(document, data)]
+    checks += verify(document, units.scores, units.ids, computed_again=again)
+    if again:
+        checks = [_compared(certificate, document, units) if c.name == "scores" else c for c in checks]
+    for check in checks:
+        click.echo(f"{ {True: 'ok', False: 'NO', None: '--'}[check.holds]:4}{check.name:13}{check.text}")
+    holds = all(check.holds is not False for check in checks)
+    click.echo("the certificate follows from these scores" if holds else "the certificate does NOT follow")
+    sys.exit(0 if holds else 1)
+
+
+def read_both(
+    certificate: Path, data: Path, ids: str | None, labels: Path | None = None
+) -> tuple[Certificate, Dataset]:
+    """Both files; the ids have the name they had when the certificate was made, if the data have it."""
+    if certificate.suffix in (".npz", ".npy", ".csv", ".parquet"):
+        raise InvalidInput(f"the certificate (JSON) comes first and the data second, got {certificate} first")
+    document = read_certificate(certificate)
+    name = document.split.ids if document.split else "ids"
+    if ids is None and name not in ("ids", ROWS) and name in read_arrays(data):
+        ids = name
+    return document, read_dataset(data, ids=ids, labels=labels)
+
+
+def same_split(document: Certificate, units: Dataset) -> Splits | None:
+    """The parts as they were, if these are the units they were drawn from."""
+    made, parts = document.split, document.parts
+    if made is None or ids_digest(units.ids) != made.pool:
+        return None
+    tuned = parts["tune"].n or 0
+    again = split(units.ids, tune=tuned, calibrate=document.predictor.threshold.n, seed=made.seed)
+    if parts["calibrate"].digest != again.calibrate.digest:
+        raise InvalidInput("the certificate's split cannot be drawn again from these ids")
+    return again
+
+
+def _scores_again(document: Certificate, units: Dataset) -> tuple[Dataset, list[Check]]:
+    """The calibration scores, computed anew from forecasts, and a check of the temperature."""
+    parts = same_split(document, units)
+    if parts is None or units.truth is None:
+        raise InvalidInput(
+            "the data must be the calibration scores, or the very units that were split (is --ids right?)"
+        )
+    score = document.predictor.score
+    checks = []
+    if isinstance(score, Likelihood) and score.preparations:
+        tune = units.take(parts.tune.rows)
+        try:
+            again = score.refitted(tune.forecast, tune.truth)
+        except PACError as error:
+            again = Likelihood(score.preparations)
+            checks.append(Check("temperature", False, str(error)))
+        for stated, found in zip(score.preparations, again.preparations, strict=True):
+            if isinstance(stated, Temperature) and isinstance(found, Temperature):
+                same = np.shape(stated.tau) == np.shape(found.tau) and np.allclose(
+                    stated.tau, found.tau, rtol=1e-6
+                )
+                checks.append(Check("temperature", bool(same), f"found {found}, stated {stated}"))
+    if not isinstance(score, Likelihood):
+        checks.append(Check("shape", None, f"the shape {score.kind} was not fitted again"))
+    chosen = units.take(parts.calibrate.rows)
+    return Dataset(chosen.ids, chosen.named, scores=score.scores(chosen.forecast, chosen.truth)), checks
+
+
+def _compared(certificate: Path, document: Certificate, units: Dataset) -> Check:
+    """The scores computed again, against those written beside the certificate, to a billionth."""
+    if scores_digest(units.scores) == document.scores:
+        return Check("scores", True, "computed again, the scores are the same")
+    for path in sorted(certificate.parent.glob("*.scores.npz")):
+        known = read_arrays(path)
+        if scores_digest(known["scores"]) == document.scores and len(known["scores"]) == len(units.scores):
+            stored, found = known["scores"][np.argsort(known["ids"])], units.scores[np.argsort(units.ids)]
+            same = np.allclose(stored, found, rtol=1e-9, atol=1e-9)
+            return Check(
+                "scores", bool(same), f"computed again, the scores are {'the same' if same else 'others'}"
+            )
+    return Check("scores", False, "computed again, the scores are others, and no scores file tells how far")
+
+
+def _same_score(document: Certificate, data: Path) -> Check:
+    """Whether the scores say that they are of the certificate's score."""
+    stated = read_arrays(data).get("score")
+    if stated is None or stated.ndim:
+        return Check("score", None, "the file does not say of which score its numbers are")
+    same = str(stated) == score_digest(document.predictor.score)
+    return Check("score", same, f"the numbers are of {'this' if same else 'another'} score")

@@ -22,7 +22,7 @@ class Record:
 
     name: in words, such as "ImageNet train"
     n: number of units, where known
-    digest: SHA-256 of the unit ids, or of the file, where known
+    digest: fingerprint of the unit ids, or SHA-256 of the file, where known
     """
 
     name: str
@@ -41,6 +41,14 @@ class SplitRecord:
     """name of the array that held them"""
 
 
+@dataclass(frozen=True)
+class MenuRecord:
+    """How many certificates were asked for in one look, and the probability that any of them fails."""
+
+    asked: int
+    cost: float
+
+
 @dataclass(frozen=True, eq=False)
 class Certificate:
     """A predictor with everything needed to check it.
@@ -51,6 +59,7 @@ class Certificate:
     scores: fingerprint of the calibration scores
     model, data: which model, and which file the units came from
     split: how the parts were drawn, where one draw made them
+    menu: how many certificates the look was for, and what they cost together, where a ledger knows
     versions: of the programs that made it
     """
 
@@ -61,18 +70,25 @@ class Certificate:
     model: Record
     data: Record
     split: SplitRecord | None = None
+    menu: MenuRecord | None = None
     versions: Mapping[str, str] = field(default_factory=lambda: _versions())
 
     @property
     def promise(self) -> str:
         """The promise in words, with what it rests on."""
         level = self.predictor.threshold.level
+        more = ""
+        if self.menu is not None and self.menu.asked > 1:
+            more = (
+                f" It is one of {self.menu.asked} asked for in one look, of which any fails with "
+                f"probability below {self.menu.cost!r}."
+            )
         return (
             f"The set of a new {self.unit} misses its truth with probability at most "
             f"{level.epsilon!r}; this holds with confidence at least 1 - {level.delta!r} over the draw "
-            f"of the {self.predictor.threshold.n} calibration units, if new ones are drawn "
-            "independently and like them, and if neither the model nor the score was chosen by looking at "
-            "them. It is a promise about all units together, not about each kind of unit."
+            f"of the {self.predictor.threshold.n} calibration units, if they and the new ones are "
+            "independent draws from one source, and if neither the model nor the score was chosen by "
+            "looking at them. It is a promise about all units together, not about each kind of unit." + more
         )
 
     def __str__(self) -> str:
@@ -103,8 +119,11 @@ def issue(
     model: Record | None = None,
     data: Record | None = None,
     split: SplitRecord | None = None,
+    menu: MenuRecord | None = None,
 ) -> Certificate:
     """The certificate of a predictor; refused unless its threshold follows from these scores.
+
+    It keeps no ledger and cannot know of other looks at these units; `certify` does.
 
     `scores` `[n]` are the calibration scores and `ids` `[n]` the ids of their units.
     """
@@ -129,7 +148,7 @@ def issue(
         "test": test or unknown,
     }
     digest = scores_digest(array)
-    return Certificate(predictor, unit, parts, digest, model or unknown, data or unknown, split)
+    return Certificate(predictor, unit, parts, digest, model or unknown, data or unknown, split, menu)
 
 
 def check_unit(unit: Any) -> None:
@@ -160,7 +179,7 @@ def verify(
         Check(
             "k", refit.errors == threshold.errors, f"{refit.errors} errors allowed, stated {threshold.errors}"
         ),
-        Check("T", threshold.value >= refit.value - slack, _compare(refit.value, threshold.value)),
+        Check("T", threshold.value >= refit.value - slack, _compare(refit.value, threshold.value, slack)),
         _same_scores(scores_digest(array) == certificate.scores, computed_again),
     ]
     stated = certificate.parts["calibrate"].digest
@@ -184,16 +203,15 @@ def _same_scores(same: bool, computed_again: bool) -> Check:
     return Check("scores", False, "the scores are others than those the certificate was made from")
 
 
-def _compare(found: float, stated: float) -> str:
-    word = (
-        "the same" if stated == found else "larger, hence safe" if stated > found else "smaller, hence void"
-    )
+def _compare(found: float, stated: float, slack: float) -> str:
+    other = "larger, hence safe" if stated > found else "smaller, hence void"
+    word = "the same" if abs(stated - found) <= slack else other
     return f"T is {found!r}, stated {stated!r}: {word}"
 
 
 def _say(record: Record) -> str:
     n = "" if record.n is None else f", {record.n:,} units"
-    return f"{record.name}{n}" + ("" if record.digest is None else f", sha256 {record.digest[:12]}")
+    return f"{record.name}{n}" + ("" if record.digest is None else f", digest {record.digest[:12]}")
 
 
 def _versions() -> dict[str, str]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pac_core.arrays import Array, labels_for, like
 from pac_core.bounds import PACLevel, max_errors
-from pac_core.certificates import Certificate, Record, SplitRecord, check_unit, issue
+from pac_core.certificates import Certificate, MenuRecord, Record, SplitRecord, check_unit, issue
 from pac_core.errors import InvalidInput, TooManyFailures
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.ledger import Entry, Opening, open_split, score_digest
@@ -76,10 +76,12 @@ def certify(
 ) -> Certified:
     """Certificates at one or more levels from one look at `calibrate` of the units.
 
-    forecast, truth: of all units; `ids` names them, `tune` and `calibrate` say how many to use for
-        what, and `seed` draws them; the rest is left in `parts.test`
-    fit: chooses the score on the tune part; by default a temperature, and the tube shape `box` for a
-        horizon; with tune=0, nothing is chosen and the forecast is taken as it is
+    forecast, truth: of all units, a row each; rows that depend on each other (frames of one video)
+        are not units: give one score per group to `certify_scores` then
+    ids, tune, calibrate, seed: names of the units, how many to use for what, and the draw; the rest is
+        left in `parts.test`
+    fit: chooses the score on the tune part, for the first level; by default a temperature, and the tube
+        shape `box` for a horizon; with tune=0, nothing is chosen and the forecast is taken as it is
     ledger: a file; the menu goes into it before any calibration score is computed, and a look that
         shares a unit with an earlier one is refused
     unit, train, train_ids, model, data: for the certificate; a unit among `train_ids` is refused
@@ -112,17 +114,18 @@ def certify(
     if len(truth) != len(names):
         raise InvalidInput(f"forecast and ids must be of as many units, got {len(truth)} and {len(names)}")
     tuning, rows = parts.tune.rows, parts.calibrate.rows
+    chosen, chosen_truth = forecast.take(rows), truth[rows]
     if fit is not None and not tune:
         raise InvalidInput("fit chooses a score on tune units, but tune is 0")
     choose: FitScore = fit or (fit_box if forecast.domain[0] == "trajectories" else tempered)
     score = choose(forecast.take(tuning), truth[tuning], wanted[0]) if tune else Likelihood()
     return certify_scores(
         score,
-        lambda: score.scores(forecast.take(rows), truth[rows]),
+        lambda: score.scores(chosen, chosen_truth),
         wanted,
         ids=names[rows],
         ledger=ledger,
-        data=_content(forecast.take(rows), truth[rows]),
+        data=_content(chosen, chosen_truth),
         domain=forecast.domain,
         parts=parts,
         unit=unit,
@@ -186,6 +189,7 @@ def certify_scores(
         max_errors(len(names), level)
     menu = [Entry(digest, level.epsilon, level.delta) for level in wanted]
     look = open_split(ledger, Opening.of(ids, menu, data))
+    about["menu"] = MenuRecord(len(menu), look.cost)
     found = scores()
     issued, refused, failure = [], [], None
     for level in wanted:

@@ -25,7 +25,7 @@ from pac_core.predictors import GivenScore, Likelihood
 from pac_core.sets import LabelSets
 from pac_core.splits import ids_digest
 from pac_core.tables import read_arrays
-from pac_core.verifying import read_both, same_split
+from pac_core.verifying import read_both, same_split, scores_beside
 
 
 @click.command("min-n")
@@ -159,13 +159,12 @@ def _looked_at(certificate: Path, document: Certificate, units: Dataset) -> Any:
     if parts is not None:
         return units.ids[np.concatenate([parts.tune.rows, parts.calibrate.rows])]
     wanted = [document.parts[name].digest for name in ("calibrate", "tune")]
-    for path in sorted(certificate.parent.glob("*.scores.npz")):
-        known = read_arrays(path)
-        parts_of = [known.get("ids"), known.get("tune_ids")]
-        if [None if ids is None or not len(ids) else ids_digest(ids) for ids in parts_of] == wanted:
+    for known in scores_beside(certificate):
+        parts_of = [known["ids"], known["tune_ids"]]
+        if [ids_digest(ids) if len(ids) else None for ids in parts_of] == wanted:
             if not units.named or (document.split and document.split.ids == ROWS):
                 say("note", "without ids units cannot be compared: the data must hold units never looked at")
-            return np.concatenate([ids for ids in parts_of if ids is not None])
+            return np.concatenate(parts_of)
     say("note", "which units were tuned or calibrated on is not known: the data must hold none of them")
     return np.array([], dtype=str)
 

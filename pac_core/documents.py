@@ -14,7 +14,7 @@ from typing import Any
 
 from pac_core import plugins
 from pac_core.bounds import BOUNDS, PACLevel
-from pac_core.certificates import Certificate, Record, SplitRecord, check_unit
+from pac_core.certificates import Certificate, MenuRecord, Record, SplitRecord, check_unit
 from pac_core.errors import BadCertificate, InvalidInput, PACError
 from pac_core.features import FeatureShape
 from pac_core.predictors import GivenScore, Likelihood, Predictor, Score
@@ -53,6 +53,7 @@ def write_certificate(certificate: Certificate, path: str | os.PathLike[str]) ->
         "model": asdict(certificate.model),
         "data": asdict(certificate.data),
         "split": asdict(certificate.split) if certificate.split else None,
+        "menu": asdict(certificate.menu) if certificate.menu else None,
         "versions": dict(certificate.versions),
     }
     write_json(path, document | {"seal": seal(document)})
@@ -106,6 +107,9 @@ def _from_document(document: dict[str, Any]) -> Certificate:
     split = document["split"]
     if split is not None:
         _keys("split", split, {"seed": int, "pool": str, "ids": str})
+    menu = document["menu"]
+    if menu is not None:
+        _keys("menu", menu, {"asked": int, "cost": float})
     certificate = Certificate(
         predictor=Predictor(_score(document["score"]), threshold, _domain(document["forecast"])),
         unit=document["unit"],
@@ -114,6 +118,7 @@ def _from_document(document: dict[str, Any]) -> Certificate:
         model=_record("model", document["model"]),
         data=_record("data", document["data"]),
         split=None if split is None else SplitRecord(**split),
+        menu=None if menu is None else MenuRecord(**menu),
         versions=document["versions"],
     )
     if certificate.promise != document["promise"]:
@@ -135,6 +140,7 @@ _FIELDS: dict[str, Any] = {
     "model": dict,
     "data": dict,
     "split": dict | None,
+    "menu": dict | None,
     "versions": dict,
     "seal": str,
 }

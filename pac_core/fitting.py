@@ -84,24 +84,25 @@ def fit(
     pac fit scores.npz --epsilon 0.01 --delta 1e-5
     pac fit logits.npz --epsilon 0.05 --delta 1e-5 --tune 1000 --calibrate 2000
 
-    Units calibrated on are recorded in a ledger beside the data, before they are looked at, and are
-    refused for any other certificate later: ask for every epsilon and delta at once.
+    Each row must be an independent unit; frames of one video are not. Units calibrated on are
+    recorded in a ledger beside the data, before they are looked at, and are refused for any other
+    certificate later: ask for every epsilon and delta at once.
     """
     levels = [PACLevel(e, d) for e in sorted(set(epsilon)) for d in sorted(set(delta))]
     targets = _targets(out, levels)
     if out.suffix != ".json":
         raise InvalidInput(f"--out must end in .json, got {out}")
+    book = ledger or data.resolve().parent / "pac-ledger.json"
     written = {path.resolve() for path in (*targets, scores_path(out))}
-    if written & {path.resolve() for path in (data, labels, ledger, model_file, train_ids) if path}:
-        raise InvalidInput(f"--out must be none of the files that are read, got {out}")
+    if written & {path.resolve() for path in (data, labels, book, model_file, train_ids) if path}:
+        raise InvalidInput(f"--out must be none of the files that are read, nor the ledger, got {out}")
     refuse_existing(force, *targets, scores_path(out))
     refuse_unwritable("--out", out)
-    refuse_unwritable("--ledger", ledger or data.resolve().parent / "pac-ledger.json")
+    refuse_unwritable("--ledger", book)
     units = read_dataset(data, ids=ids, labels=labels)
     say("read", f"{len(units.ids):,} units from {data}")
     if not units.named:
         say("note", "the file names no units (ids): they are known only as rows of this very file")
-    book = ledger or data.resolve().parent / "pac-ledger.json"
     about: dict[str, Any] = {
         "unit": unit,
         "model": Record(model, digest=None if model_file is None else file_digest(model_file)),

@@ -142,7 +142,7 @@ def _parse(file: Path, name: str, column: NDArray[Any]) -> NDArray[Any]:
     except ValueError:
         wrong = next(i for i, text in enumerate(column) if not _is_number(text))
         raise UnreadableFile(
-            f"{file} column {name!r} must hold numbers, got {str(column[wrong])!r} in row {wrong}"
+            f"{file} column {name!r} must hold numbers, got {str(column[wrong])!r} in data row {wrong + 1}"
         ) from None
     if name == "labels" and values.dtype.kind == "f":
         if not (values == np.floor(values)).all():

@@ -24,8 +24,8 @@ class Threshold:
     level: the level this proves
     bound: the name of the bound that gave `errors`
 
-    The promise is about units drawn like the calibration units, which were not used to choose
-    the score.
+    The promise is about new units, if they and the calibration units are independent draws from one
+    source, and if those were not used to choose the score.
     """
 
     value: float

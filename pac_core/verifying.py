@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -61,6 +64,15 @@ def read_both(
     return document, read_dataset(data, ids=ids, labels=labels)
 
 
+def scores_beside(certificate: Path) -> Iterator[dict[str, Any]]:
+    """The scores files in the folder of a certificate, those that can be read as such."""
+    for path in sorted(certificate.parent.glob("*.scores.npz")):
+        with contextlib.suppress(PACError):
+            arrays = read_arrays(path)
+            if {"scores", "ids", "tune_ids"} <= set(arrays):
+                yield arrays
+
+
 def same_split(document: Certificate, units: Dataset) -> Splits | None:
     """The parts as they were, if these are the units they were drawn from."""
     made, parts = document.split, document.parts
@@ -105,8 +117,7 @@ def _compared(certificate: Path, document: Certificate, units: Dataset) -> Check
     """The scores computed again, against those written beside the certificate, to a billionth."""
     if scores_digest(units.scores) == document.scores:
         return Check("scores", True, "computed again, the scores are the same")
-    for path in sorted(certificate.parent.glob("*.scores.npz")):
-        known = read_arrays(path)
+    for known in scores_beside(certificate):
         if scores_digest(known["scores"]) == document.scores and len(known["scores"]) == len(units.scores):
             stored, found = known["scores"][np.argsort(known["ids"])], units.scores[np.argsort(units.ids)]
             same = np.allclose(stored, found, rtol=1e-9, atol=1e-9)

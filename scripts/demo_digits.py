@@ -34,6 +34,7 @@ from pac_core import (
     write_certificate,
 )
 from pac_core.figures import INK
+from pac_core.ledger import score_digest
 
 TRAIN, TUNE, CALIBRATE = 500, 150, 700
 WRITES = ("logits.npz", "certificate.json", "certificate.scores.npz", "pac-ledger.json", "sets.png")
@@ -91,8 +92,8 @@ def main(args: Args) -> None:
     print(f"3 calibrate   {certificate.predictor.threshold}")
 
     write_certificate(certificate, args.out / "certificate.json")
-    tuned = ids[rest][made.parts.tune.rows]
-    np.savez(args.out / "certificate.scores.npz", scores=made.scores, ids=made.ids, tune_ids=tuned)
+    tuned, of = ids[rest][made.parts.tune.rows], score_digest(made.score)
+    np.savez(args.out / "certificate.scores.npz", scores=made.scores, ids=made.ids, tune_ids=tuned, score=of)
     held = all(check.holds for check in verify(certificate, made.scores, made.ids))
     print(f"4 certify     {'it follows from its scores' if held else 'IT DOES NOT FOLLOW'}")
 

@@ -138,7 +138,7 @@ def test_promise_says_everything(made: tuple[Certificate, np.ndarray]) -> None:
         "at most 0.1",
         "1 - 0.1",
         "200 calibration units",
-        "drawn",
+        "independent",
         "not about each kind",
     ):
         assert words in made[0].promise

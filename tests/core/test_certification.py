@@ -151,6 +151,14 @@ def test_given_scores_are_checked_before_the_look(ledger: Path, change: dict[str
     assert not ledger.exists()
 
 
+def test_a_certificate_of_several_says_what_they_cost_together(ledger: Path) -> None:
+    made = run(ledger, levels=[LEVEL, PACLevel(0.2, 0.01)])
+    assert (
+        f"one of 2 asked for in one look, of which any fails with probability below {made.look.cost!r}"
+        in (made.certificates[0].promise)
+    )
+
+
 def test_trajectories_get_the_box_by_default(ledger: Path) -> None:
     states = np.random.default_rng(0).normal(size=(600, 5, 2))
     forecast = GaussianForecast(np.zeros_like(states), np.ones_like(states))

@@ -67,6 +67,8 @@ def test_verify_refits_the_temperature(logits: Path, certificate: Path) -> None:
     """A certificate with another temperature, sealed and with scores to match, is found out."""
     document = json.loads(certificate.read_text())
     document["score"]["preparations"][0]["tau"] *= 1.01
+    np.savez(certificate.with_name("a-stranger.scores.npz"), other=[1])
+    certificate.with_name("b-damaged.scores.npz").write_bytes(b"PK")
     certificate.write_text(json.dumps(document | {"seal": seal(document)}))
     result = run("verify", certificate, logits)
     assert result.exit_code == 1

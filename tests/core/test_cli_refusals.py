@@ -62,6 +62,8 @@ def test_inputs_are_never_written_over(logits: Path, tmp_path: Path) -> None:
     before = (tmp_path / "c.scores.npz").read_bytes()
     forced = run("fit", tmp_path / "c.scores.npz", *LEVEL, "--out", tmp_path / "c.json", "--force")
     refused(forced, "--out must be none of the files that are read")
+    over_ledger = run("fit", logits, *LEVEL, *SPLIT, "--out", tmp_path / "pac-ledger.json", "--force")
+    refused(over_ledger, "nor the ledger")
     assert (tmp_path / "c.scores.npz").read_bytes() == before
     refused(run("fit", logits, *LEVEL, *SPLIT, "--out", tmp_path / "c.npz"), "--out must end in .json")
 

@@ -15,7 +15,7 @@ help:
 	@sed -n 's/^# //p' Makefile
 
 demo: $(READY)
-	@$(BIN)/python scripts/demo_digits.py
+	@$(BIN)/python scripts/demo_halfcheetah.py
 
 test: lint types
 	@echo "== tests, doctests and the promise itself"
@@ -27,7 +27,7 @@ lint: $(READY)
 	@$(BIN)/ruff format --check .
 
 types: $(READY)
-	@echo "== mypy --strict pac_core"
+	@echo "== mypy --strict"
 	@$(BIN)/mypy
 
 format: $(READY)
@@ -45,13 +45,14 @@ $(READY): pyproject.toml constraints.txt
 	@if $(BIN)/python -c 'import torch' 2>/dev/null; \
 	then grep -v '^torch==' constraints.txt; else cat constraints.txt; fi > $(VENV)/constraints.txt
 	@$(BIN)/python -m pip install --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[dev]'
+	@echo "== mbrl-lib, without the old versions it pins"
+	@$(BIN)/python -m pip install --disable-pip-version-check -q --no-deps mbrl==0.2.0
 	@touch $@
 
 $(BENCH_READY): $(READY)
 	@echo "== installing the peers, without their dependencies"
-	@$(BIN)/python -m pip install --disable-pip-version-check -q -c $(VENV)/constraints.txt tqdm
 	@$(BIN)/python -m pip install --disable-pip-version-check -q --no-deps torchcp==1.2.1 mapie==1.6.0
 	@touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info demo_output
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info demo_output halfcheetah_output

@@ -28,6 +28,7 @@ from pac_core.sets import ConfidenceSets, LabelSets, gaussian_sets, label_sets
 from pac_core.splits import Part, Splits, ids_digest, refuse_overlap, split
 from pac_core.temperatures import Moments, Temperature, fit_temperature, merge_moments, moments
 from pac_core.thresholds import Threshold, fit_threshold, fit_threshold_from_shards
+from pac_core.truths import Trajectories
 from pac_core.tubes import SHAPES, fit_shape, fit_tube
 
 Tube = ConfidenceSets
@@ -67,6 +68,7 @@ __all__ = [
     "Temperature",
     "Threshold",
     "TooManyFailures",
+    "Trajectories",
     "Tube",
     "UnreadableFile",
     "accumulated",

@@ -19,6 +19,7 @@ from pac_core.predictors import Likelihood, Predictor, Score
 from pac_core.splits import Splits, digest_of, ids_digest, split, unit_names
 from pac_core.temperatures import fit_temperature
 from pac_core.thresholds import fit_threshold
+from pac_core.truths import as_given
 from pac_core.tubes import fit_shape
 
 FitScore: TypeAlias = Callable[[Any, Any, PACLevel], Score]
@@ -110,7 +111,7 @@ def certify(
         truth = labels_for("labels", truth, *forecast.logits.shape)
         forecast.check()
     else:
-        truth = forecast.check(truth)
+        truth = as_given(truth, forecast.check(truth))
     if len(truth) != len(names):
         raise InvalidInput(f"forecast and ids must be of as many units, got {len(truth)} and {len(names)}")
     tuning, rows = parts.tune.rows, parts.calibrate.rows
@@ -150,7 +151,7 @@ def _content(forecast: Any, truth: Any) -> str:
     if isinstance(forecast, LogitForecast):
         arrays = [np.full(len(truth), forecast.tau), forecast.logits, truth]
     else:
-        arrays = [like(np.zeros(1), array) for array in (forecast.mean, forecast.var, truth)]
+        arrays = [like(np.zeros(1), array) for array in (forecast.mean, forecast.var, forecast.check(truth))]
     return digest_of(
         b"".join(np.asarray(row, dtype=np.float64).tobytes() for row in unit)
         for unit in zip(*arrays, strict=True)

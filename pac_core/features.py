@@ -17,6 +17,7 @@ from pac_core.forecasts import GaussianForecast
 from pac_core.sets import ConfidenceSets, limit_of, widened
 from pac_core.shapes import BoxShape
 from pac_core.thresholds import Threshold
+from pac_core.truths import Trajectories
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +109,7 @@ class FeatureShape:
     ) -> FeatureShape:
         if not isinstance(features, LinearFeatures):
             raise InvalidInput("the shape 'features' needs features=LinearFeatures(names, matrix)")
+        states = states.marked() if isinstance(states, Trajectories) else states
         box = BoxShape.fit(features.forecast(forecast), features.of(states), level, sides=sides)
         return cls(features, box)
 

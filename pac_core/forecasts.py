@@ -7,12 +7,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, is_torch_array
+from array_api_compat import array_namespace
 
 from pac_core.arrays import Array, Floats, doubles, like, plain
 from pac_core.covariances import definite
 from pac_core.errors import InvalidInput
 from pac_core.normalisers import log_sum_exp
+from pac_core.truths import Trajectories, shaped
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +146,7 @@ class GaussianForecast:
     def mahalanobis2(self, truth: Array) -> Array:
         """`[...]` squared Mahalanobis distance of `truth` `[..., D]` from the mean."""
         xp = array_namespace(self.mean)
-        error = truth - self.mean
+        error = xp.where(xp.isnan(truth), xp.zeros_like(self.mean), truth - self.mean)  # steps after an end
         if self.full:
             lost = xp.any(xp.isinf(error), axis=-1)  # a linear solve would turn inf into NaN
             near = xp.where(lost[..., None], xp.zeros_like(error), error)
@@ -218,7 +219,8 @@ class GaussianForecast:
     def check(self, truth: Any = None) -> Any:
         """`truth` as an array like the mean, after refusing a forecast that is not one.
 
-        The truth may hold +inf or -inf, the mark of a unit that failed; NaN is refused.
+        The truth may hold +inf or -inf, the mark of a unit that failed; NaN is refused. Of `Trajectories`
+        the steps after the end become NaN.
         """
         xp = array_namespace(self.mean)
         wrong = xp.nonzero(~self.sound())[0]
@@ -230,21 +232,13 @@ class GaussianForecast:
             )
         if truth is None:
             return None
-        truth = a_truth(truth, self.mean, tuple(self.mean.shape))
+        shape = tuple(self.mean.shape)
+        if isinstance(truth, Trajectories):
+            return shaped(truth.marked(), self.mean, shape)
+        truth = shaped(truth, self.mean, shape)
         if bool(xp.any(xp.isnan(truth))):
             raise InvalidInput("truth must not contain NaN; mark a failed unit with inf")
         return truth
-
-
-def a_truth(truth: Any, mean: Array, shape: tuple[int, ...]) -> Array:
-    """`truth` in the library and on the device of `mean`, refused unless it holds numbers of this shape."""
-    if not is_torch_array(truth):
-        truth = plain("truth", truth, "[B, D]" if len(shape) == 2 else "[B, H, D]")
-        if truth.dtype.kind not in "fiu":
-            raise InvalidInput(f"truth must be numbers, got dtype {truth.dtype}")
-    if tuple(truth.shape) != shape:
-        raise InvalidInput(f"truth must have shape {shape}, got {tuple(truth.shape)}")
-    return like(mean, truth)
 
 
 def positive_tau(tau: Any, shape: str) -> Any:

@@ -16,6 +16,7 @@ from pac_core.scores import gaussian_nll, nll
 from pac_core.sets import ConfidenceSets, LabelSets, gaussian_sets, label_sets
 from pac_core.temperatures import Temperature, fit_temperature
 from pac_core.thresholds import Threshold, fit_threshold
+from pac_core.truths import as_given
 
 AnyForecast: TypeAlias = LogitForecast | GaussianForecast
 AnySets: TypeAlias = LabelSets | ConfidenceSets
@@ -74,7 +75,7 @@ class Likelihood:
         """Each preparation is fitted on what the ones before it made of the tune forecast."""
         fitted: list[Preparation] = []
         if isinstance(forecast, GaussianForecast):
-            truth = doubles(forecast.check(truth))
+            truth = as_given(truth, doubles(forecast.check(truth)))
             forecast = forecast.wide()
         for fit in prepare:
             fitted.append(fit(forecast, truth))

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from pac_core.arrays import Array, labels_for, like
 from pac_core.errors import InvalidInput
-from pac_core.forecasts import GaussianForecast, LogitForecast, a_truth
+from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.regions import Ellipsoids, Region
 from pac_core.scores import gaussian_nll, label_nll, volume_term
 from pac_core.thresholds import Threshold
+from pac_core.truths import a_truth
 
 
 def limit_of(threshold: Threshold | float) -> float:

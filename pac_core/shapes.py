@@ -17,6 +17,7 @@ from pac_core.forecasts import GaussianForecast
 from pac_core.regions import Boxes, Ellipsoids
 from pac_core.sets import ConfidenceSets, limit_of, widened
 from pac_core.thresholds import Threshold
+from pac_core.truths import Trajectories
 
 POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SPREADS = (None, 0.9, 0.99, 1.0)
@@ -49,7 +50,7 @@ class MaxShape:
 
     @classmethod
     def _fit_one(cls, forecast: GaussianForecast, states: Any, *, accumulate: bool, spread: Any) -> MaxShape:
-        distances = _variances(forecast, accumulate).mahalanobis2(states)
+        distances = _variances(forecast, accumulate).mahalanobis2(states) + 0 * states[..., 0]
         return cls(_scale(np.sqrt(distances), spread, floor=1e-6) ** 2, accumulate)
 
     def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
@@ -135,6 +136,7 @@ class BoxShape:
     def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
         xp = array_namespace(forecast.mean)
         relative = _sided(truth - forecast.mean, self.sides) / self._reach(forecast)
+        relative = xp.where(xp.isnan(truth), like(relative, -np.inf), relative)  # steps after an end
         worst = xp.max(relative, axis=(1, 2))
         failed = xp.any(xp.isinf(truth), axis=(1, 2))  # an error of -inf must not pass one side
         return xp.where(failed, like(worst, np.inf), worst)
@@ -182,7 +184,7 @@ class BoxShape:
 def choose(
     fits: Sequence[Callable[[GaussianForecast, Any], Shape]],
     forecast: GaussianForecast,
-    states: Floats,
+    states: Floats | Trajectories,
     level: PACLevel,
 ) -> Shape:
     """The best of several fits, then fitted on all units that did not fail.
@@ -191,7 +193,8 @@ def choose(
     the other half, at the threshold that half would give. The halves differ because hundreds of
     scales fit too well the half they were fitted on.
     """
-    whole = np.isfinite(states).all(axis=(1, 2))
+    states = states.marked() if isinstance(states, Trajectories) else states
+    whole = ~np.isinf(states).any(axis=(1, 2))
     if whole.sum() < 4:
         raise InvalidInput(f"a tube shape needs at least 4 tune units that did not fail, got {whole.sum()}")
     forecast, states = forecast.take(whole), states[whole]
@@ -226,13 +229,20 @@ def _variances(forecast: GaussianForecast, accumulate: bool) -> GaussianForecast
 
 
 def _deviation(states: Floats) -> Floats:
-    return np.asarray(states.std(axis=(0, 1)))
+    return np.asarray(np.nanstd(states, axis=(0, 1)))
 
 
 def _scale(errors: Floats, spread: float | None, floor: Any) -> Floats:
-    """A scale per step (and dimension) from errors `[B, H, ...]`, never below `floor`."""
-    scale = np.sqrt(np.mean(errors**2, axis=0)) if spread is None else np.quantile(errors, spread, axis=0)
-    return np.asarray(np.maximum(scale, floor))
+    """A scale per step (and dimension) from errors `[B, H, ...]`, never below `floor`.
+
+    Errors are NaN after a unit's end. A step that no unit lived to see is scaled like the one before.
+    """
+    lived = int((~np.isnan(errors)).reshape(*errors.shape[:2], -1)[..., 0].any(axis=0).sum())
+    mean, quantile = (np.nanmean, np.nanquantile) if np.isnan(errors).any() else (np.mean, np.quantile)
+    seen = errors[:, :lived]
+    scale = np.sqrt(mean(seen**2, axis=0)) if spread is None else quantile(seen, spread, axis=0)
+    unseen = errors.shape[1] - lived
+    return np.asarray(np.maximum(np.concatenate([scale, np.repeat(scale[-1:], unseen, axis=0)]), floor))
 
 
 def _sided(errors: Array, sides: tuple[int, ...]) -> Array:

@@ -91,11 +91,12 @@ def moments(forecast: GaussianForecast, truth: Any) -> Moments:
     truth = doubles(forecast.check(truth))
     distances = like(np.zeros(1), forecast.wide().mahalanobis2(truth))
     distances = distances.reshape(len(distances), -1)
-    whole = distances[np.isfinite(distances).all(axis=1)]
+    whole = np.isfinite(distances).all(axis=1)
     dims = int(forecast.mean.shape[-1])
     steps = int(forecast.mean.shape[1]) if forecast.mean.ndim == 3 else None
-    counts = np.full(distances.shape[1], len(whole) * dims)
-    return Moments(np.array([math.fsum(step) for step in whole.T]), counts, dims, steps)
+    lived = ~np.isnan(like(np.zeros(1), truth).reshape(*distances.shape, dims)[whole, :, 0])
+    squares = np.array([math.fsum(step) for step in distances[whole].T])
+    return Moments(squares, lived.sum(axis=0) * dims, dims, steps)
 
 
 def merge_moments(shards: Iterable[Moments]) -> Temperature:
@@ -107,10 +108,12 @@ def merge_moments(shards: Iterable[Moments]) -> Temperature:
     if not parts or len({(part.dims, part.steps) for part in parts}) != 1:
         raise InvalidInput("shards must be one or more, all of the same dimensions and horizon")
     counts = np.sum([part.counts for part in parts], axis=0)
-    if not counts.all():
+    if not counts[0]:
         raise InvalidInput("truth must have at least one unit that did not fail, got none")
     squares = np.array([math.fsum(step) for step in zip(*(part.squares for part in parts), strict=True)])
-    tau = 1 / np.maximum(squares / counts, _FLOOR)
+    lived = int(np.count_nonzero(counts))  # a step that no unit lived to see is tempered like the one before
+    tau = 1 / np.maximum(squares / np.maximum(counts, 1), _FLOOR)
+    tau[lived:] = tau[lived - 1]
     n = int(counts[0]) // parts[0].dims
     return Temperature(float(tau[0]) if parts[0].steps is None else tau, n)
 

@@ -20,6 +20,7 @@ from pac_core.forecasts import GaussianForecast
 from pac_core.predictors import Likelihood, Predictor, Score, accumulated, calibrate
 from pac_core.shapes import BoxShape, MaxShape
 from pac_core.temperatures import fit_temperature
+from pac_core.truths import as_given
 
 
 def _fit_joint(forecast: GaussianForecast, states: Any, level: PACLevel) -> Likelihood:
@@ -48,8 +49,8 @@ def fit_shape(
             f"a tube needs a horizon [B, H, D], got mean of shape {tuple(forecast.mean.shape)}"
         )
     here = np.zeros(1)  # shapes are fitted in numpy, wherever the forecast lives
-    states, mean, var = (like(here, part) for part in (forecast.check(states), forecast.mean, forecast.var))
-    return fit(GaussianForecast(mean, var), states, level, **options)
+    truth, mean, var = (like(here, part) for part in (forecast.check(states), forecast.mean, forecast.var))
+    return fit(GaussianForecast(mean, var), as_given(states, truth), level, **options)
 
 
 def fit_tube(
@@ -66,8 +67,9 @@ def fit_tube(
     """A predictor whose `.tube(forecast)` holds the whole trajectory with the promised probability.
 
     Forecasts carry one-step variances `[B, H, D]`; states are `[B, H, D]`, infinite where a
-    simulation failed. All choices are made on the tune split, T on the calibrate split; they must
-    share no unit, and the calibrate split be used once (`certify` keeps watch, with ids).
+    simulation failed, or `Trajectories` if units may end early. All choices are made on the tune
+    split, T on the calibrate split; they must share no unit, and the calibrate split be used once
+    (`certify` keeps watch, with ids).
 
     shape: "joint", "max", "box", "features", or a plugin's
     options: `features=LinearFeatures(names, matrix)` for "features"; `sides` for "box" and "features",

@@ -25,6 +25,7 @@ ORDER = [
     "splits",
     "covariances",
     "normalisers",
+    "truths",
     "forecasts",
     "scores",
     "temperatures",

@@ -23,6 +23,7 @@ from pac_core import (
     LogitForecast,
     PACLevel,
     TooManyFailures,
+    Trajectories,
     fit_shape,
     fit_threshold,
     gaussian_sets,
@@ -166,6 +167,35 @@ def test_the_paper_tube() -> None:
             math.exp(-radius2 / (2 * w)) * math.prod(w / (w - v) for v in weights if v != w) for w in weights
         ]
         return math.fsum(terms)
+
+    assert binomtest(breaches(scores.reshape(REPEATS, N), error), REPEATS, EXACT).pvalue > DOUBT
+
+
+@pytest.mark.parametrize("shape", ["max", "box"])
+def test_tubes_of_units_that_end_early(shape: str) -> None:
+    """A trajectory lives one, two or all three steps; it can leave its tube only while it lives."""
+    rng = np.random.default_rng(10)
+    shares = np.array([0.2, 0.3, 0.5])
+
+    def draw(n: int) -> tuple[GaussianForecast, Trajectories]:
+        forecast, states = walk(n, rng)
+        lengths = rng.choice([1, 2, 3], p=shares, size=n)
+        states[np.arange(STEPS) >= lengths[:, None]] = 1e9  # whatever stands after the end
+        return forecast, Trajectories(states, lengths)
+
+    score = fit_shape(*draw(2000), LEVEL, shape=shape)
+    one, _ = walk(1, rng)
+    scores = np.concatenate([score.scores(*draw(N * 500)) for _ in range(REPEATS // 500)])
+
+    def error(t: float) -> float:
+        region = score.sets(one, t).region
+        if shape == "max":
+            steps = chdtr(
+                DIMS, region.radius2[0] * region.forecast.variances[0, :, 0] / (1.3 * SIGMA[0]) ** 2
+            )
+        else:
+            steps = erf(region.half_widths()[0] / (1.3 * SIGMA) / math.sqrt(2)).prod(axis=1)
+        return float(1 - shares @ np.cumprod(steps))
 
     assert binomtest(breaches(scores.reshape(REPEATS, N), error), REPEATS, EXACT).pvalue > DOUBT
 

@@ -1,0 +1,253 @@
+"""The probabilistic ensemble of PETS, from mbrl-lib: trained, saved and loaded without pickle.
+
+The only file that meets mbrl-lib.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mbrl.models import GaussianMLP, OneDTransitionRewardModel
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from pac_core import UnreadableFile
+from pac_rl.trajectories import Rollouts
+
+FORMAT = "pac-sets ensemble 1"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an ensemble is built and trained."""
+
+    members: int = 5
+    hidden: int = 200
+    layers: int = 4
+    epochs: int = 12
+    """at most; training stops early, see `patience`"""
+    patience: int = 5
+    """epochs without a better validation score before training stops"""
+    batch: int = 512
+    rate: float = 2e-3
+    """step size of Adam at the start; it falls to 0 over the epochs"""
+    held_out: float = 0.05
+    """share of the transitions that is kept for the validation score"""
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Transitions:
+    """M steps: `states` `[M, D]`, `actions` `[M, A]` and what followed, `[M, D]`."""
+
+    states: NDArray[np.float64]
+    actions: NDArray[np.float64]
+    following: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, rollouts: Rollouts) -> Transitions:
+        """Every step of the rollouts that was taken and did not diverge."""
+        horizon = rollouts.states.shape[1]
+        before = np.concatenate([rollouts.start[:, None], rollouts.states[:, :-1]], axis=1)
+        taken = np.arange(horizon) < rollouts.lengths[:, None]
+        taken &= np.isfinite(rollouts.states).all(axis=2)
+        return cls(before[taken], rollouts.actions[taken], rollouts.states[taken])
+
+    @classmethod
+    def join(cls, parts: list[Transitions]) -> Transitions:
+        names = ("states", "actions", "following")
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What training reports after each epoch.
+
+    loss: mean negative log likelihood of the training batches
+    score: root-mean-square error on the held-out steps, in units of a step's deviation
+    best: the least score so far
+    """
+
+    number: int
+    of: int
+    loss: float
+    score: float
+    best: float
+
+    def __str__(self) -> str:
+        mark = "  best so far" if self.score == self.best else ""
+        return f"epoch {self.number}/{self.of}  loss {self.loss:.3f}  validation error {self.score:.4f}{mark}"
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """E networks that each forecast the next state as a Gaussian.
+
+    network: mbrl-lib's, from normalised states and actions to the change of state in `units`
+    shift, scale: `[D + A]` of the inputs
+    units: `[D]` the deviation of a state's change in one step
+    environment: its id
+    history: one entry per epoch of training
+    """
+
+    network: GaussianMLP
+    shift: Tensor
+    scale: Tensor
+    units: Tensor
+    environment: str
+    settings: Settings = field(default_factory=Settings)
+    history: tuple[Epoch, ...] = ()
+
+    @property
+    def dims(self) -> int:
+        """D, the numbers of a state."""
+        return len(self.units)
+
+    @property
+    def action_dims(self) -> int:
+        """A, the numbers of an action."""
+        return len(self.shift) - self.dims
+
+    @property
+    def device(self) -> torch.device:
+        return self.units.device
+
+    def step(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and variances `[E, B, D]` of the next state by each member.
+
+        `states` are `[B, D]`, the same for all members, or `[E, B, D]`.
+        """
+        inputs = (torch.cat([states, actions], dim=-1) - self.shift) / self.scale
+        hidden = inputs if inputs.ndim == 3 else inputs.expand(self.settings.members, -1, -1)
+        for weight, bias in self._layers[:-1]:
+            hidden = torch.nn.functional.silu(torch.baddbmm(bias, hidden, weight), inplace=True)
+        weight, bias = self._layers[-1]
+        change, log_var = torch.baddbmm(bias, hidden, weight).chunk(2, dim=-1)
+        log_var = self.network.max_logvar - torch.nn.functional.softplus(self.network.max_logvar - log_var)
+        log_var = self.network.min_logvar + torch.nn.functional.softplus(log_var - self.network.min_logvar)
+        return torch.addcmul(states, change, self.units), torch.exp(log_var) * self.units**2
+
+    @property
+    def _layers(self) -> list[tuple[Tensor, Tensor]]:
+        linear = [*(block[0] for block in self.network.hidden_layers), self.network.mean_and_logvar]
+        return [(layer.weight, layer.bias) for layer in linear]
+
+    def for_mbrl(self) -> OneDTransitionRewardModel:
+        """The same ensemble as mbrl-lib's own planners and `ModelEnv` take it, in the state's own units."""
+        network = new_network(self.settings, self.dims, self.action_dims, self.device)
+        weights = {name: tensor.clone() for name, tensor in self.network.state_dict().items()}
+        logs = 2 * torch.log(self.units)
+        for part in ("weight", "bias"):
+            weights[f"mean_and_logvar.{part}"][..., : self.dims] *= self.units
+        weights["mean_and_logvar.bias"][..., self.dims :] += logs
+        for end in ("min_logvar", "max_logvar"):
+            weights[end] += logs
+        network.load_state_dict(weights)
+        model = OneDTransitionRewardModel(network, normalize=True, learned_rewards=False)
+        model.input_normalizer.mean, model.input_normalizer.std = self.shift[None], self.scale[None]
+        return model
+
+    def to(self, device: str | torch.device) -> Ensemble:
+        """The same on another device."""
+        network = new_network(self.settings, self.dims, self.action_dims, device)
+        network.load_state_dict(self.network.state_dict())
+        parts = {name: getattr(self, name).to(device) for name in ("shift", "scale", "units")}
+        return replace(self, network=network.eval(), **parts)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes weights, normalisers and settings to a safetensors file."""
+        write_tensors(path, self.tensors(), self.about())
+
+    def tensors(self) -> dict[str, Tensor]:
+        tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        return tensors | {"shift": self.shift, "scale": self.scale, "units": self.units}
+
+    def about(self) -> dict[str, Any]:
+        history = [asdict(epoch) for epoch in self.history]
+        return {"environment": self.environment, "settings": asdict(self.settings), "history": history}
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Ensemble:
+        """The ensemble that `save` wrote."""
+        tensors, about = read_tensors(path)
+        try:
+            return cls.of(tensors, about, device)
+        except UnreadableFile as error:
+            raise UnreadableFile(f"{path}: {error}") from None
+
+    @classmethod
+    def of(cls, tensors: dict[str, Tensor], about: dict[str, Any], device: str | torch.device) -> Ensemble:
+        try:
+            settings = Settings(**about["settings"])
+            dims = len(tensors["units"])
+            network = new_network(settings, dims, len(tensors["shift"]) - dims, device)
+            prefix = "network."
+            network.load_state_dict(
+                {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+            )
+            history = tuple(Epoch(**epoch) for epoch in about["history"])
+            parts = {name: tensors[name].to(device) for name in ("shift", "scale", "units")}
+            return cls(
+                network.eval(), **parts, environment=about["environment"], settings=settings, history=history
+            )
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise UnreadableFile(f"the ensemble's parts do not fit together: {error}") from None
+
+    def __repr__(self) -> str:
+        shape = f"{self.settings.members} members of {self.settings.layers} x {self.settings.hidden}"
+        return (
+            f"Ensemble({shape} for {self.environment}: {self.dims} state, {self.action_dims} action numbers)"
+        )
+
+
+def new_network(
+    settings: Settings, dims: int, action_dims: int, device: str | torch.device = "cpu"
+) -> GaussianMLP:
+    """mbrl-lib's ensemble of Gaussian networks with fresh weights, drawn from the seed."""
+    with torch.random.fork_rng():  # mbrl-lib draws from the global generator
+        torch.manual_seed(settings.seed)
+        return GaussianMLP(
+            dims + action_dims,
+            dims,
+            torch.device(device),
+            num_layers=settings.layers,
+            ensemble_size=settings.members,
+            hid_size=settings.hidden,
+            activation_fn_cfg={"_target_": "torch.nn.SiLU"},
+        )
+
+
+def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    """A safetensors file with a description, complete or not there at all."""
+    content = save(
+        {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, _header(about)
+    )
+    partial = Path(path).with_suffix(".partial")
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
+def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `write_tensors` wrote, on the CPU."""
+    if not Path(path).is_file():
+        raise UnreadableFile(f"there is no ensemble file {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            if header.get("format") != FORMAT:
+                raise UnreadableFile(f"{path} is not a {FORMAT!r} file")
+            return {name: file.get_tensor(name) for name in list(file.keys())}, json.loads(header["about"])
+    except (SafetensorError, OSError, json.JSONDecodeError, KeyError) as error:
+        raise UnreadableFile(f"{path} is cut off or no ensemble: {error}") from None
+
+
+def _header(about: dict[str, Any]) -> dict[str, str]:
+    return {"format": FORMAT, "about": json.dumps(about)}

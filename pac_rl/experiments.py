@@ -1,0 +1,118 @@
+"""What the experiments share: scores fitted once and thresholded at many levels, and a row of figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pac_core import (
+    ConfidenceSets,
+    Likelihood,
+    LinearFeatures,
+    PACLevel,
+    Predictor,
+    accumulated,
+    evaluate,
+    fit_shape,
+    fit_temperature,
+    fit_threshold,
+    max_errors,
+)
+from pac_core.predictors import Prepare, Score
+from pac_rl.environments import Environment
+from pac_rl.studies import Case
+
+ABLATIONS: dict[str, tuple[Prepare, ...]] = {
+    "C+D": (fit_temperature,),
+    "A+D": (accumulated,),
+    "A+C+D": (accumulated, fit_temperature),
+}
+"""Preparations of the paper's figures: A accumulated variance, C calibrated; D, the direct bound, in all."""
+EPSILONS = (0.01, 0.02, 0.03, 0.04, 0.05)
+DELTAS = (1e-1, 1e-3, 1e-5)
+WATCHED = {"forward velocity": "forward velocity", "rooty": "torso pitch"}
+"""The state's numbers that limits read, with their names for people."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A score fitted on the tune part, with its scores on the calibrate part.
+
+    One look at many levels: the tables show what each would give, they are not certificates of all
+    of them together.
+    """
+
+    score: Score
+    scores: NDArray[np.float64]
+    domain: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, score: Score, case: Case) -> Fitted:
+        forecast, truth = case.part("calibrate")
+        return cls(score, np.asarray(score.scores(forecast, truth)), forecast.domain)
+
+    def at(self, level: PACLevel) -> Predictor:
+        """The predictor of this level."""
+        return Predictor(self.score, fit_threshold(self.scores, level), self.domain)
+
+
+def fit_ablations(case: Case) -> dict[str, Fitted]:
+    """The paper's three, of a case with one-step variances."""
+    tune = case.part("tune")
+    return {name: Fitted.of(Likelihood.fit(*tune, steps), case) for name, steps in ABLATIONS.items()}
+
+
+def fit_shapes(case: Case, level: PACLevel, shapes: Sequence[str], **options: Any) -> dict[str, Fitted]:
+    """Tube shapes, each with its choices made on the tune part for this level."""
+    tune = case.part("tune")
+    return {name: Fitted.of(fit_shape(*tune, level, shape=name, **options), case) for name in shapes}
+
+
+def watched(environment: Environment) -> LinearFeatures:
+    """Forward velocity and torso pitch as features."""
+    rows = [environment.names.index(name) for name in WATCHED]
+    return LinearFeatures(tuple(WATCHED.values()), np.eye(len(environment.names))[rows])
+
+
+def hindsight(case: Case, level: PACLevel) -> ConfidenceSets:
+    """Boxes whose scales and threshold come from the test part itself: what perfect tuning would reach."""
+    forecast, truth = case.part("test")
+    score = fit_shape(forecast, truth, level, shape="box")
+    ordered = np.sort(np.asarray(score.scores(forecast, truth)))
+    return score.sets(forecast, float(ordered[-1 - max_errors(len(ordered), level)]))  # type: ignore[no-any-return]
+
+
+def half_widths(tube: ConfidenceSets, environment: Environment) -> dict[str, float]:
+    """The mean half-width along each watched number."""
+    found = {}
+    for name, words in WATCHED.items():
+        along = np.eye(len(environment.names))[environment.names.index(name)]
+        found[f"half-width, {words}"] = float(np.mean(tube.support(along) + tube.support(-along)) / 2)
+    return found
+
+
+def row(
+    case: Case,
+    tube: ConfidenceSets,
+    level: PACLevel,
+    environment: Environment,
+) -> dict[str, Any]:
+    """Error with its exact interval, and every size, on the test part."""
+    found = evaluate(tube, case.part("test")[1], level)
+    deviation = np.nanstd(case.part("tune")[1].marked(), axis=(0, 1))
+    whole = tube.region.center.shape[-1] == len(deviation)
+    low, high = found.all.interval
+    return {
+        "error": found.all.error,
+        "98% interval": f"{low:.4f}..{high:.4f}",
+        "refuted": "yes" if found.refuted else "no",
+        "size": found.all.mean if whole else float("nan"),
+        "normalised": float(np.mean(tube.normalised_size(deviation))) if whole else float("nan"),
+        "volume^(1/d)": float(np.mean(tube.volume_root())) if whole else float("nan"),
+        "mean width": float(np.mean(tube.mean_width(32))) if whole else float("nan"),
+        **half_widths(tube, environment),
+    }

@@ -1,0 +1,144 @@
+"""Figures of trajectory tubes; matplotlib is imported when one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pac_core import ConfidenceSets, InvalidInput
+from pac_core.figures import INK, canvas
+
+SIZE = "size of the tube: half-diagonal of its bounding box, mean over steps"
+STEP_SIZE = "size at the step: half-diagonal of the bounding box"
+
+Sizes = NDArray[np.float64]
+
+
+def size_boxes(sizes: Mapping[str, Sizes], title: str) -> Any:
+    """A box per name: median and quartiles, whiskers to the smallest and largest tube."""
+    figure, axes = canvas(7.0, 4.2)
+    draw_boxes(axes, sizes)
+    axes.set_ylabel(SIZE, fontsize=9)
+    axes.set_title(title, loc="left", fontsize=10.5)
+    return figure
+
+
+def draw_boxes(axes: Any, sizes: Mapping[str, Sizes]) -> None:
+    """The boxes of `size_boxes` on axes that exist."""
+    made = axes.boxplot(list(sizes.values()), whis=(0, 100), widths=0.5, patch_artist=True)
+    for patch, ink in zip(made["boxes"], INK * len(sizes), strict=False):
+        patch.set(facecolor=ink, alpha=0.55)
+    for line in made["medians"]:
+        line.set(color="black", linewidth=1.4)
+    axes.set_xticks(range(1, len(sizes) + 1), list(sizes))
+    axes.set_yscale("log")
+
+
+def step_lines(steps: Mapping[str, Sizes], title: str, *, label: str = STEP_SIZE) -> Any:
+    """A line per name over the steps 1..H."""
+    figure, axes = canvas(7.0, 4.2)
+    draw_steps(axes, steps)
+    axes.set_xlabel("step t")
+    axes.set_ylabel(label, fontsize=9)
+    axes.set_title(title, loc="left", fontsize=10.5)
+    axes.legend(frameon=False)
+    return figure
+
+
+def draw_steps(axes: Any, steps: Mapping[str, Sizes]) -> None:
+    """The lines of `step_lines` on axes that exist."""
+    for (name, sizes), ink in zip(steps.items(), INK * len(steps), strict=False):
+        axes.plot(np.arange(1, len(sizes) + 1), sizes, color=ink, label=name, marker="o", markersize=3)
+    axes.set_yscale("log")
+
+
+def level_lines(
+    sizes: Mapping[str, Mapping[float, Sizes]], name: str, title: str, *, log_x: bool = False
+) -> Any:
+    """Median size against epsilon or delta, with the range from smallest to largest tube."""
+    figure, axes = canvas(7.0, 4.2)
+    for (label, at), ink in zip(sizes.items(), INK * len(sizes), strict=False):
+        values = list(at)
+        axes.plot(values, [np.median(at[value]) for value in values], color=ink, marker="o", label=label)
+        ends = [(at[value].min(), at[value].max()) for value in values]
+        axes.fill_between(values, *zip(*ends, strict=True), color=ink, alpha=0.12)
+    if log_x:
+        axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel(name)
+    axes.set_ylabel(SIZE + "\n(line: median, band: smallest to largest)", fontsize=8.5)
+    axes.set_title(title, loc="left", fontsize=10.5)
+    axes.legend(frameon=False)
+    return figure
+
+
+def grid(rows: Sequence[float], columns: Sequence[float], panel: Any, title: str, y_label: str) -> Any:
+    """A panel for each epsilon (down) and delta (across), all with the same axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.0 * len(columns) + 0.8, 2.0 * len(rows) + 0.6), dpi=120, layout="constrained")
+    axes = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
+    for i, epsilon in enumerate(rows):
+        for j, delta in enumerate(columns):
+            panel(axes[i][j], epsilon, delta)
+            axes[i][j].set_title(f"epsilon {epsilon:g}, delta {delta:g}", fontsize=9)
+            axes[i][j].spines[["top", "right"]].set_visible(False)
+            axes[i][j].grid(alpha=0.25)
+    figure.suptitle(title, fontsize=11)
+    figure.supylabel(y_label, fontsize=9.5)
+    return figure
+
+
+def error_bars(errors: Mapping[str, tuple[float, tuple[float, float]]], epsilon: float, title: str) -> Any:
+    """Measured error of each name with its exact interval, against the promise."""
+    figure, axes = canvas(7.0, 4.2)
+    for i, ((error, (low, high)), ink) in enumerate(zip(errors.values(), INK * len(errors), strict=False)):
+        axes.bar(i, error, color=ink, alpha=0.6, width=0.55)
+        axes.errorbar(i, error, [[error - low], [high - error]], color="black", capsize=4)
+        axes.annotate(f"{error:.4f}", (i, high), ha="center", va="bottom", fontsize=9)
+    axes.axhline(epsilon, color="black", linestyle=":", label=f"promised error, epsilon = {epsilon:g}")
+    axes.set_xticks(range(len(errors)), list(errors))
+    axes.set_ylabel("share of test rollouts outside their tube\n(bar: 98% interval)", fontsize=9)
+    axes.set_title(title, loc="left", fontsize=10.5)
+    axes.legend(frameon=False)
+    return figure
+
+
+def tubes_over_time(
+    tubes: Mapping[str, ConfidenceSets],
+    truth: NDArray[np.float64],
+    columns: Mapping[int, str],
+    rows: Sequence[int],
+    title: str,
+) -> Any:
+    """Tubes around real trajectories: a panel for each unit (down) and number of the state (across).
+
+    tubes: by name; truth: `[B, H, D]`; columns: which numbers, with their labels; rows: which units
+    """
+    from matplotlib.figure import Figure
+
+    if not tubes:
+        raise InvalidInput("tubes must be one or more, got none")
+    figure = Figure(figsize=(3.6 * len(columns), 2.3 * len(rows) + 0.6), dpi=130, layout="constrained")
+    panels = figure.subplots(len(rows), len(columns), squeeze=False, sharex=True, sharey="col")
+    time = np.arange(1, truth.shape[1] + 1)
+    for line, unit in zip(panels, rows, strict=True):
+        for axes, (column, label) in zip(line, columns.items(), strict=True):
+            for (name, tube), ink in zip(tubes.items(), INK, strict=False):
+                lower, upper = (corner[unit, :, column] for corner in tube.box())
+                axes.fill_between(time, lower, upper, color=ink, alpha=0.25, label=name)
+                axes.plot(time, lower, color=ink, linewidth=0.8)
+                axes.plot(time, upper, color=ink, linewidth=0.8)
+            axes.plot(time, truth[unit, :, column], color="black", linewidth=1.6, label="what happened")
+            axes.set_ylabel(label, fontsize=9)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.grid(alpha=0.25)
+    for axes in panels[-1]:
+        axes.set_xlabel("step t")
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.suptitle(title, fontsize=11)
+    return figure

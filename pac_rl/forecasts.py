@@ -1,0 +1,212 @@
+"""What the ensemble forecasts over a horizon: for the closed loop, and for given plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pac_core import GaussianForecast, InvalidInput
+from pac_core.arrays import Array, like
+from pac_rl.ensembles import Ensemble
+from pac_rl.environments import Environment
+from pac_rl.policies import Policy, actions, fitting
+
+BATCH = 512
+"""Forecasts that are computed together; a smaller batch is padded to it, see `trajectories.BATCH`."""
+PARTICLES = 4
+"""Particles of each member."""
+
+Act: TypeAlias = Callable[[int, Tensor, Tensor], Tensor]
+"""From the step, states `[..., B, D]` and noise `[..., B, A]` to actions `[..., B, A]`."""
+
+
+def one_step(ensemble: Ensemble, states: Tensor, act: Act, horizon: int) -> tuple[Tensor, Tensor]:
+    """The paper's: each step starts at the mean before it, and variances are those of one step.
+
+    The mean is that of the members; the variance is their mean variance plus their disagreement.
+    """
+    steps = []
+    still = torch.zeros((len(states), ensemble.action_dims), device=states.device)
+    for t in range(horizon):
+        mean, var = ensemble.step(states, act(t, states, still))
+        states, var = pooled(mean, var)
+        steps.append((states, var))
+    return _stacked(steps)
+
+
+def particles(ensemble: Ensemble, states: Tensor, act: Act, horizon: int) -> tuple[Tensor, Tensor]:
+    """Mean and variance of particles that each follow one member, noise and policy noise included.
+
+    Variances are those of the whole way so far. All starts share the noise, so that the forecast is a
+    function of its start.
+    """
+    members, (batch, dims) = ensemble.settings.members, states.shape
+    noise = _noise(members, horizon, dims + ensemble.action_dims).to(states)
+    cloud = states.expand(members, PARTICLES, batch, dims)
+    steps = []
+    for t in range(horizon):
+        drawn = noise[t, :, :, None].expand(-1, -1, batch, -1)
+        done = act(t, cloud, drawn[..., dims:])
+        flat = (part.reshape(members, PARTICLES * batch, -1) for part in (cloud, done))
+        mean, var = (part.reshape(members, PARTICLES, batch, dims) for part in ensemble.step(*flat))
+        cloud = torch.addcmul(mean, var.sqrt(), drawn[..., :dims])
+        steps.append(pooled(mean.flatten(0, 1), var.flatten(0, 1)))
+    return _stacked(steps)
+
+
+def jacobian(ensemble: Ensemble, states: Tensor, act: Act, horizon: int) -> tuple[Tensor, Tensor]:
+    """The covariance carried through the Jacobian of the mean: J P J' + the variance of the step.
+
+    Policy noise enters through the Jacobian as well. Variances are those of the whole way so far.
+    """
+    batch, dims = states.shape
+    cov = torch.zeros((batch, dims, dims), device=states.device)
+    still = torch.zeros((batch, ensemble.action_dims), device=states.device)
+    steps = []
+    for t in range(horizon):
+
+        def following(state: Tensor, noise: Tensor, t: int = t) -> Tensor:
+            return ensemble.step(state, act(t, state, noise))[0].mean(dim=0)
+
+        by_state, by_noise = _jacobians(following, states, still)
+        states, var = pooled(*ensemble.step(states, act(t, states, still)))
+        cov = by_state @ cov @ by_state.mT + by_noise @ by_noise.mT + torch.diag_embed(var)
+        steps.append((states, cov.diagonal(dim1=1, dim2=2)))
+    return _stacked(steps)
+
+
+PROPAGATIONS = {"one-step": one_step, "particles": particles, "jacobian": jacobian}
+
+
+def closed_loop(
+    ensemble: Ensemble,
+    environment: Environment,
+    policy: Policy,
+    starts: Array,
+    *,
+    horizon: int,
+    propagation: str = "particles",
+    batch: int = BATCH,
+    progress: Callable[[int], None] | None = None,
+) -> GaussianForecast:
+    """Where the policy will take the robot from `starts` `[B, D]`, numpy or torch.
+
+    propagation: "one-step" is the paper's (accumulate its variances for the paper's tubes); see the
+        functions of this file
+    progress: called with the number of forecasts that were finished
+    """
+    fitting(environment, policy)
+    if (ensemble.dims, ensemble.action_dims) != (len(environment.names), len(environment.low)):
+        raise InvalidInput(
+            f"the ensemble must be of {len(environment.names)} state and {len(environment.low)} action "
+            f"numbers for {environment.id}, got {ensemble.dims} and {ensemble.action_dims}"
+        )
+
+    def act(t: int, states: Tensor, noise: Tensor) -> Tensor:
+        return actions(environment, policy, states, noise)
+
+    return _in_batches(ensemble, starts, lambda rows: act, horizon, propagation, batch, progress)
+
+
+def for_plans(
+    ensemble: Ensemble,
+    starts: Array,
+    plans: Array,
+    *,
+    propagation: str = "particles",
+    batch: int = BATCH,
+    progress: Callable[[int], None] | None = None,
+) -> GaussianForecast:
+    """Where the plans `[B, H, A]` will take the robot from `starts` `[B, D]`, numpy or torch."""
+    if len(plans.shape) != 3 or tuple(plans.shape[::2]) != (len(starts), ensemble.action_dims):
+        wanted = f"[{len(starts)}, H, {ensemble.action_dims}]"
+        raise InvalidInput(f"plans must have shape {wanted}, got {tuple(plans.shape)}")
+    given = _tensor("plans", plans, ensemble)
+
+    def acting(rows: slice) -> Act:
+        wanted = _padded(given[rows], batch)
+        return lambda t, states, noise: wanted[:, t].expand(*states.shape[:-1], -1)
+
+    return _in_batches(ensemble, starts, acting, plans.shape[1], propagation, batch, progress)
+
+
+def pooled(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the mixture of Gaussians along the first axis."""
+    return mean.mean(dim=0), var.mean(dim=0) + mean.var(dim=0, correction=0)
+
+
+def _in_batches(
+    ensemble: Ensemble,
+    starts: Array,
+    acting: Callable[[slice], Act],
+    horizon: int,
+    propagation: str,
+    batch: int,
+    progress: Callable[[int], None] | None,
+) -> GaussianForecast:
+    """The forecast of all starts, in batches of one size."""
+    if propagation not in PROPAGATIONS:
+        raise InvalidInput(f"propagation must be one of {', '.join(PROPAGATIONS)}, got {propagation!r}")
+    if not isinstance(horizon, int) or horizon < 1:
+        raise InvalidInput(f"horizon must be a whole number of at least 1, got {horizon!r}")
+    if len(starts.shape) != 2 or starts.shape[1] != ensemble.dims or not len(starts):
+        raise InvalidInput(f"starts must have shape [B, {ensemble.dims}], got {tuple(starts.shape)}")
+    given, parts = _tensor("starts", starts, ensemble), []
+    with torch.no_grad():
+        for first in range(0, len(given), batch):
+            rows = slice(first, min(first + batch, len(given)))
+            states = _padded(given[rows], batch)
+            mean, var = PROPAGATIONS[propagation](ensemble, states, acting(rows), horizon)
+            parts.append((mean[: rows.stop - first], var[: rows.stop - first]))
+            if progress is not None:
+                progress(rows.stop - first)
+    mean, var = (torch.cat(part) for part in zip(*parts, strict=True))
+    if isinstance(starts, Tensor):
+        return GaussianForecast(mean, var)
+    return GaussianForecast(mean.cpu().numpy(), var.cpu().numpy())
+
+
+def _tensor(name: str, values: Any, ensemble: Ensemble) -> Tensor:
+    tensor: Tensor = like(ensemble.units, values)
+    if not torch.isfinite(tensor).all():
+        raise InvalidInput(f"{name} must be finite numbers, got NaN or infinity")
+    return tensor
+
+
+def _padded(rows: Tensor, batch: int) -> Tensor:
+    """`rows` with zeros below, so that every batch is computed at one size."""
+    return torch.nn.functional.pad(rows, (0,) * (2 * rows.ndim - 1) + (batch - len(rows),))
+
+
+def _stacked(steps: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    means, variances = zip(*steps, strict=True)
+    return torch.stack(means, dim=1), torch.stack(variances, dim=1)
+
+
+@lru_cache(maxsize=8)
+def _noise(members: int, horizon: int, width: int) -> Tensor:
+    """`[H, E, P, width]` standard normal, with mean 0 and variance 1 over the particles of a step."""
+    drawn = np.random.default_rng(0).standard_normal((horizon, members * PARTICLES, width))
+    drawn -= drawn.mean(axis=1, keepdims=True)
+    drawn /= drawn.std(axis=1, keepdims=True)
+    return torch.from_numpy(drawn.reshape(horizon, members, PARTICLES, width))
+
+
+def _jacobians(
+    function: Callable[[Tensor, Tensor], Tensor], states: Tensor, noise: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`[B, D, D]` and `[B, D, A]`: rows do not touch each other, so one direction serves the whole batch."""
+    columns = []
+    for width, which in ((states.shape[1], 0), (noise.shape[1], 1)):
+        found = []
+        for i in range(width):
+            tangents = [torch.zeros_like(states), torch.zeros_like(noise)]
+            tangents[which][:, i] = 1.0
+            found.append(torch.func.jvp(function, (states, noise), tuple(tangents))[1])
+        columns.append(torch.stack(found, dim=-1))
+    return columns[0], columns[1]

@@ -1,0 +1,55 @@
+"""Plans as a planner proposes them: the policy's actions along the predicted mean, perturbed."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pac_core.arrays import like
+from pac_rl.ensembles import Ensemble
+from pac_rl.environments import Environment
+from pac_rl.forecasts import BATCH, one_step
+from pac_rl.policies import Policy, actions
+
+SPREADS = (0.1, 0.3, 0.6)
+"""Deviations of the perturbation; each plan draws one of them."""
+
+
+def propose(
+    ensemble: Ensemble,
+    environment: Environment,
+    policy: Policy,
+    starts: NDArray[np.float64],
+    seeds: NDArray[np.int64],
+    *,
+    horizon: int,
+    batch: int = BATCH,
+) -> NDArray[np.float64]:
+    """`[B, H, A]` one plan for each start `[B, D]`: what a planner that starts from the policy would weigh.
+
+    The plan is fixed before the first step is taken; its perturbation comes from the unit's seed.
+    """
+    low, high = environment.low, environment.high
+    perturbation = np.stack([_drawn(int(seed), horizon, len(low)) for seed in seeds]) * (high - low) / 2
+    plans = np.empty_like(perturbation)
+    for first in range(0, len(starts), batch):
+        rows = slice(first, min(first + batch, len(starts)))
+        n = rows.stop - first
+        states = torch.zeros((batch, ensemble.dims), device=ensemble.device)
+        states[:n] = like(states, starts[rows])
+
+        def act(t: int, states: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+            wanted = actions(environment, policy, states, noise)
+            plans[rows, t] = np.clip(wanted[:n].cpu().numpy() + perturbation[rows, t], low, high)  # noqa: B023
+            wanted[:n] = like(wanted, plans[rows, t])  # noqa: B023
+            return wanted
+
+        with torch.no_grad():
+            one_step(ensemble, states, act, horizon)
+    return plans
+
+
+def _drawn(seed: int, horizon: int, width: int) -> NDArray[np.float64]:
+    draw = np.random.default_rng((1, seed))  # another stream than the rollout's
+    return np.asarray(draw.choice(SPREADS) * draw.standard_normal((horizon, width)))

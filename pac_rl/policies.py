@@ -1,0 +1,177 @@
+"""Policies: from observations and noise to actions.
+
+A policy is anything with `inputs`, `outputs` and a call `policy(observations, noise)`; noise is
+standard normal, and zero noise gives the mean action, which is what a forecast follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pac_core import InvalidInput
+from pac_rl.environments import Environment
+
+ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "elu": torch.nn.functional.elu}
+
+
+class Policy(Protocol):
+    """What a rollout asks of a policy."""
+
+    @property
+    def inputs(self) -> int:
+        """I, the numbers of an observation."""
+
+    @property
+    def outputs(self) -> int:
+        """A, the numbers of an action."""
+
+    @property
+    def squash(self) -> bool:
+        """Whether actions lie in [-1, 1] and are stretched to the range, instead of cut off at it."""
+
+    def __call__(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """`[B, outputs]` actions for `[B, inputs]` observations and `[B, outputs]` standard normal noise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A policy of dense layers: Gaussian around the last one, squashed (SAC) or not (PPO).
+
+    weights, biases: of each layer, `[out, in]` and `[out]`; the last gives the mean
+    std: `[A]` of the noise, or another last layer `(weight, bias)` for its logarithm
+    shift, scale: `[I]` observations are normalised to (o - shift) / scale
+    activation: between layers
+    squash: tanh after the noise (SAC)
+    """
+
+    weights: tuple[Tensor, ...]
+    biases: tuple[Tensor, ...]
+    std: Tensor | tuple[Tensor, Tensor]
+    shift: Tensor
+    scale: Tensor
+    activation: str = "relu"
+    squash: bool = True
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise InvalidInput(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}")
+        heads = (self.std,) if isinstance(self.std, tuple) else ()
+        sizes = [self.inputs, *(len(bias) for bias in self.biases)]
+        layers = [*zip(self.weights, self.biases, sizes[:-1], strict=True), *((*h, sizes[-2]) for h in heads)]
+        for weight, bias, before in layers:
+            if tuple(weight.shape) != (len(bias), before):
+                raise InvalidInput(
+                    f"a layer after {before} numbers with {len(bias)} biases must have weights "
+                    f"[{len(bias)}, {before}], got {list(weight.shape)}"
+                )
+        spread = self.std if isinstance(self.std, tuple) else (self.std,)
+        for numbers in (*self.weights, *self.biases, *spread, self.shift, self.scale):
+            if not torch.isfinite(numbers).all():
+                raise InvalidInput("a policy's numbers must be finite, got NaN or infinity")
+        if len(spread[-1]) != self.outputs or len(self.scale) != self.inputs or not (self.scale > 0).all():
+            raise InvalidInput("std must have one number per action and scale be above 0 for each input")
+
+    @property
+    def inputs(self) -> int:
+        return len(self.shift)
+
+    @property
+    def outputs(self) -> int:
+        return len(self.biases[-1])
+
+    def __call__(self, observations: Tensor, noise: Tensor) -> Tensor:
+        hidden = (observations - self.shift.to(observations)) / self.scale.to(observations)
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            hidden = ACTIVATIONS[self.activation](_dense(hidden, weight, bias))
+        mean = _dense(hidden, self.weights[-1], self.biases[-1])
+        if isinstance(self.std, tuple):
+            std = torch.exp(_dense(hidden, *self.std).clamp(-20, 2))  # the range of SAC's authors
+        else:
+            std = self.std.to(mean)
+        action = mean + std * noise
+        return torch.tanh(action) if self.squash else action
+
+    def with_noise(self, std: float) -> Network:
+        """The same policy with this much noise on every action."""
+        return replace(self, std=torch.full((self.outputs,), float(std), dtype=torch.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """Any callable as a policy: from observations `[B, inputs]` (numpy) to mean actions `[B, outputs]`.
+
+    Noise of `std` is added.
+    """
+
+    function: Callable[[NDArray[np.float64]], Any]
+    inputs: int
+    outputs: int
+    std: float = 0.0
+    squash: bool = False
+
+    def __call__(self, observations: Tensor, noise: Tensor) -> Tensor:
+        mean = np.asarray(self.function(observations.detach().cpu().numpy().astype(np.float64)))
+        if mean.shape != (len(observations), self.outputs):
+            wanted = (len(observations), self.outputs)
+            raise InvalidInput(f"the policy must return actions of shape {wanted}, got {mean.shape}")
+        return torch.as_tensor(mean).to(noise) + self.std * noise
+
+
+@dataclass(frozen=True, eq=False)
+class Noisy:
+    """Another policy with more noise on its actions, to see what lies off its path."""
+
+    policy: Policy
+    extra: float
+
+    @property
+    def inputs(self) -> int:
+        return self.policy.inputs
+
+    @property
+    def outputs(self) -> int:
+        return self.policy.outputs
+
+    @property
+    def squash(self) -> bool:
+        return self.policy.squash
+
+    def __call__(self, observations: Tensor, noise: Tensor) -> Tensor:
+        wanted = self.policy(observations, noise) + self.extra * noise
+        return wanted.clamp(-1, 1) if self.squash else wanted
+
+
+def actions(environment: Environment, policy: Policy, states: Tensor, noise: Tensor) -> Tensor:
+    """`[B, A]` what the policy does in `states` `[B, D]`, in the environment's action range.
+
+    A policy of D inputs sees the state; any other sees Gymnasium's observation.
+    """
+    seen = states if policy.inputs == len(environment.names) else environment.view(states)
+    low, high = (torch.as_tensor(end).to(states) for end in (environment.low, environment.high))
+    wanted = policy(seen, noise)
+    if policy.squash:
+        return (low + high) / 2 + (high - low) / 2 * wanted
+    return torch.clamp(wanted, low, high)
+
+
+def fitting(environment: Environment, policy: Policy) -> Policy:
+    """`policy`, after refusing one of other dimensions than the environment's."""
+    full = len(environment.names)
+    seen = environment.view(np.zeros((1, full))).shape[1]
+    if policy.inputs not in (full, seen) or policy.outputs != len(environment.low):
+        raise InvalidInput(
+            f"a policy for {environment.id} must have {seen} or {full} inputs and "
+            f"{len(environment.low)} outputs, got {policy.inputs} and {policy.outputs}"
+        )
+    return policy
+
+
+def _dense(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return torch.nn.functional.linear(values, weight.to(values), bias.to(values))

@@ -1,0 +1,266 @@
+"""True trajectories: thousands of rollouts in the simulator, each with its own seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import mujoco
+import numpy as np
+import torch
+from mujoco.rollout import Rollout
+from numpy.typing import NDArray
+
+from pac_core import InvalidInput, Trajectories
+from pac_core.arrays import threads as usual_threads
+from pac_rl.environments import Environment, Physics
+from pac_rl.policies import Policy, actions, fitting
+
+BATCH = 512
+"""Rollouts that are computed together, part of the configuration. BLAS gives other last digits at other
+batch sizes and in other rows, and the simulator makes other trajectories of them; so seed i is always
+computed in row i % BATCH, whoever else is there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rollouts:
+    """N rollouts of H steps, in the order of `seeds`.
+
+    seeds: `[N]` each rollout's own; its id
+    start: `[N, D]` the state after the burn-in, from which a forecast starts
+    physics: `[N, S]` the same for the simulator
+    states: `[N, H, D]` the states reached; infinite from the step on at which a simulation diverged
+    actions: `[N, H, A]` what was done
+    lengths: `[N]` steps until the episode ended, the last one included; H if it did not
+    """
+
+    seeds: NDArray[np.int64]
+    start: NDArray[np.float64]
+    physics: Physics
+    states: NDArray[np.float64]
+    actions: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+
+    @property
+    def failed(self) -> NDArray[np.bool_]:
+        """`[N]` whether the simulation diverged."""
+        return np.asarray(np.isinf(self.states).any(axis=(1, 2)))
+
+    @property
+    def truth(self) -> Trajectories:
+        """The states, until the episode ended: what tubes are fitted to and tested on."""
+        return Trajectories(self.states, self.lengths)
+
+    def take(self, rows: Any) -> Rollouts:
+        """Some of the rollouts."""
+        return Rollouts(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    @classmethod
+    def join(cls, parts: Sequence[Rollouts]) -> Rollouts:
+        """All parts, one after the other."""
+        names = [field.name for field in fields(cls)]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+def simulate(
+    environment: Environment,
+    policy: Policy,
+    seeds: Sequence[int] | NDArray[np.int64],
+    *,
+    horizon: int,
+    burn_in: tuple[int, int] = (0, 200),
+    batch: int = BATCH,
+    threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Rollouts:
+    """Rollouts of the policy, one for each seed: reset, burn in for a drawn number of steps, then H steps.
+
+    Everything random in a rollout comes from its seed, and nothing else does: the result is the same
+    for any order of the seeds, any grouping into calls and any number of threads.
+
+    burn_in: least and most steps before the start; an episode that ends within them is reset
+    batch: see `BATCH`
+    threads: of the simulator; the CPUs by default
+    progress: called with the number of rollouts that were finished
+    """
+    names = _seeds(seeds)
+    low, high = burn_in
+    for name, value, least in (("horizon", horizon, 1), ("batch", batch, 1), ("burn_in", low, 0)):
+        if not isinstance(value, int) or value < least:
+            raise InvalidInput(f"{name} must be a whole number of at least {least}, got {value!r}")
+    if high < low:
+        raise InvalidInput(f"burn_in must be (least, most), got {burn_in}")
+    fitting(environment, policy)
+    parts = []
+    with Simulator(environment, threads) as simulator, one_torch_thread():
+        for block in np.unique(names // batch):
+            units = np.sort(names[names // batch == block])
+            parts.append(_simulate(simulator, policy, units, horizon, burn_in, batch))
+            if progress is not None:
+                progress(len(units))
+    done = Rollouts.join(parts)
+    return done.take(np.searchsorted(done.seeds, names))
+
+
+def execute(
+    environment: Environment,
+    rollouts: Rollouts,
+    plans: NDArray[np.float64],
+    *,
+    threads: int | None = None,
+) -> Rollouts:
+    """What happens if `plans` `[N, H, A]` are carried out from the starts of `rollouts`, come what may."""
+    wanted = (len(rollouts.seeds), len(environment.low))
+    if plans.ndim != 3 or (plans.shape[0], plans.shape[2]) != wanted or not plans.shape[1]:
+        raise InvalidInput(f"plans must have shape [{wanted[0]}, H, {wanted[1]}], got {plans.shape}")
+    if not np.isfinite(plans).all():
+        raise InvalidInput("plans must be finite numbers, got NaN or infinity")
+    plans = np.clip(plans, environment.low, environment.high)
+    with Simulator(environment, threads) as simulator:
+        track = Track.empty(environment, len(plans), plans.shape[1])
+        alive, physics = np.arange(len(plans)), rollouts.physics.copy()
+        for t in range(plans.shape[1]):
+            alive = track.record(t, alive, plans[alive, t], *simulator.step(physics, alive, plans[alive, t]))
+    return Rollouts(
+        rollouts.seeds, rollouts.start, rollouts.physics, track.states, track.actions, track.lengths
+    )
+
+
+class Simulator:
+    """MuJoCo's batched stepping with a pool of threads; use it in a `with` statement."""
+
+    def __init__(self, environment: Environment, threads: int | None = None) -> None:
+        self.environment = environment
+        count = usual_threads() if threads is None else threads
+        self._model = environment.gym.model
+        self._data = [mujoco.MjData(self._model) for _ in range(count)]
+        self._pool = Rollout(nthread=count if count > 1 else 0)
+        self._frames = environment.gym.frame_skip
+
+    def __enter__(self) -> Simulator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.close()
+
+    def step(
+        self, physics: Physics, rows: NDArray[np.intp], controls: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Moves the given rows of `physics` one step on, in place; their states, and which ended or diverged.
+
+        Solver warm starts are not carried over, so that the physics are all there is to know of the past.
+        """
+        if not len(rows):
+            return np.empty((0, len(self.environment.names))), np.empty(0, bool), np.empty(0, bool)
+        before = physics[rows]
+        # MuJoCo spreads one control over the frames only if there is one rollout.
+        held = np.repeat(controls[:, None], self._frames, axis=1)
+        after = self._pool.rollout(self._model, self._data, before, held)[0][:, -1]
+        # A simulation that breaks is reset by MuJoCo, and its clock with it.
+        diverged = ~(abs(after[:, 0] - before[:, 0] - self.environment.dt) < self._model.opt.timestep / 2)
+        diverged |= ~np.isfinite(after).all(axis=1)
+        physics[rows] = after
+        states = self.environment.observe(self.environment.gym, before, after)
+        return states, self.environment.ends(self.environment.gym, after), diverged
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """The record of rollouts under way; the fields are those of `Rollouts`."""
+
+    states: NDArray[np.float64]
+    actions: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls, environment: Environment, n: int, horizon: int) -> Track:
+        return cls(
+            np.zeros((n, horizon, len(environment.names))),
+            np.zeros((n, horizon, len(environment.low))),
+            np.full(n, horizon),
+        )
+
+    def record(
+        self,
+        t: int,
+        rows: NDArray[np.intp],
+        done: NDArray[np.float64],
+        states: NDArray[np.float64],
+        ended: NDArray[np.bool_],
+        diverged: NDArray[np.bool_],
+    ) -> NDArray[np.intp]:
+        """Step t of these rows; returns the rows that go on."""
+        self.states[rows, t] = states
+        self.actions[rows, t] = done
+        self.states[rows[diverged], t:] = np.inf
+        self.lengths[rows[ended & ~diverged]] = t + 1
+        return rows[~(ended | diverged)]
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Torch's threads wait busily for more work, and would take the simulator's CPUs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _simulate(
+    simulator: Simulator,
+    policy: Policy,
+    seeds: NDArray[np.int64],
+    horizon: int,
+    burn_in: tuple[int, int],
+    batch: int,
+) -> Rollouts:
+    """One compute batch. All rollouts end at the same time, so each sets out when its burn-in begins."""
+    environment, units = simulator.environment, (seeds % batch).tolist()
+    draws = dict(zip(units, map(np.random.default_rng, seeds.tolist()), strict=True))
+    before = np.full(batch, -1)
+    for row, draw in draws.items():
+        before[row] = draw.integers(burn_in[0], burn_in[1] + 1)
+    most = int(before.max())
+    noise = np.zeros((most + horizon, batch, len(environment.low)))
+    for row, draw in draws.items():
+        noise[most - before[row] :, row] = draw.standard_normal((before[row] + horizon, noise.shape[2]))
+
+    def reset(rows: NDArray[np.intp]) -> None:
+        for row in rows.tolist():
+            physics[row] = environment.reset(int(draws[row].integers(2**31)))
+        seen[rows] = environment.observe(environment.gym, physics[rows], physics[rows])
+
+    physics = np.zeros((batch, len(environment.reset(0))))
+    seen = np.zeros((batch, len(environment.names)))
+    track = Track.empty(environment, batch, horizon)
+    start, origin, alive = seen, physics, np.array(units)
+    for t in range(most + horizon):
+        if t <= most:
+            reset(np.flatnonzero(before == most - t))
+        if t == most:
+            start, origin = seen.copy(), physics.copy()
+        wanted = actions(environment, policy, torch.from_numpy(seen), torch.from_numpy(noise[t]))
+        moving = np.flatnonzero(before >= most - t) if t < most else alive
+        done = wanted.numpy()[moving]
+        states, ended, diverged = simulator.step(physics, moving, done)
+        seen[moving] = states
+        if t < most:
+            # A robot that falls, or breaks the simulation, before its start is put back.
+            reset(moving[ended | diverged])
+        else:
+            alive = track.record(t - most, moving, done, states, ended, diverged)
+    whole = Rollouts(np.arange(batch), start, origin, track.states, track.actions, track.lengths).take(units)
+    return replace(whole, seeds=seeds)
+
+
+def _seeds(seeds: Any) -> NDArray[np.int64]:
+    array = np.asarray(seeds)
+    if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu" or array.min() < 0:
+        raise InvalidInput("seeds must be one or more whole numbers of at least 0, one for each rollout")
+    if len(np.unique(array)) != len(array):
+        raise InvalidInput("seeds must differ: the same seed is the same rollout")
+    return array.astype(np.int64)

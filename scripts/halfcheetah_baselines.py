@@ -1,0 +1,50 @@
+"""The paper's comparison with baselines: ellipsoids of the forecaster's own mass 1 - epsilon.
+
+    python scripts/halfcheetah_baselines.py [--smoke-test] [--out folder]
+
+One baseline takes the forecaster as it is, the other after temperatures were fitted; neither has a
+guarantee. Expect both to miss more trajectories than epsilon, and the PAC tubes to keep it.
+"""
+
+from __future__ import annotations
+
+from pac_core import Likelihood, accumulated, evaluate, fit_temperature, mass_gaussian_sets
+from pac_rl.experiments import fit_ablations, fit_shapes
+from pac_rl.figures import error_bars, size_boxes
+from pac_rl.reports import Report, run
+from pac_rl.studies import Study
+
+
+def main(study: Study, report: Report) -> None:
+    level, case = study.design.level, study.closed_loop("one-step")
+    forecast, truth = case.part("test")
+    tempered = Likelihood.fit(*case.part("tune"), (accumulated, fit_temperature))
+    tubes = {
+        "mass,\nas it is": mass_gaussian_sets(forecast.accumulated(), level.epsilon),
+        "mass,\ncalibrated": mass_gaussian_sets(tempered.prepared(forecast.wide()), level.epsilon),
+        "PAC, paper's\nA+C+D": fit_ablations(case)["A+C+D"].at(level).tube(forecast),
+        "PAC,\nour box": fit_shapes(case, level, ["box"])["box"].at(level).tube(forecast),
+    }
+    found = {name: evaluate(tube, truth, level) for name, tube in tubes.items()}
+    rows = [
+        {
+            "sets": name.replace("\n", " "),
+            "promise": "none" if name.startswith("mass") else f"error <= {level.epsilon:g}",
+            "error": one.all.error,
+            "98% interval": "{:.4f}..{:.4f}".format(*one.all.interval),
+            "median size": one.all.median,
+            "mean": one.all.mean,
+        }
+        for name, one in found.items()
+    ]
+    where = str(study.design)
+    report.table("baselines", rows, title=f"Baselines ({where})")
+    errors = {name: (one.all.error, one.all.interval) for name, one in found.items()}
+    title = f"Measured error of baselines and PAC tubes\n{where}"
+    report.figure("baselines_error", error_bars(errors, level.epsilon, title))
+    sizes = {name: tube.size() for name, tube in tubes.items()}
+    report.figure("baselines_size", size_boxes(sizes, f"Size of baselines and PAC tubes\n{where}"))
+
+
+if __name__ == "__main__":
+    run(main, __doc__)

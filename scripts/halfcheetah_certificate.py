@@ -1,0 +1,53 @@
+"""A certificate for the half-cheetah's tubes: the default shape, at one level, with its ledger.
+
+    python scripts/halfcheetah_certificate.py [--smoke-test] [--out folder]
+
+Writes certificate.json and certificate.scores.npz (scores and ids of the calibration rollouts) into the
+results folder; `pac verify certificate.json certificate.scores.npz` checks them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pac_core import Certificate, Record, certify, evaluate, write_certificate
+from pac_core.ledger import score_digest
+from pac_core.tables import file_digest
+from pac_rl.reports import Report, run
+from pac_rl.studies import Study
+
+
+def main(study: Study, report: Report) -> Certificate:
+    design, case = study.design, study.closed_loop("particles")
+    made = certify(
+        case.forecast,
+        case.truth,
+        design.level,
+        ids=study.seeds,
+        tune=design.tune,
+        calibrate=design.calibrate,
+        seed=design.seed,
+        ledger=report.folder / "pac-ledger.json",
+        unit="rollout",
+        train=f"{design.episodes:,} episodes of {design.env} with seeds of their own",
+        model=Record(repr(study.ensemble), digest=file_digest(study.folder / "ensemble.safetensors")),
+        data=Record(f"{design.env}, policy {file_digest(design.policy)[:12]}", design.units),
+    )
+    certificate = made.certificates[0]
+    write_certificate(certificate, report.folder / "certificate.json")
+    tuned = study.seeds[made.parts.tune.rows]
+    np.savez(
+        report.folder / "certificate.scores.npz",
+        scores=made.scores,
+        ids=made.ids,
+        tune_ids=tuned,
+        score=score_digest(made.score),
+    )
+    forecast, truth = case.part("test")
+    found = evaluate(certificate.predictor.tube(forecast), truth, design.level)
+    print(f"\n{certificate.promise}\n{found.verdict}\ncertificate {report.folder / 'certificate.json'}")
+    return certificate
+
+
+if __name__ == "__main__":
+    run(main, __doc__)

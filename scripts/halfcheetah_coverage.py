@@ -1,0 +1,80 @@
+"""Does the promise hold? The default tube calibrated again and again, in a world whose error is known.
+
+    python scripts/halfcheetah_coverage.py [--smoke-test] [--out folder]
+
+The rollouts that did not tune are taken for the whole world: calibration units are drawn from them with
+replacement, thousands of times, so the true error of each resulting tube is a count, not an
+estimate. A breach is a true error above epsilon; its probability is known exactly and lies
+below delta. Expect as many breaches as that, within the scatter of counting.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import binom, binomtest
+
+from pac_core import NotEnoughData, PACLevel, fit_shape, max_errors
+from pac_core.figures import INK, canvas
+from pac_rl.reports import Report, run
+from pac_rl.studies import Study
+
+REPEATS = 20_000
+LEVELS = [PACLevel(0.05, 0.1), PACLevel(0.02, 0.1), PACLevel(0.02, 0.01), PACLevel(0.01, 1e-5)]
+
+
+def main(study: Study, report: Report) -> None:
+    case, n = study.closed_loop("particles"), study.design.calibrate
+    score = fit_shape(*case.part("tune"), study.design.level, shape="box")
+    pool = np.concatenate([np.asarray(score.scores(*case.part(part))) for part in ("calibrate", "test")])
+    world = np.sort(pool)[::-1]  # the largest first: position = how many of the world lie above
+    rows, errors = [], {}
+    for level in dict.fromkeys([*LEVELS, study.design.level]):
+        try:
+            allowed = max_errors(n, level)
+        except NotEnoughData:
+            continue
+        found = true_errors(world, n, allowed, np.random.default_rng(study.design.seed))
+        share = (int(level.epsilon * len(world)) + 1) / len(world)  # the least true error that is a breach
+        exact = float(binom.cdf(allowed, n, share))
+        breaches = int((found > level.epsilon).sum())
+        doubt = binomtest(breaches, REPEATS, exact).pvalue
+        errors[level] = found
+        rows.append(
+            {
+                "epsilon": level.epsilon,
+                "delta": level.delta,
+                "calibrations": REPEATS,
+                "breaches": breaches,
+                "expected": exact * REPEATS,
+                "allowed by delta": level.delta * REPEATS,
+                "mean true error": float(found.mean()),
+                "as predicted": "yes" if doubt > 1e-3 else f"NO (p = {doubt:.1g})",
+            }
+        )
+    what = f"{study.design.env}, {len(world):,} rollouts as the world, n = {n:,} drawn with replacement"
+    report.table("coverage", rows, title=f"Repeated calibrations of the box tube ({what})")
+    figure, axes = canvas(7.0, 4.2)
+    for (level, found), ink in zip(errors.items(), INK, strict=False):
+        axes.hist(
+            found, bins=60, color=ink, alpha=0.55, density=True, label=f"{level.epsilon:g}, {level.delta:g}"
+        )
+        axes.axvline(level.epsilon, color=ink, linestyle=":")
+    axes.set_xlabel("true error of the calibrated tube (dotted: its promise, epsilon)")
+    axes.set_ylabel("density over calibrations")
+    axes.legend(title="epsilon, delta", frameon=False)
+    axes.set_title(f"True errors of {REPEATS:,} calibrations\n{what}", loc="left", fontsize=10.5)
+    report.figure("coverage", figure)
+
+
+def true_errors(world: np.ndarray, n: int, allowed: int, rng: np.random.Generator) -> np.ndarray:
+    """`[REPEATS]` the share of the world above T, where T comes from n draws with `allowed` errors."""
+    errors = np.empty(REPEATS)
+    for i in range(REPEATS):
+        drawn = rng.integers(len(world), size=n)
+        T = world[np.partition(drawn, allowed)[allowed]]  # the (allowed + 1)-th largest score drawn
+        errors[i] = np.searchsorted(-world, -T, side="left") / len(world)
+    return errors
+
+
+if __name__ == "__main__":
+    run(main, __doc__)

@@ -1,0 +1,67 @@
+"""The paper's tube beside ours: four shapes with one promise, in the closed loop and for given plans.
+
+    python scripts/halfcheetah_shapes.py [--smoke-test] [--out folder]
+
+Same ensemble, same rollouts, same level. `joint` is the paper's A+C+D; the other shapes follow the
+mean and spread of particles. Prints error and all sizes of each, what hindsight would reach, and
+how many times smaller each is than the paper's; draws size per step, sizes, and tubes around real
+trajectories.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pac_core import ConfidenceSets
+from pac_rl.experiments import WATCHED, fit_shapes, hindsight, row, watched
+from pac_rl.figures import size_boxes, step_lines, tubes_over_time
+from pac_rl.reports import Report, run
+from pac_rl.studies import Case, Study
+
+
+def main(study: Study, report: Report) -> None:
+    for name, case_of in (("closed", study.closed_loop), ("plans", study.given_plans)):
+        compare(study, report, name, case_of("one-step"), case_of("particles"))
+
+
+def compare(study: Study, report: Report, name: str, paper: Case, ours: Case) -> list[dict[str, Any]]:
+    """Tables and figures of one case; returns the rows."""
+    level, environment = study.design.level, study.environment
+    test = ours.part("test")[0]
+    tubes: dict[str, ConfidenceSets] = {}
+    for case, shapes in ((paper, ["joint"]), (ours, ["max", "box"])):
+        for shape, fitted in fit_shapes(case, level, shapes).items():
+            tubes[shape] = fitted.at(level).tube(case.part("test")[0])
+    fitted = fit_shapes(ours, level, ["features"], features=watched(environment))
+    tubes["features"] = fitted["features"].at(level).tube(test)
+    tubes["box, hindsight"] = hindsight(ours, level)
+    rows = [{"shape": shape} | row(ours, tube, level, environment) for shape, tube in tubes.items()]
+    for one in rows:
+        one["times smaller"] = rows[0]["size"] / one["size"]
+        for words in WATCHED.values():
+            one[f"times, {words}"] = rows[0][f"half-width, {words}"] / one[f"half-width, {words}"]
+    where = f"{ours.name}, {study.design}"
+    report.table(f"shapes_{name}", rows, title=f"The paper's shape (joint) and ours ({where})")
+
+    shown = {"joint (the paper's)" if k == "joint" else k: t for k, t in tubes.items() if k != "features"}
+    steps = {label: tube.step_size().mean(axis=0) for label, tube in shown.items()}
+    report.figure(f"shapes_{name}_steps", step_lines(steps, f"Mean size of the tube at each step\n{where}"))
+    sizes = {label: tube.size() for label, tube in shown.items()}
+    report.figure(f"shapes_{name}_sizes", size_boxes(sizes, f"Size of the tubes, by shape\n{where}"))
+    truth = ours.part("test")[1]
+    lived = np.flatnonzero(truth.lengths == truth.states.shape[1])
+    columns = {environment.names.index(key): words for key, words in WATCHED.items()}
+    columns |= {1: "height of the torso"} if environment.names[1] == "rootz" else {}
+    drawn = {label: shown[label] for label in ("joint (the paper's)", "box")}
+    title = f"Tubes around three test rollouts\n{where}"
+    report.figure(
+        f"shapes_{name}_tubes",
+        tubes_over_time(drawn, truth.marked(), columns, lived[:3].tolist(), title),
+    )
+    return rows
+
+
+if __name__ == "__main__":
+    run(main, __doc__)

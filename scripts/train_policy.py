@@ -1,0 +1,140 @@
+"""Trains the linear half-cheetah policy that comes with pac_rl, by augmented random search.
+
+    python scripts/train_policy.py [--minutes 2] [--out policy.npz]
+
+Tries random directions in the space of linear policies on normalised observations, both ways,
+and steps along the best ones in proportion to what they gained (Mania, Guy and Recht, 2018, V2-t).
+Expect a return above 3,000 per 1,000 steps after two minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pac_core import PACError
+from pac_rl.environments import Environment, make_environment
+from pac_rl.policies import Network
+from pac_rl.policy_files import save_policy
+from pac_rl.trajectories import Simulator
+
+
+@dataclass(frozen=True)
+class Args:
+    out: Path = Path("policy.npz")
+    """file for the policy"""
+    env: str = "HalfCheetah-v5"
+    """the environment's id"""
+    minutes: float = 2.0
+    """how long to search"""
+    directions: int = 32
+    """random directions per step"""
+    best: int = 8
+    """directions that count"""
+    spread: float = 0.03
+    """length of a direction, per weight"""
+    rate: float = 0.02
+    """step size"""
+    steps: int = 1000
+    """length of an episode"""
+    tilt: float = 1.5
+    """an episode ends when the torso's pitch is beyond this angle, so that policies learn not to flip"""
+    std: float = 0.1
+    """noise on the actions, in the search and of the policy that is saved"""
+    seed: int = 0
+    """seed of the search"""
+
+
+def main(args: Args) -> None:
+    environment = make_environment(args.env)
+    rng = np.random.default_rng(args.seed)
+    width = environment.view(np.zeros((1, len(environment.names)))).shape[1]
+    weights = np.zeros((len(environment.low), width))
+    count, mean, square = 1e-4, np.zeros(width), np.ones(width) * 1e-4
+    best, found = (-np.inf, weights, mean, np.ones(width)), time.monotonic()
+    end = found + 60 * args.minutes
+    with Simulator(environment) as simulator:
+        iteration = 0
+        while time.monotonic() < end:
+            scale = np.sqrt(np.maximum(square / count, 1e-8))
+            delta = rng.standard_normal((args.directions, *weights.shape))
+            tried = np.concatenate(
+                [weights + args.spread * delta, weights - args.spread * delta, weights[None]]
+            )
+            returns, seen = episodes(simulator, tried, mean, scale, args, rng)
+            plus, minus, now = returns[: args.directions], returns[args.directions : -1], returns[-1]
+            if now > best[0]:
+                best = (now, weights, mean, scale)
+            top = np.argsort(-np.maximum(plus, minus))[: args.best]
+            gained = plus[top] - minus[top]
+            unit = np.concatenate([plus[top], minus[top]]).std() + 1e-8
+            weights = weights + args.rate / (args.best * unit) * np.tensordot(gained, delta[top], axes=1)
+            n, new = len(seen), seen.mean(axis=0)
+            square = square + ((seen - new) ** 2).sum(axis=0) + (new - mean) ** 2 * count * n / (count + n)
+            mean, count = mean + (new - mean) * n / (count + n), count + n
+            iteration += 1
+            left = max(0, end - time.monotonic())
+            print(
+                f"step {iteration:4}  return {now:7.0f}  best {best[0]:7.0f}  {left:4.0f} s left", flush=True
+            )
+    policy = Network(
+        weights=(torch.from_numpy(best[1]),),
+        biases=(torch.zeros(len(weights), dtype=torch.float64),),
+        std=torch.full((len(weights),), args.std, dtype=torch.float64),
+        shift=torch.from_numpy(best[2]),
+        scale=torch.from_numpy(best[3]),
+        squash=False,
+    )
+    save_policy(policy, args.out)
+    print(f"wrote {args.out}: a linear policy with a return of {best[0]:.0f}")
+
+
+def episodes(
+    simulator: Simulator,
+    weights: np.ndarray,
+    mean: np.ndarray,
+    scale: np.ndarray,
+    args: Args,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """`[B]` the return of one episode with each of the weights `[B, A, I]`, and the observations seen."""
+    environment: Environment = simulator.environment
+    physics = np.stack([environment.reset(int(seed)) for seed in rng.integers(2**31, size=len(weights))])
+    states = environment.observe(environment.gym, physics, physics)
+    returns, alive, seen = np.zeros(len(weights)), np.arange(len(weights)), []
+    for _ in range(args.steps):
+        observed = environment.view(states)[alive]
+        seen.append(observed[:: max(1, len(observed) // 8)])
+        wanted = np.einsum("bai,bi->ba", weights[alive], (observed - mean) / scale)
+        noise = args.std * rng.standard_normal(wanted.shape)
+        done = np.clip(wanted + noise, environment.low, environment.high)
+        states[alive], ended, diverged = simulator.step(physics, alive, done)
+        cost = getattr(environment.gym, "_ctrl_cost_weight", 0.0)
+        returns[alive] += states[alive, 0] - cost * (done**2).sum(axis=1)
+        returns[alive[diverged]] = -1e4
+        ended |= abs(states[alive, 2]) > args.tilt
+        alive = alive[~(ended | diverged)]
+        if not len(alive):
+            break
+    return returns, np.concatenate(seen)
+
+
+def parse() -> Args:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, value in vars(Args()).items():
+        parser.add_argument(f"--{name}", type=type(value) if name != "out" else Path, default=value)
+    return Args(**vars(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    try:
+        main(parse())
+    except PACError as error:
+        raise SystemExit(f"Error: {error}") from None

@@ -1,0 +1,181 @@
+"""The ensemble learns, is kept without pickle, goes on after an interruption, and is mbrl-lib's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mbrl.models import ModelEnv
+
+from pac_core import InvalidInput, UnreadableFile
+from pac_rl import Ensemble, Rollouts, Settings, Transitions, train
+from pac_rl.training import Training
+
+SMALL = Settings(members=3, hidden=24, layers=2, epochs=6, batch=64, rate=5e-3, patience=6)
+MATRIX = np.array([[0.9, 0.2], [-0.1, 0.8]])
+
+
+def linear(n: int = 3000, seed: int = 0) -> Transitions:
+    """x' = M x + (u, 0) + noise of deviation 0.1 in the first number and 0.01 in the second."""
+    rng = np.random.default_rng(seed)
+    states, actions = rng.normal(size=(n, 2)) * [1.0, 30.0], rng.normal(size=(n, 1))
+    following = states @ MATRIX.T + np.pad(actions, ((0, 0), (0, 1)))
+    return Transitions(states, actions, following + rng.normal(size=(n, 2)) * [0.1, 0.01])
+
+
+def test_it_learns_mean_and_noise() -> None:
+    settings = replace(SMALL, epochs=25, patience=25)
+    made = train(linear(), "linear", settings)
+    new = linear(500, seed=1)
+    states, actions = (torch.tensor(part, dtype=torch.float32) for part in (new.states, new.actions))
+    with torch.no_grad():
+        mean, var = made.step(states, actions)
+    exact = new.states @ MATRIX.T + np.pad(new.actions, ((0, 0), (0, 1)))
+    error = np.sqrt(((mean.mean(dim=0).numpy() - exact) ** 2).mean(axis=0))
+    assert (error < [0.15, 0.15]).all()  # of changes whose deviations are 6 and 6
+    assert 0.05 < float(var[..., 0].sqrt().median()) < 0.25
+    assert made.history[-1].best < 0.3 * made.history[0].score
+
+
+def test_save_and_load_give_the_same_numbers(ensemble: Ensemble, tmp_path: Path) -> None:
+    ensemble.save(tmp_path / "e.safetensors")
+    again = Ensemble.load(tmp_path / "e.safetensors")
+    states, actions = torch.randn(7, 18), torch.randn(7, 6)
+    for left, right in zip(ensemble.step(states, actions), again.step(states, actions), strict=True):
+        assert torch.equal(left, right)
+    assert (again.settings, again.history) == (ensemble.settings, ensemble.history)
+    assert again.environment == "HalfCheetah-v5"
+
+
+def test_it_is_the_ensemble_that_mbrl_lib_computes(ensemble: Ensemble) -> None:
+    """In mbrl-lib's own ModelEnv, with each particle bound to a member."""
+    model = ensemble.for_mbrl()
+    states, actions = torch.randn(6, 18), torch.rand(6, 6) * 2 - 1
+    inputs = model._get_model_input(states, actions)
+    mean, log_var = model.model.forward(inputs.expand(3, -1, -1), use_propagation=False)
+    ours, our_var = ensemble.step(states, actions)
+    torch.testing.assert_close(states + mean, ours, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.exp(log_var), our_var, rtol=1e-3, atol=1e-8)
+    model.set_propagation_method("expectation")
+
+    class Spaces:
+        observation_space = action_space = None
+
+    env = ModelEnv(
+        Spaces(), model, lambda act, obs: torch.zeros(len(obs), 1, dtype=bool), lambda act, obs: obs[:, :1]
+    )
+    start = env.reset(states.numpy())
+    following, *_ = env.step(actions, start)
+    np.testing.assert_allclose(following, ours.mean(dim=0).detach().numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_step_of_each_member_from_its_own_state(ensemble: Ensemble) -> None:
+    states, actions = torch.randn(3, 5, 18), torch.randn(3, 5, 6)
+    together = ensemble.step(states, actions)
+    for i in range(3):
+        alone = ensemble.step(states[i], actions[i])
+        for left, right in zip(together, alone, strict=True):
+            torch.testing.assert_close(left[i], right[i], rtol=1e-4, atol=1e-5)
+
+
+def test_an_interrupted_training_comes_to_the_same_weights(tmp_path: Path) -> None:
+    whole = train(linear(), "linear", SMALL)
+
+    class Interrupted(Exception):
+        pass
+
+    def stop(epoch: object) -> None:
+        stops.append(epoch)
+        if len(stops) in (2, 3):
+            raise Interrupted
+
+    stops: list[object] = []
+    for _ in range(2):
+        with pytest.raises(Interrupted):
+            train(linear(), "linear", SMALL, checkpoint=tmp_path / "c.safetensors", progress=stop)
+    resumed = train(linear(), "linear", SMALL, checkpoint=tmp_path / "c.safetensors", progress=stop)
+    assert len(stops) == SMALL.epochs  # nothing was computed twice
+    assert resumed.history == whole.history
+    for name, tensor in whole.network.state_dict().items():
+        assert torch.equal(tensor, resumed.network.state_dict()[name]), name
+
+
+def test_training_stops_when_it_no_longer_gains() -> None:
+    """A step size so large that nothing is learnt after the first epochs."""
+    settings = replace(SMALL, epochs=40, patience=3, rate=0.3)
+    made = train(linear(600), "linear", settings)
+    scores = [epoch.score for epoch in made.history]
+    assert len(scores) < 40
+    assert len(scores) - 1 - int(np.argmin(scores)) == 3
+    training = Training(linear(600), "linear", settings, "cpu")
+    training.best = training.latest = made
+    assert training._validate() == pytest.approx(min(scores), rel=1e-6)  # the best weights were kept
+
+
+def test_training_does_not_touch_the_global_generator() -> None:
+    torch.manual_seed(3)
+    wanted = torch.rand(3)
+    torch.manual_seed(3)
+    train(linear(300), "linear", replace(SMALL, epochs=1))
+    assert torch.equal(torch.rand(3), wanted)
+
+
+def test_transitions_leave_out_what_never_was(episodes: Rollouts) -> None:
+    part = episodes.take(slice(0, 3))
+    states, lengths = part.states.copy(), part.lengths.copy()
+    lengths[1] = 40
+    states[2, 70:] = np.inf
+    steps = Transitions.of(replace(part, states=states, lengths=lengths))
+    assert len(steps.states) == 100 + 40 + 70
+    np.testing.assert_array_equal(steps.states[0], part.start[0])
+    np.testing.assert_array_equal(steps.following[0], part.states[0, 0])
+    np.testing.assert_array_equal(steps.states[1], part.states[0, 0])
+
+
+@pytest.mark.parametrize("kept", [0, 20, 0.5, 0.99])
+def test_a_cut_off_file_is_named(ensemble: Ensemble, tmp_path: Path, kept: float) -> None:
+    path = tmp_path / "e.safetensors"
+    ensemble.save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept * len(content)) if kept < 1 else int(kept)])
+    with pytest.raises(UnreadableFile, match="cut off or no ensemble"):
+        Ensemble.load(path)
+
+
+def test_other_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableFile, match="there is no ensemble file"):
+        Ensemble.load(tmp_path / "none.safetensors")
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(UnreadableFile, match="is not a 'pac-sets ensemble 1' file"):
+        Ensemble.load(tmp_path / "other.safetensors")
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
+    one = replace(SMALL, epochs=1)
+    train(linear(), "linear", one, checkpoint=tmp_path / "c.safetensors")
+    for data, settings in ((linear(seed=5), one), (linear(), replace(one, rate=1e-3))):
+        with pytest.raises(UnreadableFile, match="other data or settings"):
+            train(data, "linear", settings, checkpoint=tmp_path / "c.safetensors")
+
+
+def test_bad_transitions_are_named() -> None:
+    good = linear(200)
+    with pytest.raises(InvalidInput, match="at least 100 steps"):
+        train(linear(50), "linear", SMALL)
+    with pytest.raises(InvalidInput, match="following of the transitions must be finite"):
+        train(replace(good, following=np.full_like(good.following, np.nan)), "linear", SMALL)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_on_a_gpu(tmp_path: Path) -> None:
+    made = train(linear(), "linear", SMALL, device="cuda")
+    made.save(tmp_path / "e.safetensors")
+    here = Ensemble.load(tmp_path / "e.safetensors")
+    states, actions = torch.randn(5, 2), torch.randn(5, 1)
+    there = made.step(states.cuda(), actions.cuda())[0]
+    torch.testing.assert_close(there.cpu(), here.step(states, actions)[0], rtol=1e-3, atol=1e-3)

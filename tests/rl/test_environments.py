@@ -1,0 +1,92 @@
+"""The environment's state is Gymnasium's own, seen as PETS sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from pac_core import InvalidInput
+from pac_rl.environments import KNOWN, make_environment, never, pets_state
+from pac_rl.trajectories import Simulator
+
+DIMS = {"HalfCheetah-v5": (18, 6), "Hopper-v5": (12, 3), "Walker2d-v5": (18, 6)}
+
+
+@pytest.mark.parametrize("id", KNOWN)
+def test_a_step_is_gymnasiums(id: str) -> None:
+    """One step from the same reset: states, forward velocity and the policy's view agree."""
+    environment, gym = make_environment(id), gymnasium.make(id)
+    dims, action_dims = DIMS[id]
+    assert (len(environment.names), len(environment.low)) == (dims, action_dims)
+    action = np.linspace(-0.8, 0.7, action_dims)
+    for seed in range(5):
+        gym.reset(seed=seed)
+        observed, _, terminated, _, info = gym.step(action)
+        physics = environment.reset(seed)[None]
+        with Simulator(environment, threads=1) as simulator:
+            state, ended, diverged = simulator.step(physics, np.array([0]), action[None])
+        # The solver starts cold here and warm there; its tolerance is 1e-8.
+        np.testing.assert_allclose(environment.view(state)[0], observed, atol=1e-5)
+        assert state[0, 0] == pytest.approx(info["x_velocity"], abs=1e-5)
+        assert ended[0] == terminated
+        assert not diverged[0]
+
+
+@pytest.mark.parametrize("id", ["Hopper-v5", "Walker2d-v5"])
+def test_the_end_is_gymnasiums(id: str) -> None:
+    environment = make_environment(id)
+    gym: Any = environment.gym
+    rng = np.random.default_rng(0)
+    ends = []
+    for seed in range(300):
+        physics = environment.reset(seed)
+        physics[1:] += rng.normal(size=len(physics) - 1) * rng.choice([0.1, 0.5, 60.0])
+        nq, nv = gym.model.nq, gym.model.nv
+        gym.set_state(physics[1 : 1 + nq], physics[1 + nq : 1 + nq + nv])
+        ends.append(not gym.is_healthy)
+        assert environment.ends(gym, physics[None])[0] == ends[-1]
+    assert 50 < sum(ends) < 290
+
+
+def test_an_environment_that_never_ends_is_believed() -> None:
+    environment = make_environment("Hopper-v5", terminate_when_unhealthy=False)
+    fallen = environment.reset(0)[None]
+    fallen[0, 2] = 0.1
+    assert not environment.ends(environment.gym, fallen)[0]
+
+
+def test_velocities_are_clipped_where_gymnasium_clips_them() -> None:
+    states = np.full((1, 12), 50.0)
+    assert make_environment("Hopper-v5").view(states)[0].tolist() == [50.0] * 5 + [10.0] * 6
+    assert make_environment().view(np.full((1, 18), 50.0))[0].tolist() == [50.0] * 17
+    assert states.min() == 50.0  # nothing was clipped in place
+
+
+def test_another_environment_brings_its_own_state() -> None:
+    def angles(gym: Any, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+        return after[:, 1:5]
+
+    names = ("cart", "pole", "cart velocity", "pole velocity")
+    pendulum = make_environment("InvertedPendulum-v5", observe=angles, names=names, ends=never)
+    state, action = pendulum.reset(3), np.zeros((1, 1))
+    with Simulator(pendulum, threads=1) as simulator:
+        states, ended, _ = simulator.step(state[None], np.array([0]), action)
+    assert states.shape == (1, 4)
+    assert not ended[0]
+    assert pendulum.low[0] == -3.0
+
+
+@pytest.mark.parametrize(
+    ("id", "options", "message"),
+    [
+        ("InvertedPendulum-v5", {}, "for another, as 'InvertedPendulum-v5', give observe, names and ends"),
+        ("NoSuchRobot-v5", {"observe": pets_state, "ends": never}, "that Gymnasium can make"),
+        ("CartPole-v1", {"observe": pets_state, "ends": never}, "must name a MuJoCo environment"),
+    ],
+)
+def test_unknown_environments_are_named(id: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        make_environment(id, **options)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from array_api_compat import array_namespace
 
-from pac_core.arrays import Array, Floats, doubles, like, numbers
+from pac_core.arrays import Array, Floats, like, numbers
 from pac_core.bounds import PACLevel
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast
@@ -114,7 +114,7 @@ class FeatureShape:
         return cls(features, box)
 
     def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
-        return self._scores(forecast.wide(), doubles(forecast.check(truth)))
+        return self._scores(forecast.wide(), forecast.check(truth))
 
     def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
         return self.box._scores(self.features.forecast(forecast), self.features.of(truth))

@@ -217,8 +217,9 @@ class GaussianForecast:
         return GaussianForecast(mean, var), sound
 
     def check(self, truth: Any = None) -> Any:
-        """`truth` as an array like the mean, after refusing a forecast that is not one.
+        """`truth` in float64 and the mean's library, after refusing a forecast that is not one.
 
+        It is never rounded to the mean's precision: a set compares with the truth as it is.
         The truth may hold +inf or -inf, the mark of a unit that failed; NaN is refused. Of `Trajectories`
         the steps after the end become NaN.
         """
@@ -232,10 +233,10 @@ class GaussianForecast:
             )
         if truth is None:
             return None
-        shape = tuple(self.mean.shape)
+        shape, mean = tuple(self.mean.shape), doubles(self.mean)
         if isinstance(truth, Trajectories):
-            return shaped(truth.marked(), self.mean, shape)
-        truth = shaped(truth, self.mean, shape)
+            return shaped(truth.marked(), mean, shape)
+        truth = shaped(truth, mean, shape)
         if bool(xp.any(xp.isnan(truth))):
             raise InvalidInput("truth must not contain NaN; mark a failed unit with inf")
         return truth

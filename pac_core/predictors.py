@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
-from pac_core.arrays import Array, doubles
+from pac_core.arrays import Array
 from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.errors import BadCertificate, InvalidInput
 from pac_core.forecasts import GaussianForecast, LogitForecast
@@ -75,7 +75,7 @@ class Likelihood:
         """Each preparation is fitted on what the ones before it made of the tune forecast."""
         fitted: list[Preparation] = []
         if isinstance(forecast, GaussianForecast):
-            truth = as_given(truth, doubles(forecast.check(truth)))
+            truth = as_given(truth, forecast.check(truth))
             forecast = forecast.wide()
         for fit in prepare:
             fitted.append(fit(forecast, truth))
@@ -96,7 +96,7 @@ class Likelihood:
         if not isinstance(forecast, GaussianForecast):
             return nll(self.prepared(forecast), truth)
         # Checked and widened before it is prepared: a sum over steps would hide a bad variance.
-        truth = doubles(forecast.check(truth))
+        truth = forecast.check(truth)
         return gaussian_nll(self.prepared(forecast.wide()), truth)
 
     def sets(self, forecast: Any, threshold: Threshold | float) -> AnySets:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from pac_core.arrays import Array, doubles, labels_for
+from pac_core.arrays import Array, labels_for
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast, LogitForecast
 
@@ -28,7 +28,7 @@ def nll(forecast: LogitForecast | GaussianForecast, truth: Any) -> Array:
         chosen = np.take_along_axis(forecast.logits, labels[:, None], axis=1)[:, 0]
         return label_nll(forecast, chosen)
     if isinstance(forecast, GaussianForecast):
-        return gaussian_nll(forecast.wide(), doubles(forecast.check(truth)))
+        return gaussian_nll(forecast.wide(), forecast.check(truth))
     raise InvalidInput(f"forecast must be a LogitForecast or GaussianForecast, got {type(forecast).__name__}")
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from array_api_compat import array_namespace
 
-from pac_core.arrays import Array, Floats, doubles, like, numbers
+from pac_core.arrays import Array, Floats, like, numbers
 from pac_core.bounds import PACLevel, max_errors
 from pac_core.errors import InvalidInput, NotEnoughData
 from pac_core.forecasts import GaussianForecast
@@ -54,7 +54,7 @@ class MaxShape:
         return cls(_scale(np.sqrt(distances), spread, floor=1e-6) ** 2, accumulate)
 
     def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
-        return self._scores(forecast.wide(), doubles(forecast.check(truth)))
+        return self._scores(forecast.wide(), forecast.check(truth))
 
     def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
         _refuse_other_shape(self.scale, forecast.mean.shape[1:2])
@@ -131,7 +131,7 @@ class BoxShape:
         return cls(_scale(np.maximum(errors, 0), spread, floor), power, accumulate, sides)
 
     def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
-        return self._scores(forecast.wide(), doubles(forecast.check(truth)))
+        return self._scores(forecast.wide(), forecast.check(truth))
 
     def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
         xp = array_namespace(forecast.mean)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import Floats, doubles, labels_for, like, over_rows
+from pac_core.arrays import Floats, labels_for, like, over_rows
 from pac_core.errors import InvalidInput, NoTemperature
 from pac_core.forecasts import GaussianForecast, LogitForecast, positive_tau
 
@@ -88,7 +88,7 @@ class Moments:
 
 def moments(forecast: GaussianForecast, truth: Any) -> Moments:
     """The sums of one shard, over the units that did not fail."""
-    truth = doubles(forecast.check(truth))
+    truth = forecast.check(truth)
     distances = like(np.zeros(1), forecast.wide().mahalanobis2(truth))
     distances = distances.reshape(len(distances), -1)
     whole = np.isfinite(distances).all(axis=1)

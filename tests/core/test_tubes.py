@@ -230,6 +230,21 @@ def test_single_precision_scores_as_double_precision_does(shape: str) -> None:
     assert score.sets(tensors, limit).contains(states.astype(np.float32)).numpy()[tied].all()
 
 
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_a_truth_is_not_rounded_to_the_precision_of_the_forecast(shape: str) -> None:
+    """A model in float32 and a simulator in float64: sets hold exactly the truths that score at most T."""
+    score = fit_shape(*walks(400, 0), LEVEL, shape=shape, **options(shape))
+    forecast, states = walks(300, 1)
+    mean, var = forecast.mean.astype(np.float32), forecast.var.astype(np.float32)
+    for single in (
+        GaussianForecast(mean, var),
+        GaussianForecast(torch.from_numpy(mean), torch.from_numpy(var)),
+    ):
+        scores = np.asarray(score.scores(single, states))
+        for limit in np.sort(scores)[::20].tolist():
+            assert np.asarray(score.sets(single, limit).contains(states)).sum() == (scores <= limit).sum()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -128,7 +128,9 @@ class Ensemble:
         inputs = (torch.cat([states, actions], dim=-1) - self.shift) / self.scale
         hidden = inputs if inputs.ndim == 3 else inputs.expand(self.settings.members, -1, -1)
         for weight, bias in self._layers[:-1]:
-            hidden = torch.nn.functional.silu(torch.baddbmm(bias, hidden, weight), inplace=True)
+            hidden = torch.nn.functional.silu(
+                torch.baddbmm(bias, hidden, weight), inplace=not torch.is_grad_enabled()
+            )
         weight, bias = self._layers[-1]
         change, log_var = torch.baddbmm(bias, hidden, weight).chunk(2, dim=-1)
         log_var = self.network.max_logvar - torch.nn.functional.softplus(self.network.max_logvar - log_var)

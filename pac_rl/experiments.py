@@ -35,7 +35,7 @@ ABLATIONS: dict[str, tuple[Prepare, ...]] = {
 EPSILONS = (0.01, 0.02, 0.03, 0.04, 0.05)
 DELTAS = (1e-1, 1e-3, 1e-5)
 WATCHED = {"forward velocity": "forward velocity", "rooty": "torso pitch"}
-"""The state's numbers that limits read, with their names for people."""
+"""The state's numbers that limits read, with their names for people; in m/s and radians."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pac_core import ConfidenceSets, InvalidInput
 from pac_core.figures import INK, canvas
 
-SIZE = "size of the tube: half-diagonal of its bounding box, mean over steps"
-STEP_SIZE = "size at the step: half-diagonal of the bounding box"
+SIZE = "size of the tube (half-diagonal of its box, mean over steps)"
+STEP_SIZE = "size at the step (half-diagonal of the box)"
 
 Sizes = NDArray[np.float64]
 
@@ -34,7 +34,7 @@ def draw_boxes(axes: Any, sizes: Mapping[str, Sizes]) -> None:
     for line in made["medians"]:
         line.set(color="black", linewidth=1.4)
     axes.set_xticks(range(1, len(sizes) + 1), list(sizes))
-    axes.set_yscale("log")
+    axes.set_yscale("log", nonpositive="clip")
 
 
 def step_lines(steps: Mapping[str, Sizes], title: str, *, label: str = STEP_SIZE) -> Any:
@@ -52,24 +52,25 @@ def draw_steps(axes: Any, steps: Mapping[str, Sizes]) -> None:
     """The lines of `step_lines` on axes that exist."""
     for (name, sizes), ink in zip(steps.items(), INK * len(steps), strict=False):
         axes.plot(np.arange(1, len(sizes) + 1), sizes, color=ink, label=name, marker="o", markersize=3)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_yscale("log")
 
 
 def level_lines(
     sizes: Mapping[str, Mapping[float, Sizes]], name: str, title: str, *, log_x: bool = False
 ) -> Any:
-    """Median size against epsilon or delta, with the range from smallest to largest tube."""
+    """Median size against epsilon or delta, with the range of nine in ten tubes."""
     figure, axes = canvas(7.0, 4.2)
     for (label, at), ink in zip(sizes.items(), INK * len(sizes), strict=False):
         values = list(at)
         axes.plot(values, [np.median(at[value]) for value in values], color=ink, marker="o", label=label)
-        ends = [(at[value].min(), at[value].max()) for value in values]
+        ends = [np.quantile(at[value], (0.05, 0.95)) for value in values]
         axes.fill_between(values, *zip(*ends, strict=True), color=ink, alpha=0.12)
     if log_x:
         axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel(name)
-    axes.set_ylabel(SIZE + "\n(line: median, band: smallest to largest)", fontsize=8.5)
+    axes.set_ylabel(SIZE + "\n(line: median, band: nine in ten tubes)", fontsize=8)
     axes.set_title(title, loc="left", fontsize=10.5)
     axes.legend(frameon=False)
     return figure
@@ -96,12 +97,14 @@ def error_bars(errors: Mapping[str, tuple[float, tuple[float, float]]], epsilon:
     """Measured error of each name with its exact interval, against the promise."""
     figure, axes = canvas(7.0, 4.2)
     for i, ((error, (low, high)), ink) in enumerate(zip(errors.values(), INK * len(errors), strict=False)):
-        axes.bar(i, error, color=ink, alpha=0.6, width=0.55)
+        axes.bar(i, max(error, 1e-9), color=ink, alpha=0.6, width=0.55)
         axes.errorbar(i, error, [[error - low], [high - error]], color="black", capsize=4)
         axes.annotate(f"{error:.4f}", (i, high), ha="center", va="bottom", fontsize=9)
     axes.axhline(epsilon, color="black", linestyle=":", label=f"promised error, epsilon = {epsilon:g}")
     axes.set_xticks(range(len(errors)), list(errors))
-    axes.set_ylabel("share of test rollouts outside their tube\n(bar: 98% interval)", fontsize=9)
+    axes.set_yscale("log")
+    axes.set_ylim(top=3)
+    axes.set_ylabel("share of test rollouts outside their tube\n(whisker: exact 98% interval)", fontsize=9)
     axes.set_title(title, loc="left", fontsize=10.5)
     axes.legend(frameon=False)
     return figure

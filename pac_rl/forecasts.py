@@ -200,13 +200,12 @@ def _noise(members: int, horizon: int, width: int) -> Tensor:
 def _jacobians(
     function: Callable[[Tensor, Tensor], Tensor], states: Tensor, noise: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`[B, D, D]` and `[B, D, A]`: rows do not touch each other, so one direction serves the whole batch."""
-    columns = []
-    for width, which in ((states.shape[1], 0), (noise.shape[1], 1)):
-        found = []
-        for i in range(width):
-            tangents = [torch.zeros_like(states), torch.zeros_like(noise)]
-            tangents[which][:, i] = 1.0
-            found.append(torch.func.jvp(function, (states, noise), tuple(tangents))[1])
-        columns.append(torch.stack(found, dim=-1))
-    return columns[0], columns[1]
+    """`[B, D, D]` and `[B, D, A]`: rows do not touch each other, so one sum serves the whole batch."""
+    with torch.enable_grad():
+        inputs = (states.clone().requires_grad_(), noise.clone().requires_grad_())
+        outputs = function(*inputs)
+        rows = [
+            torch.autograd.grad(column.sum(), inputs, retain_graph=True) for column in outputs.unbind(dim=1)
+        ]
+    by_state, by_noise = zip(*rows, strict=True)
+    return torch.stack(by_state, dim=1), torch.stack(by_noise, dim=1)

@@ -20,6 +20,12 @@ from pac_rl.figures import size_boxes, step_lines, tubes_over_time
 from pac_rl.reports import Report, run
 from pac_rl.studies import Case, Study
 
+LABELS = {
+    "forward velocity": "forward velocity, m/s",
+    "rooty": "torso pitch, rad",
+    "rootz": "torso height, m",
+}
+
 
 def main(study: Study, report: Report) -> None:
     for name, case_of in (("closed", study.closed_loop), ("plans", study.given_plans)):
@@ -52,8 +58,7 @@ def compare(study: Study, report: Report, name: str, paper: Case, ours: Case) ->
     report.figure(f"shapes_{name}_sizes", size_boxes(sizes, f"Size of the tubes, by shape\n{where}"))
     truth = ours.part("test")[1]
     lived = np.flatnonzero(truth.lengths == truth.states.shape[1])
-    columns = {environment.names.index(key): words for key, words in WATCHED.items()}
-    columns |= {1: "height of the torso"} if environment.names[1] == "rootz" else {}
+    columns = {environment.names.index(name): words for name, words in LABELS.items()}
     drawn = {label: shown[label] for label in ("joint (the paper's)", "box")}
     title = f"Tubes around three test rollouts\n{where}"
     report.figure(

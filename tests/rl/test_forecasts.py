@@ -1,0 +1,202 @@
+"""Forecasts of a linear world, where every propagation has an exact answer, and of the half-cheetah."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pac_core import InvalidInput
+from pac_rl import (
+    PROPAGATIONS,
+    Ensemble,
+    Environment,
+    Function,
+    Network,
+    Rollouts,
+    closed_loop,
+    for_plans,
+    load_policy,
+    make_environment,
+    propose,
+    simulate,
+)
+from pac_rl import forecasts as module
+from pac_rl.policies import actions
+
+MATRIX = torch.tensor([[0.9, 0.2], [-0.3, 0.8]])
+PUSH = torch.tensor([[0.5], [0.1]])
+NOISE = torch.tensor([0.04, 0.01])
+OFFSETS = torch.tensor([-0.1, 0.1])
+
+
+class Linear:
+    """Two members that agree but for a constant: x' = M x + P u + offset, plus noise of variance NOISE."""
+
+    dims, action_dims = 2, 1
+    settings = SimpleNamespace(members=2)
+    units = torch.ones(2)
+
+    def step(self, states: torch.Tensor, done: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean = states @ MATRIX.T + done @ PUSH.T + OFFSETS.reshape(2, 1, 1)
+        return mean, NOISE.expand_as(mean)
+
+
+LINEAR: Any = Linear()
+FEEDBACK = torch.tensor([[-0.4, 0.3]])
+STD = 0.2
+
+
+def act(t: int, states: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    return states @ FEEDBACK.T + STD * noise
+
+
+def exact(horizon: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Mean and covariance of the closed loop, with the members' disagreement counted in each step's noise."""
+    loop = MATRIX + PUSH @ FEEDBACK
+    mean, cov = torch.tensor([1.0, -2.0]), torch.zeros(2, 2)
+    step = torch.diag(NOISE + OFFSETS.var(correction=0))
+    means, covs = [], []
+    for _ in range(horizon):
+        mean = loop @ mean
+        cov = loop @ cov @ loop.T + STD**2 * PUSH @ PUSH.T + step
+        means.append(mean)
+        covs.append(cov)
+    return means, covs
+
+
+START = torch.tensor([[1.0, -2.0]]).repeat(3, 1)
+
+
+def test_one_step_variances_are_noise_and_disagreement() -> None:
+    mean, var = PROPAGATIONS["one-step"](LINEAR, START, act, 5)
+    torch.testing.assert_close(mean[0], torch.stack(exact(5)[0]))
+    torch.testing.assert_close(var[0], (NOISE + OFFSETS.var(correction=0)).repeat(5, 1))
+
+
+def test_the_jacobian_is_exact_in_a_linear_world() -> None:
+    mean, var = PROPAGATIONS["jacobian"](LINEAR, START, act, 5)
+    means, covs = exact(5)
+    torch.testing.assert_close(mean[0], torch.stack(means))
+    torch.testing.assert_close(var[0], torch.stack([cov.diagonal() for cov in covs]))
+
+
+def test_particles_come_near_the_exact_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members keep their offset over the horizon, so their disagreement adds up coherently."""
+    monkeypatch.setattr(module, "PARTICLES", 4000)
+    module._noise.cache_clear()
+    mean, var = PROPAGATIONS["particles"](LINEAR, START, act, 5)
+    module._noise.cache_clear()
+    means, _ = exact(5)
+    torch.testing.assert_close(mean[0], torch.stack(means), atol=0.01, rtol=0)
+    loop, cov, drift = MATRIX + PUSH @ FEEDBACK, torch.zeros(2, 2), torch.zeros(2)
+    for t in range(5):
+        cov = loop @ cov @ loop.T + STD**2 * PUSH @ PUSH.T + torch.diag(NOISE)
+        drift = loop @ drift + OFFSETS[1]
+        # Two members at +drift and -drift around their mean; sampling 8000 particles is good to 2%.
+        np.testing.assert_allclose(var[0, t].numpy(), (cov.diagonal() + drift**2).numpy(), rtol=0.06)
+
+
+def test_the_shipped_number_of_particles_matches_the_noise_of_a_step() -> None:
+    _, var = PROPAGATIONS["particles"](LINEAR, START, lambda t, s, n: 0 * n, 1)
+    torch.testing.assert_close(var[0, 0], NOISE + OFFSETS.var(correction=0))
+
+
+@pytest.mark.parametrize("propagation", PROPAGATIONS)
+def test_the_policy_is_followed_along_the_mean(
+    cheetah: Environment, policy: Network, ensemble: Ensemble, episodes: Rollouts, propagation: str
+) -> None:
+    """The plan that the policy makes along the mean gives the forecast of the closed loop."""
+    starts = episodes.start[:5]
+    loop = closed_loop(ensemble, cheetah, policy, starts, horizon=4, propagation="one-step")
+    before = np.concatenate([starts[:, None], loop.mean[:, :-1]], axis=1).reshape(-1, 18)
+    still = torch.zeros(20, 6)
+    plans = actions(cheetah, policy, torch.tensor(before, dtype=torch.float32), still).reshape(5, 4, 6)
+    given = for_plans(ensemble, starts, plans.numpy(), propagation="one-step")
+    np.testing.assert_allclose(given.mean, loop.mean, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(given.var, loop.var, rtol=1e-2, atol=1e-6)
+    other = closed_loop(ensemble, cheetah, policy, starts, horizon=4, propagation=propagation)
+    assert other.mean.shape == (5, 4, 18)
+    assert (other.var > 0).all()
+    np.testing.assert_allclose(other.mean[:, 0], loop.mean[:, 0], atol=0.5)
+
+
+@pytest.mark.parametrize("propagation", ["one-step", "particles"])
+def test_a_forecast_does_not_depend_on_its_company(
+    cheetah: Environment, policy: Network, ensemble: Ensemble, episodes: Rollouts, propagation: str
+) -> None:
+    options: Any = {"horizon": 3, "propagation": propagation, "batch": 16}
+    whole = closed_loop(ensemble, cheetah, policy, episodes.start, **options)
+    few = closed_loop(ensemble, cheetah, policy, episodes.start[:3], **options)
+    np.testing.assert_array_equal(few.mean, whole.mean[:3])
+    np.testing.assert_array_equal(few.var, whole.var[:3])
+
+
+def test_tensors_come_back_as_tensors(ensemble: Ensemble, episodes: Rollouts) -> None:
+    starts, plans = torch.tensor(episodes.start[:3]), torch.zeros(3, 4, 6)
+    forecast = for_plans(ensemble, starts, plans)
+    assert isinstance(forecast.mean, torch.Tensor)
+    here = for_plans(ensemble, starts.numpy(), plans.numpy())
+    np.testing.assert_array_equal(forecast.var.numpy(), here.var)
+
+
+def test_plans_are_perturbed_by_their_seed_alone(
+    cheetah: Environment, policy: Network, ensemble: Ensemble, episodes: Rollouts
+) -> None:
+    starts, seeds = episodes.start[:20], np.arange(20)
+    plans = propose(ensemble, cheetah, policy, starts, seeds, horizon=4, batch=32)
+    assert abs(plans).max() == 1.0  # cut off at the range
+    few = propose(ensemble, cheetah, policy, starts[:2], seeds[:2], horizon=4, batch=32)
+    np.testing.assert_array_equal(few, plans[:2])
+    other = propose(ensemble, cheetah, policy, starts, seeds + 100, horizon=4, batch=32)
+    assert (other != plans).any(axis=(1, 2)).all()
+
+
+def bad(name: str, ensemble: Ensemble, cheetah: Environment, policy: Network) -> None:
+    start = np.zeros((2, 18))
+    hopper = make_environment("Hopper-v5")
+    flat = Function(lambda observed: np.zeros((len(observed), 3)), 11, 3)
+    calls: dict[str, Any] = {
+        "horizon": lambda: closed_loop(ensemble, cheetah, policy, start, horizon=0),
+        "propagation": lambda: closed_loop(ensemble, cheetah, policy, start, horizon=2, propagation="x"),
+        "starts": lambda: closed_loop(ensemble, cheetah, policy, start[:, :17], horizon=2),
+        "nan": lambda: closed_loop(ensemble, cheetah, policy, start * np.nan, horizon=2),
+        "ensemble": lambda: closed_loop(ensemble, hopper, flat, np.zeros((2, 12)), horizon=2),
+        "policy": lambda: closed_loop(ensemble, cheetah, flat, start, horizon=2),
+        "plans": lambda: for_plans(ensemble, start, np.zeros((2, 3, 5))),
+        "nan plans": lambda: for_plans(ensemble, start, np.full((2, 3, 6), np.nan)),
+    }
+    calls[name]()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("horizon", "horizon must be a whole number of at least 1, got 0"),
+        ("propagation", "propagation must be one of one-step, particles, jacobian, got 'x'"),
+        ("starts", r"starts must have shape \[B, 18\], got \(2, 17\)"),
+        ("nan", "starts must be finite"),
+        ("ensemble", "must be of 12 state and 3 action numbers for Hopper-v5, got 18 and 6"),
+        ("policy", "must have 17 or 18 inputs and 6 outputs, got 11 and 3"),
+        ("plans", r"plans must have shape \[2, H, 6\], got \(2, 3, 5\)"),
+        ("nan plans", "plans must be finite"),
+    ],
+)
+def test_bad_input_is_named(
+    ensemble: Ensemble, cheetah: Environment, policy: Network, name: str, message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        bad(name, ensemble, cheetah, policy)
+
+
+def test_a_forecast_tells_the_likely_from_the_unlikely(cheetah: Environment, ensemble: Ensemble) -> None:
+    """Even a tiny ensemble is closer to what happened than standing still would be."""
+    policy = load_policy()
+    rollouts = simulate(cheetah, policy, range(30), horizon=3, burn_in=(0, 80), batch=32)
+    forecast = closed_loop(ensemble, cheetah, policy, rollouts.start, horizon=3)
+    error = np.sqrt(((forecast.mean - rollouts.states) ** 2).mean(axis=(0, 1)))
+    still = np.sqrt(((rollouts.start[:, None] - rollouts.states) ** 2).mean(axis=(0, 1)))
+    assert (error < still).mean() > 0.8

@@ -1,0 +1,131 @@
+"""A whole study: the same code for the half-cheetah and for a hopper that falls; kept, resumed, refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pac_core import InvalidInput, NotEnoughData, PACLevel, UnreadableFile, evaluate, fit_tube, max_errors
+from pac_rl import Design, Network, Study, save_policy
+from pac_rl import studies as module
+
+LEVEL = PACLevel(0.1, 1e-3)
+
+
+@pytest.fixture(scope="module")
+def hopping(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy that keeps a hopper up for a while: proportional control towards standing."""
+    weight = torch.zeros(3, 11, dtype=torch.float64)
+    for actuator, (joint, velocity) in enumerate([(2, 8), (3, 9), (4, 10)]):
+        weight[actuator, joint], weight[actuator, velocity] = -1.0, -0.1
+    path = tmp_path_factory.mktemp("policies") / "hopper.npz"
+    zeros, ones = torch.zeros(11).double(), torch.ones(11).double()
+    save_policy(Network((weight,), (zeros[:3],), ones[:3], zeros, ones, squash=False), path)
+    return path
+
+
+def test_a_hopper_that_falls_runs_through_the_same_code(tmp_path: Path, hopping: Path) -> None:
+    design = Design.smoke(env="Hopper-v5", policy=str(hopping), horizon=15, burn_in=(0, 60))
+    study = Study(design, tmp_path, quiet=True)
+    case = study.closed_loop()
+    ended = case.truth.lengths < 15
+    assert 0.05 < ended.mean() < 0.95
+    tune, cal, (forecast, truth) = (case.part(name) for name in ("tune", "calibrate", "test"))
+    for shape in ("joint", "max", "box"):
+        tube = fit_tube(*tune, *cal, LEVEL, shape=shape).tube(forecast)
+        assert not evaluate(tube, truth, LEVEL).refuted
+        # A rollout inside stays inside if it ends earlier: the promise runs until the end.
+        inside = tube.contains(truth)
+        cut = replace(truth, lengths=np.maximum(1, truth.lengths - 3))
+        assert (tube.contains(cut) >= inside).all()
+    plans = study.given_plans()
+    assert plans.forecast.mean.shape == (design.units, 15, 12)
+
+
+def test_the_parts_are_disjoint_from_each_other_and_from_the_training(tmp_path: Path) -> None:
+    study = Study(Design.smoke(), tmp_path, quiet=True)
+    parts = [set(study.seeds[part.rows].tolist()) for part in study.parts]
+    assert [len(part) for part in parts] == [256, 320, 256]
+    assert len(set.union(*parts)) == 832
+    assert not set(study.episodes.seeds.tolist()) & set.union(*parts)
+    other = Study(Design.smoke(seed=1), tmp_path / "other", quiet=True)
+    assert not set(other.seeds.tolist()) & set(study.seeds.tolist())
+
+
+def test_an_interrupted_study_goes_on_and_finds_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    design = Design.smoke(tune=600, calibrate=600, test=400, horizon=3, burn_in=(0, 5))
+    whole = Study(design, tmp_path / "whole", quiet=True).rollouts
+    simulate, calls = module.simulate, []
+
+    def dies(*args: object, **options: object) -> object:
+        calls.append(options["seeds"])
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return simulate(*args, **options)
+
+    monkeypatch.setattr(module, "simulate", dies)
+    with pytest.raises(KeyboardInterrupt):
+        Study(design, tmp_path / "part", quiet=True).rollouts  # noqa: B018
+    resumed = Study(design, tmp_path / "part", quiet=True).rollouts
+    assert len(calls) == 3  # the first block was kept, the second done again
+    np.testing.assert_array_equal(resumed.states, whole.states)
+    np.testing.assert_array_equal(resumed.seeds, whole.seeds)
+    Study(design, tmp_path / "part", quiet=True).rollouts  # noqa: B018
+    assert len(calls) == 3
+
+
+def test_the_ensemble_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    design = Design.smoke()
+    first = Study(design, tmp_path, quiet=True).ensemble
+    monkeypatch.setattr(module, "train", None)
+    again = Study(design, tmp_path, quiet=True).ensemble
+    for name, tensor in first.network.state_dict().items():
+        assert torch.equal(tensor, again.network.state_dict()[name])
+    assert not list(tmp_path.glob("training*"))
+
+
+def test_a_folder_of_another_design_is_refused(tmp_path: Path) -> None:
+    Study(Design.smoke(), tmp_path, quiet=True)
+    Study(Design.smoke(), tmp_path, quiet=True)
+    with pytest.raises(InvalidInput, match="belongs to a study with another horizon, seed; choose another"):
+        Study(Design.smoke(horizon=5, seed=3), tmp_path, quiet=True)
+    (tmp_path / "design.json").write_text('{"env": ')
+    with pytest.raises(UnreadableFile, match="is cut off or damaged"):
+        Study(Design.smoke(), tmp_path, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"horizon": 0}, "horizon must be at least 1, got 0"),
+        ({"test": 0}, "test must be at least 1, got 0"),
+        ({"tune": -1}, "tune must be at least 1, got -1"),
+        ({"seed": -1}, "seed at least 0"),
+        ({"env": "Ant-v5"}, "for another, as 'Ant-v5', give observe"),
+        ({"env": "Hopper-v5"}, "a policy for Hopper-v5 must have 11 or 12 inputs"),
+        ({"policy": "nowhere.npz"}, "there is no policy file nowhere.npz"),
+        ({"epsilon": 0.0}, "epsilon must"),
+    ],
+)
+def test_bad_designs_are_refused_before_any_work(tmp_path: Path, change: dict, message: str) -> None:
+    with pytest.raises((InvalidInput, UnreadableFile), match=message):
+        Study(Design.smoke(**change), tmp_path / "none", quiet=True)
+    assert not (tmp_path / "none").exists()
+
+
+def test_too_few_rollouts_for_the_level_say_how_many_more(tmp_path: Path) -> None:
+    with pytest.raises(NotEnoughData, match=r"1,146 are needed \(826 more\)"):
+        Study(Design.smoke(epsilon=0.01, delta=1e-5), tmp_path / "none", quiet=True)
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_default_is_the_papers() -> None:
+    design = Design()
+    assert (design.horizon, design.calibrate, design.epsilon, design.delta) == (20, 5000, 0.01, 1e-5)
+    assert max_errors(design.calibrate, design.level) == 22

@@ -16,22 +16,23 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import core
+from benchmarks import core, rl
 from benchmarks.figures import Figure
 
+ALL = core.ALL | rl.ALL
 RESULTS = Path(__file__).parent / "results.json"
 
 
 def main(only: list[str]) -> int:
-    unknown = set(only) - set(core.ALL)
+    unknown = set(only) - set(ALL)
     if unknown:
-        print(f"no benchmark is named {', '.join(sorted(unknown))}; there are {', '.join(core.ALL)}")
+        print(f"no benchmark is named {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
         return 2
     earlier = json.loads(RESULTS.read_text())["figures"] if RESULTS.exists() else []
     figures: dict[str, Figure] = {row["name"]: Figure(**row) for row in earlier}
-    for name in only or core.ALL:
+    for name in only or ALL:
         print(f"running {name} ...", flush=True)
-        for figure in core.ALL[name]():
+        for figure in ALL[name]():
             figures[figure.name] = figure
             print(f"  {figure}", flush=True)
     machine = {"cpu": platform.machine(), "python": platform.python_version(), "numpy": np.__version__}

@@ -204,8 +204,10 @@ def _jacobians(
     with torch.enable_grad():
         inputs = (states.clone().requires_grad_(), noise.clone().requires_grad_())
         outputs = function(*inputs)
+        # A given plan does not look at the noise: its derivative is 0.
         rows = [
-            torch.autograd.grad(column.sum(), inputs, retain_graph=True) for column in outputs.unbind(dim=1)
+            torch.autograd.grad(column.sum(), inputs, retain_graph=True, materialize_grads=True)
+            for column in outputs.unbind(dim=1)
         ]
     by_state, by_noise = zip(*rows, strict=True)
     return torch.stack(by_state, dim=1), torch.stack(by_noise, dim=1)

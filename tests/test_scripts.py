@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import subprocess
 import sys
 from pathlib import Path
 
-from pac_core import read_certificate
+import numpy as np
+from pac_program import run as pac
+
+from pac_core import PACLevel, fit_threshold, read_certificate
+from pac_rl import load_policy
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,3 +42,87 @@ def test_demo_refuses_in_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "700 calibration units cannot prove epsilon=0.001" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_half_cheetah_demo_ends_with_its_three_numbers(tmp_path: Path) -> None:
+    done = run("demo_halfcheetah.py", "--smoke-test", "--out", str(tmp_path / "demo"))
+    assert done.returncode == 0, done.stderr
+    results = tmp_path / "demo" / "results"
+    for line in (
+        "promised error   at most 10.00%",
+        "measured error ",
+        "times smaller than the paper's shape",
+    ):
+        assert line in done.stdout
+    for figure in ("shapes_closed_steps.png", "shapes_closed_tubes.png"):
+        assert (results / figure).read_bytes().startswith(b"\x89PNG")
+        assert str(results / figure) in done.stdout
+    assert "not refuted by 256 test units" in done.stdout
+    verified = pac("verify", results / "certificate.json", results / "certificate.scores.npz")
+    assert verified.exit_code == 0, verified.output
+    certificate = read_certificate(results / "certificate.json")
+    assert (certificate.unit, certificate.predictor.threshold.n) == ("rollout", 320)
+    again = run("demo_halfcheetah.py", "--smoke-test", "--out", str(tmp_path / "demo"))
+    assert again.returncode == 0, again.stderr
+    assert "epoch" not in again.stdout  # what was trained and rolled out is kept
+    assert again.stdout.splitlines()[-8:] == done.stdout.splitlines()[-8:]
+
+
+def test_every_figure_of_the_paper_from_nothing(tmp_path: Path) -> None:
+    done = run("halfcheetah_all.py", "--smoke-test", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    results = tmp_path / "results"
+    figures = {path.stem for path in results.glob("*.png")}
+    paper = {"ablation", "steps", "levels_epsilon", "levels_delta", "tables_boxes", "tables_steps"}
+    paper |= {"baselines_error", "baselines_size"}
+    ours = {f"shapes_{case}_{kind}" for case in ("closed", "plans") for kind in ("steps", "sizes", "tubes")}
+    assert figures == paper | ours | {"coverage"}
+    for case in ("closed", "plans"):
+        rows = {row["shape"]: row for row in table(results / f"shapes_{case}.csv")}
+        assert all(row["refuted"] == "no" for row in rows.values())
+        assert float(rows["box"]["size"]) < float(rows["max"]["size"]) < float(rows["joint"]["size"])
+    assert all(row["as predicted"] == "yes" for row in table(results / "coverage.csv"))
+    levels = {(row["epsilon"], row["delta"]) for row in table(results / "tables.csv")}
+    assert ("0.05", "1e-05") in levels
+    summary = json.loads((results / "summary.json").read_text())
+    assert summary["design"]["seed"] == 0
+    assert "plots only" in summary["paper"]["published"]
+    scores = np.load(results / "scores.npz")
+    assert (scores["part"] == "calibrate").sum() == 320
+    assert len(np.unique(scores["seeds"])) == 832
+    # The certificate's threshold follows from the raw scores that are kept beside it.
+    box = scores["closed_box"][scores["part"] == "calibrate"]
+    threshold = read_certificate(results / "certificate.json").predictor.threshold
+    assert fit_threshold(box, PACLevel(0.1, 1e-3)).value == threshold.value
+
+
+def test_propagations_are_compared(tmp_path: Path) -> None:
+    done = run("halfcheetah_propagation.py", "--smoke-test", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    rows = table(tmp_path / "results" / "propagation.csv")
+    assert [row["propagation"] for row in rows] == ["one-step", "jacobian", "particles"] * 2
+    assert all(row["refuted"] == "no" for row in rows)
+
+
+def test_a_script_refuses_in_one_sentence(tmp_path: Path) -> None:
+    done = run("halfcheetah_ablation.py", "--n", "1000", "--out", str(tmp_path / "none"))
+    assert done.returncode == 1
+    assert "1,000 calibration units cannot prove epsilon=0.01" in done.stderr
+    assert "(146 more)" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_policy_search_learns(tmp_path: Path) -> None:
+    out = tmp_path / "policy.npz"
+    options = ("--minutes", "0.1", "--steps", "60", "--directions", "8", "--best", "4", "--out", str(out))
+    done = run("train_policy.py", *options)
+    assert done.returncode == 0, done.stderr
+    returns = [float(line.split()[3]) for line in done.stdout.splitlines() if line.startswith("step")]
+    assert max(returns) > returns[0]
+    assert load_policy(out).inputs == 17

@@ -124,6 +124,14 @@ def test_the_policy_is_followed_along_the_mean(
     np.testing.assert_allclose(other.mean[:, 0], loop.mean[:, 0], atol=0.5)
 
 
+def test_every_propagation_takes_given_plans(ensemble: Ensemble, episodes: Rollouts) -> None:
+    plans = episodes.actions[:3, :4]
+    first = [
+        for_plans(ensemble, episodes.start[:3], plans, propagation=kind).mean[:, 0] for kind in PROPAGATIONS
+    ]
+    np.testing.assert_allclose(first[1:], np.stack(first[:1] * 2), rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("propagation", ["one-step", "particles"])
 def test_a_forecast_does_not_depend_on_its_company(
     cheetah: Environment, policy: Network, ensemble: Ensemble, episodes: Rollouts, propagation: str

@@ -1,0 +1,118 @@
+"""pac_rl against gymnasium's vector environments, raw MuJoCo stepping and mbrl-lib's ModelEnv."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import gymnasium
+import mujoco
+import numpy as np
+import torch
+from mbrl.models import ModelEnv
+from mujoco.rollout import Rollout
+
+from benchmarks.figures import Figure, faster, take_turns
+from pac_core.arrays import threads
+from pac_rl import Ensemble, Rollouts, Settings, for_plans, load_policy, make_environment, simulate
+from pac_rl.ensembles import new_network
+
+UNITS, STEPS = 512, 40
+TRAJECTORIES, HORIZON = 512, 20
+
+
+def rollouts() -> Iterator[Figure]:
+    """True closed-loop rollouts: steps per second of simulator and policy together."""
+    environment, policy = make_environment(), load_policy()
+
+    def ours() -> Rollouts:
+        return simulate(environment, policy, range(UNITS), horizon=STEPS, burn_in=(0, 0), batch=UNITS)
+
+    done = ours()
+    model = environment.gym.model
+    controls = np.repeat(done.actions, environment.gym.frame_skip, axis=1)
+    data = [mujoco.MjData(model) for _ in range(threads())]
+    with Rollout(nthread=len(data)) as pool:
+        best = take_turns(
+            {
+                "ours": ours,
+                "raw": lambda: pool.rollout(model, data, done.physics, controls),
+            },
+            rounds=7,
+        )
+    steps = UNITS * STEPS
+    vector = {
+        f"{mode} x {count}": _vector(mode, count, steps // count)
+        for mode, count in (("sync", 16), ("async", 2), ("async", 8))
+    }
+    peers = take_turns(vector, rounds=3)
+    fastest = min(peers, key=lambda name: peers[name])
+    note = f"fastest of {', '.join(vector)} is {fastest}; {steps / best['ours']:,.0f} steps/s here"
+    yield faster("rollouts: gymnasium's vector environments", best["ours"], peers[fastest], ">= 3", note)
+    note = "mujoco.rollout from the same states with the same controls, known beforehand"
+    yield faster("rollouts: raw MuJoCo stepping", best["ours"], best["raw"], ">= 0.85", note)
+
+
+def _vector(mode: str, count: int, steps: int) -> Callable[[], None]:
+    """Steps of gymnasium's vector environment under the same policy."""
+    policy = load_policy()
+    vector = gymnasium.make_vec("HalfCheetah-v5", num_envs=count, vectorization_mode=mode)
+    observed, _ = vector.reset(seed=0)
+    noise = np.random.default_rng(0).standard_normal((steps, count, 6))
+
+    def run() -> None:
+        nonlocal observed
+        for t in range(steps):
+            done = policy(torch.from_numpy(observed), torch.from_numpy(noise[t])).clamp(-1, 1)
+            observed, *_ = vector.step(done.numpy().astype(np.float32))
+
+    return run
+
+
+def model() -> Iterator[Figure]:
+    """Model rollouts of given plans: as many trajectories through as many members."""
+    settings = Settings()
+    ones = torch.ones(24)
+    network = new_network(settings, 18, 6).eval()  # speed does not depend on the weights
+    ensemble = Ensemble(network, 0 * ones, ones, 0.01 * ones[:18], "HalfCheetah-v5", settings)
+    rng = np.random.default_rng(0)
+    starts = rng.normal(size=(TRAJECTORIES, 18))
+    plans = rng.uniform(-1, 1, size=(TRAJECTORIES, HORIZON, 6))
+    for propagation, each in (("one-step", 1), ("particles", 4)):
+        peer = _model_env(ensemble, starts, plans, each * settings.members)
+        best = take_turns(
+            {
+                "ours": lambda kind=propagation: for_plans(ensemble, starts, plans, propagation=kind),
+                "mbrl-lib": peer,
+            },
+            rounds=5,
+        )
+        note = f"{TRAJECTORIES} plans of {HORIZON} steps, {settings.members} members, {each} particle(s) each"
+        yield faster(f"model rollouts, {propagation}: ModelEnv", best["ours"], best["mbrl-lib"], ">= 3", note)
+
+
+def _model_env(
+    ensemble: Ensemble, starts: np.ndarray, plans: np.ndarray, particles: int
+) -> Callable[[], None]:
+    """mbrl-lib's ModelEnv with every trajectory followed by `particles` particles, each bound to a member."""
+    mbrl = ensemble.for_mbrl()
+    mbrl.set_propagation_method("fixed_model")
+    spaces = SimpleNamespace(observation_space=None, action_space=None)
+    env = ModelEnv(
+        spaces,
+        mbrl,
+        lambda done, states: torch.zeros(len(states), 1, dtype=torch.bool),
+        lambda done, states: states[:, :1],
+    )
+    tiled = np.repeat(starts, particles, axis=0).astype(np.float32)
+    controls = torch.from_numpy(np.repeat(plans, particles, axis=0).astype(np.float32))
+
+    def run() -> None:
+        state = env.reset(tiled, return_as_np=False)
+        for t in range(plans.shape[1]):
+            *_, state = env.step(controls[:, t], state, sample=True)
+
+    return run
+
+
+ALL = {"rollouts": rollouts, "model": model}

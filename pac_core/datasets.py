@@ -14,13 +14,15 @@ from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.splits import unit_names
 from pac_core.tables import file_digest, read_arrays
+from pac_core.truths import Trajectories, as_given
 
 KEYS = """\
 A file holds arrays by name:
   scores [N]                                  calibration scores, larger is worse; or
   logits or probabilities [N, K], labels [N]  a classifier's forecasts, the truth in 0..K-1; or
   mean, var, truth [N, D]                     a regressor's Gaussians (var may be [N, D, D]); or
-  mean, var, truth [N, H, D]                  trajectories; var is that of each single step;
+  mean, var, truth [N, H, D]                  trajectories; var is that of each single step,
+                                              lengths [N] the steps until an early end, if there are any;
   ids [N]                                     names of the units, such as file names.
 An npy is scores [N], or logits [N, K] with --labels labels.npy. In csv and parquet the columns
 are score, label, id, logit_0, logit_1, ... (or probability_, mean_, var_, truth_)."""
@@ -102,7 +104,10 @@ def _meaning(path: Any, arrays: dict[str, NDArray[Any]]) -> tuple[Any, Any, Any]
             k: v[:, None] if v.ndim == 1 else v for k, v in arrays.items() if k in ("mean", "var", "truth")
         }
         gaussian = GaussianForecast(parts["mean"], parts["var"])
-        return None, gaussian, gaussian.check(parts.get("truth"))
+        truth: Any = parts.get("truth")
+        if truth is not None and "lengths" in arrays:
+            truth = Trajectories(truth, arrays["lengths"])
+        return None, gaussian, as_given(truth, gaussian.check(truth))
     raise UnreadableFile(f"{path} has the arrays {', '.join(sorted(arrays))}. {KEYS}")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pac_program import run
 
 from pac_core import (
     GaussianForecast,
@@ -23,6 +24,7 @@ from pac_core import (
 )
 
 LEVEL = PACLevel(0.1, 0.01)
+LEVELS = ("--epsilon", "0.1", "--delta", "0.01")
 SHAPES = ["joint", "max", "box", "features"]
 LINEAR = {"features": LinearFeatures(("first",), np.array([[1.0, 0.0]]))}
 
@@ -139,3 +141,31 @@ def test_a_bare_nan_is_never_an_end() -> None:
 def test_bad_trajectories_are_named(states: np.ndarray, lengths: list[int], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         Trajectories(states, lengths)
+
+
+def test_a_file_may_say_when_its_units_ended(tmp_path: Path) -> None:
+    """Without the lengths the numbers after the end would be taken for states, and refused as NaN."""
+    forecast, truth = units(600, 4, np.nan)
+    arrays = {"mean": forecast.mean, "var": forecast.var, "truth": truth.states, "ids": np.arange(600)}
+    np.savez(tmp_path / "ended.npz", **arrays, lengths=truth.lengths)
+    np.savez(tmp_path / "bare.npz", **arrays)
+    split = (
+        "--tune",
+        "200",
+        "--calibrate",
+        "300",
+        "--unit",
+        "rollout",
+        "--epsilon",
+        "0.1",
+        "--delta",
+        "0.01",
+    )
+    out = tmp_path / "certificate.json"
+    done = run("fit", tmp_path / "ended.npz", *split, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert run("evaluate", out, tmp_path / "ended.npz").exit_code == 0
+    assert run("verify", out, tmp_path / "ended.npz").exit_code == 0
+    refused = run("fit", tmp_path / "bare.npz", *split, "--out", tmp_path / "other.json")
+    assert refused.exit_code == 2
+    assert "must not contain NaN" in refused.output

@@ -106,11 +106,12 @@ class FeatureShape:
         *,
         features: LinearFeatures | None = None,
         sides: Sequence[int] | None = None,
+        units: Sequence[float] | None = None,
     ) -> FeatureShape:
         if not isinstance(features, LinearFeatures):
             raise InvalidInput("the shape 'features' needs features=LinearFeatures(names, matrix)")
         states = states.marked() if isinstance(states, Trajectories) else states
-        box = BoxShape.fit(features.forecast(forecast), features.of(states), level, sides=sides)
+        box = BoxShape.fit(features.forecast(forecast), features.of(states), level, sides=sides, units=units)
         return cls(features, box)
 
     def scores(self, forecast: GaussianForecast, truth: Any) -> Array:

@@ -98,7 +98,13 @@ class BoxShape:
 
     @classmethod
     def fit(
-        cls, forecast: GaussianForecast, states: Any, level: PACLevel, *, sides: Sequence[int] | None = None
+        cls,
+        forecast: GaussianForecast,
+        states: Any,
+        level: PACLevel,
+        *,
+        sides: Sequence[int] | None = None,
+        units: Sequence[float] | None = None,
     ) -> BoxShape:
         """The candidate that is smallest on the half of the tune split it was not fitted on."""
         dims = forecast.mean.shape[-1]
@@ -112,7 +118,9 @@ class BoxShape:
             for spread in SPREADS
             if power or not accumulate  # at p = 0 the variances do not count
         ]
-        return choose(fits, forecast, states, level)
+        if units is not None and (len(units) != dims or not all(0 < unit < np.inf for unit in units)):
+            raise InvalidInput(f"units must be {dims} numbers above 0, got {units}")
+        return choose(fits, forecast, states, level, units)
 
     @classmethod
     def _fit_one(
@@ -186,12 +194,13 @@ def choose(
     forecast: GaussianForecast,
     states: Floats | Trajectories,
     level: PACLevel,
+    units: Sequence[float] | None = None,
 ) -> Shape:
     """The best of several fits, then fitted on all units that did not fail.
 
-    Each is fitted on one half of the units; the best has the smallest mean normalised size on
-    the other half, at the threshold that half would give. The halves differ because hundreds of
-    scales fit too well the half they were fitted on.
+    Each is fitted on one half of the units; the best has the smallest mean normalised size (in
+    `units`, or else in the deviations of the states) on the other half, at the threshold that half
+    would give. The halves differ because hundreds of scales fit too well the half they were fitted on.
     """
     states = states.marked() if isinstance(states, Trajectories) else states
     whole = ~np.isinf(states).any(axis=(1, 2))
@@ -200,7 +209,7 @@ def choose(
     forecast, states = forecast.take(whole), states[whole]
     order = np.random.default_rng(0).permutation(len(states))
     fit_on, compare_on = order[::2], order[1::2]
-    deviation = np.maximum(_deviation(states), 1e-12)
+    deviation = np.asarray(units) if units is not None else np.maximum(_deviation(states), 1e-12)
 
     def size(fit: Callable[[GaussianForecast, Any], Shape]) -> float:
         shape = fit(forecast.take(fit_on), states[fit_on])

@@ -73,7 +73,9 @@ def fit_tube(
 
     shape: "joint", "max", "box", "features", or a plugin's
     options: `features=LinearFeatures(names, matrix)` for "features"; `sides` for "box" and "features",
-        1 or -1 for each dimension of which only the upper or the lower end counts, 0 for both
+        1 or -1 for each dimension of which only the upper or the lower end counts, 0 for both; `units`, how
+        much of each dimension counts as one where widths are traded against each other (by default its
+        deviation on the tune split)
 
     >>> rng = np.random.default_rng(0)
     >>> forecast = GaussianForecast(np.zeros((400, 5, 2)), np.ones((400, 5, 2)))

@@ -40,7 +40,7 @@ def compare(study: Study, report: Report, name: str, paper: Case, ours: Case) ->
     for case, shapes in ((paper, ["joint"]), (ours, ["max", "box"])):
         for shape, fitted in fit_shapes(case, level, shapes).items():
             tubes[shape] = fitted.at(level).tube(case.part("test")[0])
-    fitted = fit_shapes(ours, level, ["features"], features=watched(environment))
+    fitted = fit_shapes(ours, level, ["features"], features=watched(environment), units=(1, 1))
     tubes["features"] = fitted["features"].at(level).tube(test)
     tubes["box, hindsight"] = hindsight(ours, level)
     rows = [{"shape": shape} | row(ours, tube, level, environment) for shape, tube in tubes.items()]

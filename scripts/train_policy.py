@@ -19,8 +19,8 @@ import torch
 
 from pac_core import PACError
 from pac_rl.environments import Environment, make_environment
-from pac_rl.policies import Network
-from pac_rl.policy_files import save_policy
+from pac_rl.policies import Network, fitting
+from pac_rl.policy_files import load_policy, save_policy
 from pac_rl.trajectories import Simulator
 
 
@@ -28,6 +28,8 @@ from pac_rl.trajectories import Simulator
 class Args:
     out: Path = Path("policy.npz")
     """file for the policy"""
+    start: Path | None = None
+    """a linear policy to go on from"""
     env: str = "HalfCheetah-v5"
     """the environment's id"""
     minutes: float = 2.0
@@ -40,8 +42,14 @@ class Args:
     """length of a direction, per weight"""
     rate: float = 0.02
     """step size"""
+    episodes: int = 2
+    """episodes over which the return of a direction is averaged"""
+    judged: int = 16
+    """episodes over which the return of the present policy is averaged"""
     steps: int = 1000
     """length of an episode"""
+    speed: float = 10.0
+    """forward velocity beyond which nothing is gained: a slower gait stumbles less"""
     tilt: float = 1.5
     """an episode ends when the torso's pitch is beyond this angle, so that policies learn not to flip"""
     std: float = 0.1
@@ -56,18 +64,23 @@ def main(args: Args) -> None:
     width = environment.view(np.zeros((1, len(environment.names)))).shape[1]
     weights = np.zeros((len(environment.low), width))
     count, mean, square = 1e-4, np.zeros(width), np.ones(width) * 1e-4
-    best, found = (-np.inf, weights, mean, np.ones(width)), time.monotonic()
-    end = found + 60 * args.minutes
+    if args.start is not None:
+        known = fitting(environment, load_policy(args.start))
+        weights, mean, count = known.weights[0].numpy(), known.shift.numpy(), 1e6
+        square = known.scale.numpy() ** 2 * count
+    best, end = (-np.inf, weights, mean, np.ones(width)), time.monotonic() + 60 * args.minutes
     with Simulator(environment) as simulator:
         iteration = 0
         while time.monotonic() < end:
             scale = np.sqrt(np.maximum(square / count, 1e-8))
             delta = rng.standard_normal((args.directions, *weights.shape))
+            moved, judged = args.spread * delta, np.repeat(weights[None], args.judged, axis=0)
             tried = np.concatenate(
-                [weights + args.spread * delta, weights - args.spread * delta, weights[None]]
+                [np.repeat(weights + sign * moved, args.episodes, axis=0) for sign in (1, -1)]
             )
-            returns, seen = episodes(simulator, tried, mean, scale, args, rng)
-            plus, minus, now = returns[: args.directions], returns[args.directions : -1], returns[-1]
+            returns, seen = episodes(simulator, np.concatenate([tried, judged]), mean, scale, args, rng)
+            plus, minus = returns[: len(tried)].reshape(2, args.directions, args.episodes).mean(axis=2)
+            now = returns[len(tried) :].mean()
             if now > best[0]:
                 best = (now, weights, mean, scale)
             top = np.argsort(-np.maximum(plus, minus))[: args.best]
@@ -78,10 +91,8 @@ def main(args: Args) -> None:
             square = square + ((seen - new) ** 2).sum(axis=0) + (new - mean) ** 2 * count * n / (count + n)
             mean, count = mean + (new - mean) * n / (count + n), count + n
             iteration += 1
-            left = max(0, end - time.monotonic())
-            print(
-                f"step {iteration:4}  return {now:7.0f}  best {best[0]:7.0f}  {left:4.0f} s left", flush=True
-            )
+            left = f"{max(0, end - time.monotonic()):4.0f} s left"
+            print(f"step {iteration:4}  return {now:7.0f}  best {best[0]:7.0f}  {left}", flush=True)
     policy = Network(
         weights=(torch.from_numpy(best[1]),),
         biases=(torch.zeros(len(weights), dtype=torch.float64),),
@@ -115,7 +126,7 @@ def episodes(
         done = np.clip(wanted + noise, environment.low, environment.high)
         states[alive], ended, diverged = simulator.step(physics, alive, done)
         cost = getattr(environment.gym, "_ctrl_cost_weight", 0.0)
-        returns[alive] += states[alive, 0] - cost * (done**2).sum(axis=1)
+        returns[alive] += np.minimum(states[alive, 0], args.speed) - cost * (done**2).sum(axis=1)
         returns[alive[diverged]] = -1e4
         ended |= abs(states[alive, 2]) > args.tilt
         alive = alive[~(ended | diverged)]
@@ -129,7 +140,8 @@ def parse() -> Args:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name, value in vars(Args()).items():
-        parser.add_argument(f"--{name}", type=type(value) if name != "out" else Path, default=value)
+        kind = Path if name in ("out", "start") else type(value)
+        parser.add_argument(f"--{name}", type=kind, default=value)
     return Args(**vars(parser.parse_args()))
 
 

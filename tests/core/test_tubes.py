@@ -178,6 +178,21 @@ def test_failed_units_are_errors_and_never_dropped(shape: str, mark: float) -> N
         calibrate(score, forecast, states, LEVEL)
 
 
+def test_units_say_which_width_matters() -> None:
+    """Of one number the forecast knows the spread, of the other it only believes to."""
+    rng = np.random.default_rng(0)
+    spread = np.exp(rng.normal(size=(2000, 1, 2)))
+    errors = rng.normal(size=(2000, 4, 2))
+    errors[..., 1] *= spread[..., 1]
+    forecast = GaussianForecast(np.zeros_like(errors), np.broadcast_to(spread**2, errors.shape).copy())
+    widths = []
+    for units in ((1, 1e6), (1e6, 1)):
+        tube = fit_shape(forecast, errors, LEVEL, shape="box", units=units).sets(forecast, 1.0)
+        widths.append(tube.region.half_widths().mean(axis=(0, 1)) / tube.region.half_widths().mean())
+    assert widths[0][0] < widths[1][0]
+    assert widths[0][1] > widths[1][1]
+
+
 def test_failed_tune_units_do_not_spoil_the_fit() -> None:
     forecast, states = walks(400, 0)
     spoiled = states.copy()
@@ -251,6 +266,8 @@ def test_a_truth_is_not_rounded_to_the_precision_of_the_forecast(shape: str) -> 
         ({"shape": "banana"}, "shape must be one of joint, max, box, features, got 'banana'"),
         ({"shape": "features"}, "needs features=LinearFeatures"),
         ({"shape": "box", "sides": (2, 0, 0)}, "sides must be 3 of -1, 0 or 1"),
+        ({"shape": "box", "units": (1.0, 1.0)}, "units must be 3 numbers above 0"),
+        ({"shape": "box", "units": (1.0, 1.0, 0.0)}, "units must be 3 numbers above 0"),
     ],
 )
 def test_bad_shapes_are_named(change: dict[str, object], message: str) -> None:

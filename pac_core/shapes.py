@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from pac_core.arrays import Array, Floats, like, numbers
-from pac_core.bounds import PACLevel, max_errors
-from pac_core.errors import InvalidInput, NotEnoughData
+from pac_core.bounds import PACLevel
+from pac_core.choices import Chosen, Tuning, balance, choose, deviation
+from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast
 from pac_core.regions import Boxes, Ellipsoids
 from pac_core.sets import ConfidenceSets, limit_of, widened
 from pac_core.thresholds import Threshold
-from pac_core.truths import Trajectories
 
 POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
-SPREADS = (None, 0.9, 0.99, 1.0)
+SPREADS = (None, 0.99, 1.0)
 """How a scale is read off the tune errors: root-mean-square (None), or this quantile."""
-
-Shape = TypeVar("Shape", bound="MaxShape | BoxShape")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,13 +38,14 @@ class MaxShape:
 
     @classmethod
     def fit(cls, forecast: GaussianForecast, states: Any, level: PACLevel) -> MaxShape:
-        """The candidate that is smallest on the half of the tune split it was not fitted on."""
+        """The candidate that is smallest on units it was not fitted on."""
         fits = [
             partial(cls._fit_one, accumulate=accumulate, spread=spread)
             for accumulate in (False, True)
             for spread in SPREADS
         ]
-        return choose(fits, forecast, states, level)
+        chosen: Chosen[MaxShape] = choose(fits, Tuning.of(forecast, states, level))
+        return chosen.whole
 
     @classmethod
     def _fit_one(cls, forecast: GaussianForecast, states: Any, *, accumulate: bool, spread: Any) -> MaxShape:
@@ -106,7 +105,7 @@ class BoxShape:
         sides: Sequence[int] | None = None,
         units: Sequence[float] | None = None,
     ) -> BoxShape:
-        """The candidate that is smallest on the half of the tune split it was not fitted on."""
+        """The candidate that is smallest on units it was not fitted on, its scales balanced."""
         dims = forecast.mean.shape[-1]
         sides = tuple(sides) if sides is not None else (0,) * dims
         if len(sides) != dims or not set(sides) <= {-1, 0, 1}:
@@ -120,7 +119,13 @@ class BoxShape:
         ]
         if units is not None and (len(units) != dims or not all(0 < unit < np.inf for unit in units)):
             raise InvalidInput(f"units must be {dims} numbers above 0, got {units}")
-        return choose(fits, forecast, states, level, units)
+        tuning = Tuning.of(forecast, states, level, units)
+        chosen: Chosen[BoxShape] = choose(fits, tuning)
+        reach = [shape._reach(other) for shape, other, _ in chosen.crossed]
+        errors = [_sided(truth - other.mean, sides) for _, other, truth in chosen.crossed]
+        relative = np.concatenate(errors) / np.concatenate(reach)
+        factors = balance(relative, np.concatenate(reach) / tuning.deviation, tuning.band)
+        return replace(chosen.whole, scale=chosen.whole.scale * factors)
 
     @classmethod
     def _fit_one(
@@ -135,7 +140,7 @@ class BoxShape:
     ) -> BoxShape:
         units = _variances(forecast, accumulate).variances ** (power / 2)
         errors = _sided(states - forecast.mean, sides) / units
-        floor = 1e-6 * np.maximum(_deviation(states), 1e-6) / units.mean(axis=0)
+        floor = 1e-6 * np.maximum(deviation(states), 1e-6) / units.mean(axis=0)
         return cls(_scale(np.maximum(errors, 0), spread, floor), power, accumulate, sides)
 
     def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
@@ -189,45 +194,6 @@ class BoxShape:
         return cls(_above_zero(scale), float(power), bool(parts["accumulate"]), tuple(sides))
 
 
-def choose(
-    fits: Sequence[Callable[[GaussianForecast, Any], Shape]],
-    forecast: GaussianForecast,
-    states: Floats | Trajectories,
-    level: PACLevel,
-    units: Sequence[float] | None = None,
-) -> Shape:
-    """The best of several fits, then fitted on all units that did not fail.
-
-    Each is fitted on one half of the units; the best has the smallest mean normalised size (in
-    `units`, or else in the deviations of the states) on the other half, at the threshold that half
-    would give. The halves differ because hundreds of scales fit too well the half they were fitted on.
-    """
-    states = states.marked() if isinstance(states, Trajectories) else states
-    whole = ~np.isinf(states).any(axis=(1, 2))
-    if whole.sum() < 4:
-        raise InvalidInput(f"a tube shape needs at least 4 tune units that did not fail, got {whole.sum()}")
-    forecast, states = forecast.take(whole), states[whole]
-    order = np.random.default_rng(0).permutation(len(states))
-    fit_on, compare_on = order[::2], order[1::2]
-    deviation = np.asarray(units) if units is not None else np.maximum(_deviation(states), 1e-12)
-
-    def size(fit: Callable[[GaussianForecast, Any], Shape]) -> float:
-        shape = fit(forecast.take(fit_on), states[fit_on])
-        other = forecast.take(compare_on)
-        scores = np.sort(shape._scores(other, states[compare_on]))
-        sets = shape.sets(other, float(scores[-1 - _errors(len(scores), level)]))
-        return float(np.mean(sets.normalised_size(deviation)))
-
-    return min(fits, key=size)(forecast, states)
-
-
-def _errors(n: int, level: PACLevel) -> int:
-    try:
-        return max_errors(n, level)
-    except NotEnoughData:  # a choice needs no proof
-        return int(level.epsilon * n)
-
-
 def _refuse_other_shape(scale: Floats, steps: tuple[int, ...]) -> None:
     if scale.shape != tuple(steps):
         raise InvalidInput(f"the forecast must be of the fitted shape {scale.shape}, got {tuple(steps)}")
@@ -235,10 +201,6 @@ def _refuse_other_shape(scale: Floats, steps: tuple[int, ...]) -> None:
 
 def _variances(forecast: GaussianForecast, accumulate: bool) -> GaussianForecast:
     return forecast.accumulated() if accumulate else forecast
-
-
-def _deviation(states: Floats) -> Floats:
-    return np.asarray(np.nanstd(states, axis=(0, 1)))
 
 
 def _scale(errors: Floats, spread: float | None, floor: Any) -> Floats:

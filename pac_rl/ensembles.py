@@ -32,7 +32,7 @@ class Settings:
     members: int = 5
     hidden: int = 200
     layers: int = 4
-    epochs: int = 12
+    epochs: int = 7
     """at most; training stops early, see `patience`"""
     patience: int = 5
     """epochs without a better validation score before training stops"""

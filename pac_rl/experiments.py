@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -62,20 +62,27 @@ class Fitted:
 
 def fit_ablations(case: Case) -> dict[str, Fitted]:
     """The paper's three, of a case with one-step variances."""
-    tune = case.part("tune")
-    return {name: Fitted.of(Likelihood.fit(*tune, steps), case) for name, steps in ABLATIONS.items()}
+    return {name: fit_ablation(case, name) for name in ABLATIONS}
 
 
-def fit_shapes(case: Case, level: PACLevel, shapes: Sequence[str], **options: Any) -> dict[str, Fitted]:
-    """Tube shapes, each with its choices made on the tune part for this level."""
-    tune = case.part("tune")
-    return {name: Fitted.of(fit_shape(*tune, level, shape=name, **options), case) for name in shapes}
+@cache
+def fit_ablation(case: Case, name: str) -> Fitted:
+    """One of `ABLATIONS`; A+C+D is the paper's tube."""
+    return Fitted.of(Likelihood.fit(*case.part("tune"), ABLATIONS[name]), case)
 
 
-def watched(environment: Environment) -> LinearFeatures:
-    """Forward velocity and torso pitch as features."""
+@cache
+def fit_box(case: Case, level: PACLevel) -> Fitted:
+    """The default tube, its choices made on the tune part for this level."""
+    return Fitted.of(fit_shape(*case.part("tune"), level, shape="box"), case)
+
+
+def fit_watched(case: Case, level: PACLevel, environment: Environment) -> Fitted:
+    """The tube `features` on forward velocity and torso pitch, whose widths count in m/s and radians."""
     rows = [environment.names.index(name) for name in WATCHED]
-    return LinearFeatures(tuple(WATCHED.values()), np.eye(len(environment.names))[rows])
+    features = LinearFeatures(tuple(WATCHED.values()), np.eye(len(environment.names))[rows])
+    score = fit_shape(*case.part("tune"), level, shape="features", features=features, units=(1.0, 1.0))
+    return Fitted.of(score, case)
 
 
 def hindsight(case: Case, level: PACLevel) -> ConfidenceSets:

@@ -34,7 +34,8 @@ def draw_boxes(axes: Any, sizes: Mapping[str, Sizes]) -> None:
     for line in made["medians"]:
         line.set(color="black", linewidth=1.4)
     axes.set_xticks(range(1, len(sizes) + 1), list(sizes))
-    axes.set_yscale("log", nonpositive="clip")
+    axes.tick_params(axis="x", length=0)
+    _log(axes)
 
 
 def step_lines(steps: Mapping[str, Sizes], title: str, *, label: str = STEP_SIZE) -> Any:
@@ -53,7 +54,7 @@ def draw_steps(axes: Any, steps: Mapping[str, Sizes]) -> None:
     for (name, sizes), ink in zip(steps.items(), INK * len(steps), strict=False):
         axes.plot(np.arange(1, len(sizes) + 1), sizes, color=ink, label=name, marker="o", markersize=3)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_yscale("log")
+    _log(axes)
 
 
 def level_lines(
@@ -68,7 +69,7 @@ def level_lines(
         axes.fill_between(values, *zip(*ends, strict=True), color=ink, alpha=0.12)
     if log_x:
         axes.set_xscale("log")
-    axes.set_yscale("log")
+    _log(axes)
     axes.set_xlabel(name)
     axes.set_ylabel(SIZE + "\n(line: median, band: nine in ten tubes)", fontsize=8)
     axes.set_title(title, loc="left", fontsize=10.5)
@@ -80,8 +81,12 @@ def grid(rows: Sequence[float], columns: Sequence[float], panel: Any, title: str
     """A panel for each epsilon (down) and delta (across), all with the same axes."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3.0 * len(columns) + 0.8, 2.0 * len(rows) + 0.6), dpi=120, layout="constrained")
-    axes = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
+    height = 2.0 * len(rows) + 0.9
+    figure = Figure(figsize=(3.0 * len(columns) + 0.8, height), dpi=120)
+    # Margins by hand: fifteen panels would keep the layout engine busy for seconds.
+    margins = {"left": 0.1, "right": 0.99, "bottom": 0.5 / height, "top": 1 - 0.7 / height, "hspace": 0.3}
+    shared: Any = {"sharex": True, "sharey": True, "squeeze": False}
+    axes = figure.subplots(len(rows), len(columns), gridspec_kw=margins | {"wspace": 0.06}, **shared)
     for i, epsilon in enumerate(rows):
         for j, delta in enumerate(columns):
             panel(axes[i][j], epsilon, delta)
@@ -89,7 +94,7 @@ def grid(rows: Sequence[float], columns: Sequence[float], panel: Any, title: str
             axes[i][j].spines[["top", "right"]].set_visible(False)
             axes[i][j].grid(alpha=0.25)
     figure.suptitle(title, fontsize=11)
-    figure.supylabel(y_label, fontsize=9.5)
+    figure.supylabel(y_label, fontsize=9.5, x=0.01)
     return figure
 
 
@@ -102,12 +107,22 @@ def error_bars(errors: Mapping[str, tuple[float, tuple[float, float]]], epsilon:
         axes.annotate(f"{error:.4f}", (i, high), ha="center", va="bottom", fontsize=9)
     axes.axhline(epsilon, color="black", linestyle=":", label=f"promised error, epsilon = {epsilon:g}")
     axes.set_xticks(range(len(errors)), list(errors))
-    axes.set_yscale("log")
+    _log(axes)
     axes.set_ylim(top=3)
     axes.set_ylabel("share of test rollouts outside their tube\n(whisker: exact 98% interval)", fontsize=9)
     axes.set_title(title, loc="left", fontsize=10.5)
     axes.legend(frameon=False)
     return figure
+
+
+def _log(axes: Any) -> None:
+    """A logarithmic scale with numbers that can be read off, even within one power of ten."""
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+
+    axes.set_yscale("log", nonpositive="clip")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def tubes_over_time(

@@ -16,7 +16,7 @@ from pac_rl.ensembles import Ensemble
 from pac_rl.environments import Environment
 from pac_rl.policies import Policy, actions, fitting
 
-BATCH = 512
+BATCH = 128
 """Forecasts that are computed together; a smaller batch is padded to it, see `trajectories.BATCH`."""
 PARTICLES = 4
 """Particles of each member."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -84,7 +84,7 @@ class Design:
         """A study of seconds, to see that everything runs; its level is one that so few units can prove."""
         small = Settings(members=3, hidden=48, layers=3, epochs=3, batch=256, rate=5e-3)
         sizes: dict[str, Any] = {"tune": 256, "calibrate": 320, "test": 256, "epsilon": 0.1, "delta": 1e-3}
-        sizes |= {"episodes": 64, "episode_steps": 100, "burn_in": (0, 40)}
+        sizes |= {"episodes": 64, "episode_steps": 100, "burn_in": (0, 40), "horizon": 10}
         return cls(**({"settings": small} | sizes | changes))
 
 
@@ -181,6 +181,7 @@ class Study:
         jobs = [(f"rollouts-{i}", self.seeds[i : i + 2 * BATCH], usual) for i in blocks]
         return self._simulated("rollouts", jobs)
 
+    @cache  # noqa: B019 - a study lives as long as its process
     def closed_loop(self, propagation: str = "particles") -> Case:
         """Forecasts of the policy's own trajectories."""
         ensemble, rollouts = self.ensemble, self.rollouts
@@ -192,6 +193,7 @@ class Study:
         name = f"closed loop, {propagation}"
         return Case("closed loop", self._kept(name, GaussianForecast, make), rollouts.truth, self.parts)
 
+    @cache  # noqa: B019
     def given_plans(self, propagation: str = "particles") -> Case:
         """Forecasts of plans that are carried out whatever happens, see `plans.propose`."""
         ensemble, done = self.ensemble, self.executed

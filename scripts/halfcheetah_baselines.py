@@ -9,21 +9,21 @@ guarantee. Expect both to miss more trajectories than epsilon, and the PAC tubes
 from __future__ import annotations
 
 from pac_core import Likelihood, accumulated, evaluate, fit_temperature, mass_gaussian_sets
-from pac_rl.experiments import fit_ablations, fit_shapes
+from pac_rl.experiments import fit_ablation, fit_box
 from pac_rl.figures import error_bars, size_boxes
 from pac_rl.reports import Report, run
 from pac_rl.studies import Study
 
 
 def main(study: Study, report: Report) -> None:
-    level, case = study.design.level, study.closed_loop("one-step")
+    level, case, ours = study.design.level, study.closed_loop("one-step"), study.closed_loop()
     forecast, truth = case.part("test")
     tempered = Likelihood.fit(*case.part("tune"), (accumulated, fit_temperature))
     tubes = {
         "mass,\nas it is": mass_gaussian_sets(forecast.accumulated(), level.epsilon),
         "mass,\ncalibrated": mass_gaussian_sets(tempered.prepared(forecast.wide()), level.epsilon),
-        "PAC, paper's\nA+C+D": fit_ablations(case)["A+C+D"].at(level).tube(forecast),
-        "PAC,\nour box": fit_shapes(case, level, ["box"])["box"].at(level).tube(forecast),
+        "PAC, paper's\nA+C+D": fit_ablation(case, "A+C+D").at(level).tube(forecast),
+        "PAC,\nour box": fit_box(ours, level).at(level).tube(ours.part("test")[0]),
     }
     found = {name: evaluate(tube, truth, level) for name, tube in tubes.items()}
     rows = [

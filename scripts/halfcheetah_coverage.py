@@ -13,27 +13,28 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import binom, binomtest
 
-from pac_core import NotEnoughData, PACLevel, fit_shape, max_errors
+from pac_core import NotEnoughData, PACLevel, fit_threshold, max_errors
 from pac_core.figures import INK, canvas
+from pac_rl.experiments import fit_box
 from pac_rl.reports import Report, run
 from pac_rl.studies import Study
 
-REPEATS = 20_000
+REPEATS = 2_000
 LEVELS = [PACLevel(0.05, 0.1), PACLevel(0.02, 0.1), PACLevel(0.02, 0.01), PACLevel(0.01, 1e-5)]
 
 
 def main(study: Study, report: Report) -> None:
     case, n = study.closed_loop("particles"), study.design.calibrate
-    score = fit_shape(*case.part("tune"), study.design.level, shape="box")
+    score = fit_box(case, study.design.level).score
     pool = np.concatenate([np.asarray(score.scores(*case.part(part))) for part in ("calibrate", "test")])
-    world = np.sort(pool)[::-1]  # the largest first: position = how many of the world lie above
+    world = np.sort(pool)
     rows, errors = [], {}
     for level in dict.fromkeys([*LEVELS, study.design.level]):
         try:
             allowed = max_errors(n, level)
         except NotEnoughData:
             continue
-        found = true_errors(world, n, allowed, np.random.default_rng(study.design.seed))
+        found = true_errors(world, n, level, np.random.default_rng(study.design.seed))
         share = (int(level.epsilon * len(world)) + 1) / len(world)  # the least true error that is a breach
         exact = float(binom.cdf(allowed, n, share))
         breaches = int((found > level.epsilon).sum())
@@ -66,14 +67,10 @@ def main(study: Study, report: Report) -> None:
     report.figure("coverage", figure)
 
 
-def true_errors(world: np.ndarray, n: int, allowed: int, rng: np.random.Generator) -> np.ndarray:
-    """`[REPEATS]` the share of the world above T, where T comes from n draws with `allowed` errors."""
-    errors = np.empty(REPEATS)
-    for i in range(REPEATS):
-        drawn = rng.integers(len(world), size=n)
-        T = world[np.partition(drawn, allowed)[allowed]]  # the (allowed + 1)-th largest score drawn
-        errors[i] = np.searchsorted(-world, -T, side="left") / len(world)
-    return errors
+def true_errors(world: np.ndarray, n: int, level: PACLevel, rng: np.random.Generator) -> np.ndarray:
+    """`[REPEATS]` the share of the world above T, where T is calibrated on n units drawn from it."""
+    limits = [fit_threshold(rng.choice(world, size=n), level).value for _ in range(REPEATS)]
+    return 1 - np.searchsorted(world, limits, side="right") / len(world)
 
 
 if __name__ == "__main__":

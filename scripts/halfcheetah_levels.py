@@ -10,17 +10,18 @@ from __future__ import annotations
 from contextlib import suppress
 
 from pac_core import NotEnoughData, PACLevel
-from pac_rl.experiments import DELTAS, EPSILONS, fit_ablations, fit_shapes
+from pac_rl.experiments import DELTAS, EPSILONS, fit_ablation, fit_box
 from pac_rl.figures import level_lines
 from pac_rl.reports import Report, run
 from pac_rl.studies import Study
 
 
 def main(study: Study, report: Report) -> None:
-    design, case = study.design, study.closed_loop("one-step")
-    forecast, _ = case.part("test")
-    fitted = {"paper, A+C+D": fit_ablations(case)["A+C+D"]}
-    fitted |= {"ours, box": fit_shapes(case, design.level, ["box"])["box"]}
+    design, paper, ours = study.design, study.closed_loop("one-step"), study.closed_loop()
+    fitted = {
+        "paper, A+C+D": (fit_ablation(paper, "A+C+D"), paper.part("test")[0]),
+        "ours, box": (fit_box(ours, design.level), ours.part("test")[0]),
+    }
     epsilons = [e for e in (*EPSILONS, 0.1, 0.2) if e >= min(design.epsilon, 0.05)]
     menu = {
         "epsilon": [PACLevel(epsilon, design.delta) for epsilon in epsilons],
@@ -30,7 +31,7 @@ def main(study: Study, report: Report) -> None:
         sizes: dict[str, dict[float, object]] = {label: {} for label in fitted}
         rows = []
         for level in levels:
-            for label, one in fitted.items():
+            for label, (one, forecast) in fitted.items():
                 with suppress(NotEnoughData):  # a level that so few units cannot prove has no tube
                     found = one.at(level).tube(forecast).size()
                     sizes[label][getattr(level, name)] = found

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 
-from pac_rl.experiments import fit_shapes, row
+from pac_rl.experiments import fit_box, row
 from pac_rl.reports import Report, run
 from pac_rl.studies import Study
 
@@ -23,7 +23,7 @@ def main(study: Study, report: Report) -> None:
             before = time.perf_counter()
             case = case_of(propagation)
             seconds = time.perf_counter() - before
-            fitted = fit_shapes(case, level, ["box"])["box"]
+            fitted = fit_box(case, level)
             tube = fitted.at(level).tube(case.part("test")[0])
             about = {"case": case.name, "propagation": propagation, "power": fitted.score.power}
             about |= {"accumulated": "yes" if fitted.score.accumulate else "no"}

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from pac_core import ConfidenceSets
-from pac_rl.experiments import WATCHED, fit_shapes, hindsight, row, watched
+from pac_core import ConfidenceSets, fit_shape
+from pac_rl.experiments import WATCHED, Fitted, fit_ablation, fit_box, fit_watched, hindsight, row
 from pac_rl.figures import size_boxes, step_lines, tubes_over_time
 from pac_rl.reports import Report, run
 from pac_rl.studies import Case, Study
@@ -37,11 +37,10 @@ def compare(study: Study, report: Report, name: str, paper: Case, ours: Case) ->
     level, environment = study.design.level, study.environment
     test = ours.part("test")[0]
     tubes: dict[str, ConfidenceSets] = {}
-    for case, shapes in ((paper, ["joint"]), (ours, ["max", "box"])):
-        for shape, fitted in fit_shapes(case, level, shapes).items():
-            tubes[shape] = fitted.at(level).tube(case.part("test")[0])
-    fitted = fit_shapes(ours, level, ["features"], features=watched(environment), units=(1, 1))
-    tubes["features"] = fitted["features"].at(level).tube(test)
+    tubes["joint"] = fit_ablation(paper, "A+C+D").at(level).tube(paper.part("test")[0])
+    widest = Fitted.of(fit_shape(*ours.part("tune"), level, shape="max"), ours)
+    own = {"max": widest, "box": fit_box(ours, level), "features": fit_watched(ours, level, environment)}
+    tubes |= {name: fitted.at(level).tube(test) for name, fitted in own.items()}
     tubes["box, hindsight"] = hindsight(ours, level)
     rows = [{"shape": shape} | row(ours, tube, level, environment) for shape, tube in tubes.items()]
     for one in rows:

@@ -45,11 +45,17 @@ def main(study: Study, report: Report) -> None:
         f"  The {len(menu)} levels of A+C+D all hold with probability at least {1 - joint_cost(n, menu):.3f}."
     )
 
+    def too_few(axes: object) -> None:
+        axes.text(0.5, 0.5, f"{n:,} rollouts\nare too few", ha="center", transform=axes.transAxes, fontsize=9)
+
     def boxes(axes: object, epsilon: float, delta: float) -> None:
-        if sizes[epsilon, delta]:
-            draw_boxes(axes, sizes[epsilon, delta])
+        if not sizes[epsilon, delta]:
+            return too_few(axes)
+        draw_boxes(axes, sizes[epsilon, delta])
 
     def lines(axes: object, epsilon: float, delta: float) -> None:
+        if not steps[epsilon, delta]:
+            return too_few(axes)
         draw_steps(axes, steps[epsilon, delta])
         if (epsilon, delta) == (EPSILONS[0], DELTAS[0]):
             axes.legend(frameon=False, fontsize=7.5)

@@ -4,7 +4,14 @@
 
 Tries random directions in the space of linear policies on normalised observations, both ways,
 and steps along the best ones in proportion to what they gained (Mania, Guy and Recht, 2018, V2-t).
-Expect a return above 3,000 per 1,000 steps after two minutes on two cores.
+Expect a return above 3,000 per 1,000 steps after two minutes on two cores. The policy that comes with
+pac_rl went on from there, towards a steady gait that seldom falls (return 5,000 per 1,000 steps):
+
+    python scripts/train_policy.py --minutes 7 --episodes 1 --judged 1 --out first.npz
+    python scripts/train_policy.py --minutes 5 --start first.npz --tilt 0.7 --steps 400 --directions 40 \\
+        --best 15 --rate 0.01 --spread 0.02 --out second.npz
+    python scripts/train_policy.py --minutes 4 --start second.npz --speed 4 --tilt 0.7 --steps 250 \\
+        --directions 40 --best 15 --episodes 3 --rate 0.01 --spread 0.02 --out policy.npz
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ ORDER = [
     "regions",
     "sets",
     "predictors",
+    "choices",
     "shapes",
     "features",
     "plugins",

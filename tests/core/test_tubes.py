@@ -17,7 +17,8 @@ from pac_core import (
     fit_shape,
     fit_tube,
 )
-from pac_core.shapes import BoxShape, MaxShape, choose
+from pac_core.choices import Tuning, balance, choose
+from pac_core.shapes import BoxShape, MaxShape
 
 LEVEL = PACLevel(0.1, 0.01)
 FEATURES = LinearFeatures(("first", "difference"), np.array([[1.0, 0.0, 0.0], [0.0, 1.0, -1.0]]))
@@ -90,7 +91,7 @@ def test_box_is_the_smallest_and_joint_the_largest() -> None:
 
 
 def test_shapes_are_compared_on_units_they_were_not_fitted_on() -> None:
-    """Each candidate is fitted on one half, judged on the other, and the best fitted on all."""
+    """Each candidate is fitted on either half, judged on the other, and the best fitted on all."""
     forecast, states = walks(100, 0)
     seen: list[tuple[str, set[float]]] = []
 
@@ -103,11 +104,32 @@ def test_shapes_are_compared_on_units_they_were_not_fitted_on() -> None:
         seen.append(("fitted", set(states[:, 0, 0])))
         return Spy(np.ones((5, 3)), 0.0, False, (0, 0, 0))
 
-    choose([fit], forecast, states, LEVEL)
-    (first, half), (second, other), (third, everything) = seen
-    assert (first, second, third) == ("fitted", "judged", "fitted")
+    choose([fit], Tuning.of(forecast, states, LEVEL))
+    (_, half), (_, other), *judged, (last, everything), _, _ = seen
+    assert [kind for kind, _ in judged] == ["judged", "judged"]
+    assert [units for _, units in judged] == [other, half]
     assert not half & other
+    assert last == "fitted"
     assert half | other == everything == set(states[:, 0, 0])
+
+
+def test_risk_is_spent_where_width_costs_most() -> None:
+    """Two dimensions with errors of one law; widths of the first count a hundred times as much."""
+    rng = np.random.default_rng(0)
+    errors = abs(rng.standard_normal((4000, 3, 2)))
+    reach = np.broadcast_to([1.0, 0.01], errors.shape)
+    factors = balance(errors, reach, np.array([40]))
+    assert factors[0, 0] < 0.95 * factors[0, 1]
+    scores = (errors / factors).max(axis=(1, 2)), errors.max(axis=(1, 2))
+    limits = [np.sort(score)[-41] for score in scores]
+    size = [limits[0] * (factors * reach[0]), limits[1] * reach[0]]
+    assert np.sqrt((size[0] ** 2).mean(axis=1)).mean() < 0.95 * np.sqrt((size[1] ** 2).mean(axis=1)).mean()
+    assert ((factors >= 1 / 4) & (factors <= 16)).all()
+
+
+def test_balancing_changes_nothing_where_nothing_is_to_gain() -> None:
+    errors = abs(np.random.default_rng(0).standard_normal((4000, 1, 1)))
+    assert balance(errors, np.ones_like(errors), np.array([40])).tolist() == [[1.0]]
 
 
 def test_choices_follow_the_data() -> None:

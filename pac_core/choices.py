@@ -1,0 +1,164 @@
+"""How a tube's shape is chosen on the tune split: by its size on units it was not fitted on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pac_core.arrays import Floats
+from pac_core.bounds import PACLevel, max_errors
+from pac_core.errors import InvalidInput, NotEnoughData
+from pac_core.forecasts import GaussianForecast
+from pac_core.truths import Trajectories
+
+Shape = TypeVar("Shape")
+_SIZED = 500  # units of each half on which sizes are compared: their mean needs no more
+_STEP = 1.1  # factor by which a scale is tried larger and smaller
+_FARTHEST = 4.0  # times larger or smaller: a tail without errors is no licence to forget it
+_EXPONENTS = (0.0, 0.1, 0.2, 0.3, 0.4)
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """The tune units that did not fail, in two halves, and what their sizes are measured in.
+
+    forecast, states: of all of them; states are NaN after a unit's end
+    halves: forecast and states of either half
+    deviation: `[D]` the units in which half-widths of different dimensions are compared
+    band: allowed errors over which a threshold is averaged, because one order statistic of the tail
+        is mostly chance
+    """
+
+    forecast: GaussianForecast
+    states: Floats
+    halves: tuple[tuple[GaussianForecast, Floats], tuple[GaussianForecast, Floats]]
+    deviation: Floats
+    band: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls,
+        forecast: GaussianForecast,
+        states: Floats | Trajectories,
+        level: PACLevel,
+        units: Sequence[float] | None = None,
+    ) -> Tuning:
+        states = states.marked() if isinstance(states, Trajectories) else states
+        whole = ~np.isinf(states).any(axis=(1, 2))
+        n = int(whole.sum())
+        if n < 4:
+            raise InvalidInput(f"a tube shape needs at least 4 tune units that did not fail, got {n}")
+        forecast, states = forecast.take(whole), states[whole]
+        order = np.random.default_rng(0).permutation(n)
+        first, second = ((forecast.take(half), states[half]) for half in (order[::2], order[1::2]))
+        scale = np.asarray(units) if units is not None else np.maximum(deviation(states), 1e-12)
+        allowed = _errors(n, level)
+        band = np.unique(np.clip([allowed // 2, allowed, 2 * allowed], 0, n - 1))
+        return cls(forecast, states, (first, second), scale, band)
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen(Generic[Shape]):
+    """The best of several fits.
+
+    whole: fitted on all units
+    crossed: fitted on one half, with forecast and states of the other; both ways
+    """
+
+    whole: Shape
+    crossed: list[tuple[Shape, GaussianForecast, Floats]]
+
+
+def choose(fits: Sequence[Callable[[GaussianForecast, Any], Any]], tuning: Tuning) -> Chosen[Any]:
+    """The fit of the smallest mean normalised size.
+
+    Each is fitted on either half and judged on the other, because hundreds of scales fit too well the half
+    they were fitted on, at the threshold that these scores would give.
+    """
+
+    def crossed(fit: Callable[[GaussianForecast, Any], Any]) -> list[tuple[Any, GaussianForecast, Floats]]:
+        first, second = tuning.halves
+        return [(fit(*one), *other) for one, other in ((first, second), (second, first))]
+
+    def size(fit: Callable[[GaussianForecast, Any], Any]) -> float:
+        pairs = crossed(fit)
+        limit = _limit(np.concatenate([shape._scores(*other) for shape, *other in pairs]), tuning.band)
+        some = slice(0, _SIZED)
+        sets = [shape.sets(other.take(some), limit) for shape, other, _ in pairs]
+        return float(np.mean(np.concatenate([one.normalised_size(tuning.deviation) for one in sets])))
+
+    best = min(fits, key=size)
+    return Chosen(best(tuning.forecast, tuning.states), crossed(best))
+
+
+def balance(relative: Floats, reach: Floats, band: NDArray[np.int64]) -> Floats:
+    """`[H, D]` factors for the scales of a box, such that its mean normalised size is least.
+
+    relative: `[B, H, D]` errors in units of the reach, of units that did not fit it; NaN after an end
+    reach: `[B, H, D]` half-widths of the box of T = 1, normalised
+
+    Risk is worth most where width costs most. The steps share one exponent (wide steps are narrowed by a
+    power of their width) and each dimension has a factor: few numbers, so that they do not fit chance.
+    """
+    lived = int((~np.isnan(relative[..., 0])).any(axis=0).sum())  # nothing is learnt of steps never seen
+    errors = np.where(np.isnan(relative), -np.inf, relative)[:, :lived]
+    some = reach[np.random.default_rng(0).permutation(len(reach))[:_SIZED], :lived]
+    wide = np.sqrt(np.mean(some**2, axis=(0, 2)))
+    dims = np.ones(reach.shape[2])
+    found = []
+    for exponent in _EXPONENTS:
+        steps = (wide / wide.max()) ** -exponent
+        worst, squares = (errors / steps[:, None]).max(axis=1), (some * steps[:, None]) ** 2
+
+        def size(factors: Floats, squares: Floats = squares) -> float:
+            return float(np.mean(np.sqrt(np.mean(squares * factors**2, axis=2))))
+
+        dims, least = _descend(worst, dims, size, band)
+        found.append((least, np.concatenate([steps, np.full(reach.shape[1] - lived, steps[-1])]), dims))
+    _, steps, dims = min(found, key=lambda one: one[0])
+    return np.asarray(steps[:, None] * dims)
+
+
+def deviation(states: Floats) -> Floats:
+    """`[D]` standard deviation of each dimension over units and the steps they lived."""
+    return np.asarray(np.nanstd(states, axis=(0, 1)))
+
+
+def _descend(
+    worst: Floats,
+    factors: NDArray[np.float64],
+    size: Callable[[Floats], float],
+    band: NDArray[np.int64],
+) -> tuple[NDArray[np.float64], float]:
+    """Coordinate descent in the factors `[K]` of the scores `worst` `[B, K]`, and the size it reaches."""
+    best = _limit((worst / factors).max(axis=1), band) * size(factors)
+    improved = best > 0
+    while improved:
+        improved = False
+        for k in range(len(factors) if len(factors) > 1 else 0):
+            others = np.delete(worst / factors, k, axis=1).max(axis=1)
+            for step in (_STEP, 1 / _STEP):
+                tried = factors.copy()
+                tried[k] = np.clip(step * tried[k], 1 / _FARTHEST, _FARTHEST)
+                found = _limit(np.maximum(others, worst[:, k] / tried[k]), band) * size(tried)
+                if 0 < found < best * (1 - 1e-3):
+                    best, factors, improved = found, tried, True
+                    break
+    return factors, best
+
+
+def _limit(scores: Floats, band: NDArray[np.int64]) -> float:
+    """The threshold of these scores, averaged over the band of allowed errors."""
+    places = len(scores) - 1 - band
+    return float(np.partition(scores, places)[places].mean())
+
+
+def _errors(n: int, level: PACLevel) -> int:
+    try:
+        return max_errors(n, level)
+    except NotEnoughData:  # a choice needs no proof
+        return int(level.epsilon * n)

@@ -95,32 +95,40 @@ def choose(fits: Sequence[Callable[[GaussianForecast, Any], Any]], tuning: Tunin
     return Chosen(best(tuning.forecast, tuning.states), crossed(best))
 
 
-def balance(relative: Floats, reach: Floats, band: NDArray[np.int64]) -> Floats:
-    """`[H, D]` factors for the scales of a box, such that its mean normalised size is least.
+def balance(
+    relative: Floats, reach: Floats, band: NDArray[np.int64], sides: Sequence[int] | None = None
+) -> Floats:
+    """`[2, H, D]` factors for the scales of a box, below and above, that make its mean size least.
 
     relative: `[B, H, D]` errors in units of the reach, of units that did not fit it; NaN after an end
     reach: `[B, H, D]` half-widths of the box of T = 1, normalised
+    sides: `[D]` see `BoxShape`
 
     Risk is worth most where width costs most. The steps share one exponent (wide steps are narrowed by a
-    power of their width) and each dimension has a factor: few numbers, so that they do not fit chance.
+    power of their width) and each dimension has a factor below and one above: few numbers, so that they
+    do not fit chance. A robot stumbles more often than it leaps, so the two differ.
     """
     lived = int((~np.isnan(relative[..., 0])).any(axis=0).sum())  # nothing is learnt of steps never seen
-    errors = np.where(np.isnan(relative), -np.inf, relative)[:, :lived]
+    errors = np.concatenate([-relative, relative], axis=2)[:, :lived]
+    errors = np.where(np.isnan(errors), -np.inf, errors)
+    side = np.zeros(reach.shape[2]) if sides is None else np.asarray(sides)
+    share = np.stack([1 - side, 1 + side]) / 2  # of a half-width, below and above
+    errors[:, :, share.ravel() == 0] = -np.inf
     some = reach[np.random.default_rng(0).permutation(len(reach))[:_SIZED], :lived]
     wide = np.sqrt(np.mean(some**2, axis=(0, 2)))
-    dims = np.ones(reach.shape[2])
-    found = []
+    factors, found = np.ones(share.size), []
     for exponent in _EXPONENTS:
         steps = (wide / wide.max()) ** -exponent
-        worst, squares = (errors / steps[:, None]).max(axis=1), (some * steps[:, None]) ** 2
+        squares = (some * steps[:, None]) ** 2
 
         def size(factors: Floats, squares: Floats = squares) -> float:
-            return float(np.mean(np.sqrt(np.mean(squares * factors**2, axis=2))))
+            widths = (share * factors.reshape(share.shape)).sum(axis=0)
+            return float(np.mean(np.sqrt(np.mean(squares * widths**2, axis=2))))
 
-        dims, least = _descend(worst, dims, size, band)
-        found.append((least, np.concatenate([steps, np.full(reach.shape[1] - lived, steps[-1])]), dims))
-    _, steps, dims = min(found, key=lambda one: one[0])
-    return np.asarray(steps[:, None] * dims)
+        factors, least = _descend((errors / steps[:, None]).max(axis=1), factors, size, band)
+        found.append((least, np.append(steps, np.full(reach.shape[1] - lived, steps[-1])), factors))
+    _, steps, factors = min(found, key=lambda one: one[0])
+    return np.asarray(steps[:, None] * factors.reshape(2, 1, -1))
 
 
 def deviation(states: Floats) -> Floats:
@@ -139,7 +147,7 @@ def _descend(
     improved = best > 0
     while improved:
         improved = False
-        for k in range(len(factors) if len(factors) > 1 else 0):
+        for k in range(len(factors)):
             others = np.delete(worst / factors, k, axis=1).max(axis=1)
             for step in (_STEP, 1 / _STEP):
                 tried = factors.copy()

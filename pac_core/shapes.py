@@ -83,7 +83,7 @@ class MaxShape:
 class BoxShape:
     """Score: the largest over t and dimensions of |error| / (sigma^p c). Set: a box per step.
 
-    scale: `[H, D]` c
+    scale: `[2, H, D]` c, of errors below the mean and of errors above it
     power: p, from 0 (the forecast's spread is ignored) to 1 (it is trusted)
     accumulate: whether variances are summed over the steps so far
     sides: `[D]` 0 for both, 1 where only an upper limit counts, -1 where only a lower one does
@@ -121,10 +121,9 @@ class BoxShape:
             raise InvalidInput(f"units must be {dims} numbers above 0, got {units}")
         tuning = Tuning.of(forecast, states, level, units)
         chosen: Chosen[BoxShape] = choose(fits, tuning)
-        reach = [shape._reach(other) for shape, other, _ in chosen.crossed]
-        errors = [_sided(truth - other.mean, sides) for _, other, truth in chosen.crossed]
-        relative = np.concatenate(errors) / np.concatenate(reach)
-        factors = balance(relative, np.concatenate(reach) / tuning.deviation, tuning.band)
+        reach = np.concatenate([shape._unit(other) * shape.scale[1] for shape, other, _ in chosen.crossed])
+        errors = np.concatenate([truth - other.mean for _, other, truth in chosen.crossed])
+        factors = balance(errors / reach, reach / tuning.deviation, tuning.band, sides)
         return replace(chosen.whole, scale=chosen.whole.scale * factors)
 
     @classmethod
@@ -141,18 +140,22 @@ class BoxShape:
         units = _variances(forecast, accumulate).variances ** (power / 2)
         errors = _sided(states - forecast.mean, sides) / units
         floor = 1e-6 * np.maximum(deviation(states), 1e-6) / units.mean(axis=0)
-        return cls(_scale(np.maximum(errors, 0), spread, floor), power, accumulate, sides)
+        scale = _scale(np.maximum(errors, 0), spread, floor)
+        return cls(np.stack([scale, scale]), power, accumulate, sides)
 
     def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
         return self._scores(forecast.wide(), forecast.check(truth))
 
     def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
         xp = array_namespace(forecast.mean)
-        relative = _sided(truth - forecast.mean, self.sides) / self._reach(forecast)
+        lost = xp.isinf(truth)
+        near = xp.where(lost, forecast.mean, truth)  # infinite errors have no sign that could be trusted
+        error = (near - forecast.mean) / self._unit(forecast)
+        lower, upper = (like(error, scale) for scale in self._sided_scale())
+        relative = xp.maximum(-error / lower, error / upper)
         relative = xp.where(xp.isnan(truth), like(relative, -np.inf), relative)  # steps after an end
         worst = xp.max(relative, axis=(1, 2))
-        failed = xp.any(xp.isinf(truth), axis=(1, 2))  # an error of -inf must not pass one side
-        return xp.where(failed, like(worst, np.inf), worst)
+        return xp.where(xp.any(lost, axis=(1, 2)), like(worst, np.inf), worst)
 
     def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> ConfidenceSets:
         (forecast, sound), limit = forecast.for_sets(), widened(limit_of(threshold))
@@ -166,20 +169,21 @@ class BoxShape:
 
     def boxes(self, forecast: GaussianForecast, limit: float) -> Boxes:
         """The box of each step."""
-        reach = limit * self._reach(forecast)
-        sides = np.asarray(self.sides)
-        open_below = like(reach, np.where(sides > 0, np.inf, 0.0))
-        open_above = like(reach, np.where(sides < 0, np.inf, 0.0))
-        lower, upper = forecast.mean - reach - open_below, forecast.mean + reach + open_above
-        return Boxes(forecast.mean, lower, upper)
+        reach = limit * self._unit(forecast)
+        below, above = (like(reach, scale) for scale in self._sided_scale())
+        return Boxes(forecast.mean, forecast.mean - reach * below, forecast.mean + reach * above)
 
-    def _reach(self, forecast: GaussianForecast) -> Array:
-        """`[B, H, D]` how far a set of T = 1 reaches."""
-        _refuse_other_shape(self.scale, forecast.mean.shape[1:])
-        scale = like(forecast.mean, self.scale)
+    def _sided_scale(self) -> tuple[Floats, Floats]:
+        """The scales below and above, infinite on a side that does not count: no error is far there."""
+        sides = np.asarray(self.sides)
+        return np.where(sides > 0, np.inf, self.scale[0]), np.where(sides < 0, np.inf, self.scale[1])
+
+    def _unit(self, forecast: GaussianForecast) -> Array:
+        """`[B, H, D]` sigma^p, the unit of errors."""
+        _refuse_other_shape(self.scale[0], forecast.mean.shape[1:])
         if self.power == 0:
-            return scale + 0 * forecast.mean
-        return scale * _variances(forecast, self.accumulate).variances ** (self.power / 2)
+            return 1 + 0 * forecast.mean
+        return _variances(forecast, self.accumulate).variances ** (self.power / 2)
 
     def to_json(self) -> dict[str, Any]:
         parts = {"scale": self.scale.tolist(), "power": self.power}
@@ -187,9 +191,9 @@ class BoxShape:
 
     @classmethod
     def from_json(cls, parts: dict[str, Any]) -> BoxShape:
-        scale = numbers("scale", parts["scale"], "[H, D]", finite=True)
+        scale = numbers("scale", parts["scale"], "[2, H, D]", finite=True)
         power, sides = parts["power"], parts["sides"]
-        if not 0 <= power <= 1 or len(sides) != scale.shape[1] or any(s not in (-1, 0, 1) for s in sides):
+        if not 0 <= power <= 1 or len(sides) != scale.shape[2] or any(s not in (-1, 0, 1) for s in sides):
             raise InvalidInput(f"power must lie in [0, 1] and sides be -1, 0 or 1, got {power} and {sides}")
         return cls(_above_zero(scale), float(power), bool(parts["accumulate"]), tuple(sides))
 

@@ -100,16 +100,26 @@ def make_environment(
         raise InvalidInput(
             f"id must be one of {', '.join(KNOWN)}; for another, as {id!r}, give observe, names and ends"
         )
+    loud = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(_without_total_mass)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of an older version of the same robot
             gym = gymnasium.make(id, **options).unwrapped
     except gymnasium.error.Error as error:
         raise InvalidInput(f"id must be an environment that Gymnasium can make: {error}") from None
+    finally:
+        mujoco.set_mju_user_warning(loud)
     if not isinstance(gym, MujocoEnv):
         raise InvalidInput(f"id must name a MuJoCo environment of Gymnasium, got {type(gym).__name__}")
     names = names or pets_names(gym)
     return Environment(id, gym, tuple(names), observe, ends, view or (lambda states: states))
+
+
+def _without_total_mass(text: str) -> None:
+    """MuJoCo's warnings, but for the one that Gymnasium's half-cheetah always draws."""
+    if "settotalmass" not in text:
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 def pets_state(gym: MujocoEnv, before: Physics, after: Physics) -> NDArray[np.float64]:

@@ -14,6 +14,8 @@ from typing import Any
 from pac_core import PACError
 from pac_rl.studies import Design, Study
 
+_WIDTH = 110  # of a terminal
+
 
 class Report:
     """A folder for tables and figures."""
@@ -30,7 +32,9 @@ class Report:
             writer.writeheader()
             writer.writerows(rows)
         cells = [heads, *([_cell(row[head]) for head in heads] for row in rows)]
-        widths = [max(len(line[i]) for line in cells) for i in range(len(heads))]
+        if sum(max(len(line[i]) for line in cells) + 2 for i in range(len(heads))) > _WIDTH:
+            cells = [list(line) for line in zip(*cells, strict=True)]  # a column for each row, then
+        widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
         print(f"\n{title or name}")
         for line in cells:
             print("  " + "  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)))

@@ -102,7 +102,7 @@ def test_shapes_are_compared_on_units_they_were_not_fitted_on() -> None:
 
     def fit(forecast: GaussianForecast, states: np.ndarray) -> BoxShape:
         seen.append(("fitted", set(states[:, 0, 0])))
-        return Spy(np.ones((5, 3)), 0.0, False, (0, 0, 0))
+        return Spy(np.ones((2, 5, 3)), 0.0, False, (0, 0, 0))
 
     choose([fit], Tuning.of(forecast, states, LEVEL))
     (_, half), (_, other), *judged, (last, everything), _, _ = seen
@@ -115,21 +115,40 @@ def test_shapes_are_compared_on_units_they_were_not_fitted_on() -> None:
 
 def test_risk_is_spent_where_width_costs_most() -> None:
     """Two dimensions with errors of one law; widths of the first count a hundred times as much."""
-    rng = np.random.default_rng(0)
-    errors = abs(rng.standard_normal((4000, 3, 2)))
+    errors = np.random.default_rng(0).standard_normal((4000, 3, 2))
     reach = np.broadcast_to([1.0, 0.01], errors.shape)
-    factors = balance(errors, reach, np.array([40]))
-    assert factors[0, 0] < 0.95 * factors[0, 1]
-    scores = (errors / factors).max(axis=(1, 2)), errors.max(axis=(1, 2))
-    limits = [np.sort(score)[-41] for score in scores]
-    size = [limits[0] * (factors * reach[0]), limits[1] * reach[0]]
-    assert np.sqrt((size[0] ** 2).mean(axis=1)).mean() < 0.95 * np.sqrt((size[1] ** 2).mean(axis=1)).mean()
-    assert ((factors >= 1 / 4) & (factors <= 16)).all()
+    below, above = balance(errors, reach, np.array([40]))
+    assert (below[0, 0] + above[0, 0]) < 0.95 * (below[0, 1] + above[0, 1])
+
+    def size(below: np.ndarray, above: np.ndarray) -> float:
+        limit = np.sort(np.maximum(-errors / below, errors / above).max(axis=(1, 2)))[-41]
+        return float(np.sqrt(((limit * (below + above) / 2 * reach[0]) ** 2).mean(axis=1)).mean())
+
+    assert size(below, above) < 0.95 * size(np.ones((3, 2)), np.ones((3, 2)))
 
 
-def test_balancing_changes_nothing_where_nothing_is_to_gain() -> None:
-    errors = abs(np.random.default_rng(0).standard_normal((4000, 1, 1)))
-    assert balance(errors, np.ones_like(errors), np.array([40])).tolist() == [[1.0]]
+def test_each_side_is_as_wide_as_its_own_errors() -> None:
+    """Errors reach three times as far down as up; the box nearly so, as risk is spent on the wider side."""
+    rng = np.random.default_rng(0)
+    errors = rng.standard_normal((4000, 3, 1))
+    errors = np.where(errors < 0, 3 * errors, errors)
+    forecast = GaussianForecast(np.zeros_like(errors), np.ones_like(errors))
+    score = fit_shape(forecast, errors, LEVEL, shape="box")
+    lower, upper = score.sets(forecast, 1.0).box()
+    assert 2.0 < -lower[0, 0, 0] / upper[0, 0, 0] < 3.2
+    tube = score.sets(forecast, 2.0)
+    lower, upper = tube.box()
+    inside = ((lower <= errors) & (errors <= upper)).all(axis=(1, 2))
+    assert tube.contains(errors).tolist() == inside.tolist()
+    assert 0.1 < inside.mean() < 1
+
+
+def test_a_tail_without_errors_is_not_forgotten() -> None:
+    """All errors are above: the lower side shrinks, but never beyond a quarter."""
+    errors = abs(np.random.default_rng(0).standard_normal((4000, 3, 1)))
+    below, above = balance(errors, np.ones_like(errors), np.array([40]))
+    assert below.min() >= 0.25
+    assert (below < above).all()
 
 
 def test_choices_follow_the_data() -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
 from typing import Any, TypeAlias, cast
 
 import gymnasium
@@ -28,6 +30,7 @@ Ends: TypeAlias = Callable[[MujocoEnv, Physics], NDArray[np.bool_]]
 """From the environment and physics to `[B]` whether the episode ends there."""
 
 FULL = int(mujoco.mjtState.mjSTATE_FULLPHYSICS)
+_ONE_AT_A_TIME = Lock()  # threads share Gymnasium's environment, which keeps one state
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +51,12 @@ class Environment:
     ends: Ends
     view: Callable[[Any], Any]
 
-    @property
+    @cached_property
     def low(self) -> NDArray[np.float64]:
         """`[A]` the smallest action."""
         return np.asarray(cast(Box, self.gym.action_space).low, dtype=np.float64)
 
-    @property
+    @cached_property
     def high(self) -> NDArray[np.float64]:
         """`[A]` the largest action."""
         return np.asarray(cast(Box, self.gym.action_space).high, dtype=np.float64)
@@ -65,9 +68,10 @@ class Environment:
 
     def reset(self, seed: int) -> NDArray[np.float64]:
         """`[S]` the physics Gymnasium's own reset gives for this seed."""
-        self.gym.reset(seed=seed)
-        physics = np.empty(mujoco.mj_stateSize(self.gym.model, FULL))
-        mujoco.mj_getState(self.gym.model, self.gym.data, physics, FULL)
+        with _ONE_AT_A_TIME:
+            self.gym.reset(seed=seed)
+            physics = np.empty(mujoco.mj_stateSize(self.gym.model, FULL))
+            mujoco.mj_getState(self.gym.model, self.gym.data, physics, FULL)
         return physics
 
     def __repr__(self) -> str:

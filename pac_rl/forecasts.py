@@ -137,7 +137,8 @@ def for_plans(
 
 def pooled(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the mixture of Gaussians along the first axis."""
-    return mean.mean(dim=0), var.mean(dim=0) + mean.var(dim=0, correction=0)
+    center = mean.mean(dim=0)
+    return center, (var + (mean - center) ** 2).mean(dim=0)  # torch's own var is several times slower
 
 
 def _in_batches(

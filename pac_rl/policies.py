@@ -154,7 +154,7 @@ def actions(environment: Environment, policy: Policy, states: Tensor, noise: Ten
     A policy of D inputs sees the state; any other sees Gymnasium's observation.
     """
     seen = states if policy.inputs == len(environment.names) else environment.view(states)
-    low, high = (torch.as_tensor(end).to(states) for end in (environment.low, environment.high))
+    low, high = (torch.from_numpy(end).to(states) for end in (environment.low, environment.high))
     wanted = policy(seen, noise)
     if policy.squash:
         return (low + high) / 2 + (high - low) / 2 * wanted

@@ -177,8 +177,8 @@ class Study:
     def rollouts(self) -> Rollouts:
         """The true trajectories of all units."""
         usual = {"policy": self.policy, "horizon": self.design.horizon, "burn_in": self.design.burn_in}
-        blocks = range(0, len(self.seeds), 2 * BATCH)
-        jobs = [(f"rollouts-{i}", self.seeds[i : i + 2 * BATCH], usual) for i in blocks]
+        blocks = range(0, len(self.seeds), BATCH)
+        jobs = [(f"rollouts-{i}", self.seeds[i : i + BATCH], usual) for i in blocks]
         return self._simulated("rollouts", jobs)
 
     @cache  # noqa: B019 - a study lives as long as its process

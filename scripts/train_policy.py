@@ -76,30 +76,28 @@ def main(args: Args) -> None:
         weights, mean, count = known.weights[0].numpy(), known.shift.numpy(), 1e6
         square = known.scale.numpy() ** 2 * count
     best, end = (-np.inf, weights, mean, np.ones(width)), time.monotonic() + 60 * args.minutes
-    with Simulator(environment) as simulator:
-        iteration = 0
-        while time.monotonic() < end:
-            scale = np.sqrt(np.maximum(square / count, 1e-8))
-            delta = rng.standard_normal((args.directions, *weights.shape))
-            moved, judged = args.spread * delta, np.repeat(weights[None], args.judged, axis=0)
-            tried = np.concatenate(
-                [np.repeat(weights + sign * moved, args.episodes, axis=0) for sign in (1, -1)]
-            )
-            returns, seen = episodes(simulator, np.concatenate([tried, judged]), mean, scale, args, rng)
-            plus, minus = returns[: len(tried)].reshape(2, args.directions, args.episodes).mean(axis=2)
-            now = returns[len(tried) :].mean()
-            if now > best[0]:
-                best = (now, weights, mean, scale)
-            top = np.argsort(-np.maximum(plus, minus))[: args.best]
-            gained = plus[top] - minus[top]
-            unit = np.concatenate([plus[top], minus[top]]).std() + 1e-8
-            weights = weights + args.rate / (args.best * unit) * np.tensordot(gained, delta[top], axes=1)
-            n, new = len(seen), seen.mean(axis=0)
-            square = square + ((seen - new) ** 2).sum(axis=0) + (new - mean) ** 2 * count * n / (count + n)
-            mean, count = mean + (new - mean) * n / (count + n), count + n
-            iteration += 1
-            left = f"{max(0, end - time.monotonic()):4.0f} s left"
-            print(f"step {iteration:4}  return {now:7.0f}  best {best[0]:7.0f}  {left}", flush=True)
+    simulator = Simulator(environment)
+    iteration = 0
+    while time.monotonic() < end:
+        scale = np.sqrt(np.maximum(square / count, 1e-8))
+        delta = rng.standard_normal((args.directions, *weights.shape))
+        moved, judged = args.spread * delta, np.repeat(weights[None], args.judged, axis=0)
+        tried = np.concatenate([np.repeat(weights + sign * moved, args.episodes, axis=0) for sign in (1, -1)])
+        returns, seen = episodes(simulator, np.concatenate([tried, judged]), mean, scale, args, rng)
+        plus, minus = returns[: len(tried)].reshape(2, args.directions, args.episodes).mean(axis=2)
+        now = returns[len(tried) :].mean()
+        if now > best[0]:
+            best = (now, weights, mean, scale)
+        top = np.argsort(-np.maximum(plus, minus))[: args.best]
+        gained = plus[top] - minus[top]
+        unit = np.concatenate([plus[top], minus[top]]).std() + 1e-8
+        weights = weights + args.rate / (args.best * unit) * np.tensordot(gained, delta[top], axes=1)
+        n, new = len(seen), seen.mean(axis=0)
+        square = square + ((seen - new) ** 2).sum(axis=0) + (new - mean) ** 2 * count * n / (count + n)
+        mean, count = mean + (new - mean) * n / (count + n), count + n
+        iteration += 1
+        left = f"{max(0, end - time.monotonic()):4.0f} s left"
+        print(f"step {iteration:4}  return {now:7.0f}  best {best[0]:7.0f}  {left}", flush=True)
     policy = Network(
         weights=(torch.from_numpy(best[1]),),
         biases=(torch.zeros(len(weights), dtype=torch.float64),),

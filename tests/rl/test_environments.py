@@ -26,8 +26,7 @@ def test_a_step_is_gymnasiums(id: str) -> None:
         gym.reset(seed=seed)
         observed, _, terminated, _, info = gym.step(action)
         physics = environment.reset(seed)[None]
-        with Simulator(environment, threads=1) as simulator:
-            state, ended, diverged = simulator.step(physics, np.array([0]), action[None])
+        state, ended, diverged = Simulator(environment).step(physics, np.array([0]), action[None])
         # The solver starts cold here and warm there; its tolerance is 1e-8.
         np.testing.assert_allclose(environment.view(state)[0], observed, atol=1e-5)
         assert state[0, 0] == pytest.approx(info["x_velocity"], abs=1e-5)
@@ -72,8 +71,7 @@ def test_another_environment_brings_its_own_state() -> None:
     names = ("cart", "pole", "cart velocity", "pole velocity")
     pendulum = make_environment("InvertedPendulum-v5", observe=angles, names=names, ends=never)
     state, action = pendulum.reset(3), np.zeros((1, 1))
-    with Simulator(pendulum, threads=1) as simulator:
-        states, ended, _ = simulator.step(state[None], np.array([0]), action)
+    states, ended, _ = Simulator(pendulum).step(state[None], np.array([0]), action)
     assert states.shape == (1, 4)
     assert not ended[0]
     assert pendulum.low[0] == -3.0

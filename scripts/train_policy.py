@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ import numpy as np
 import torch
 
 from pac_core import PACError
+from pac_core.arrays import threads
 from pac_rl.environments import Environment, make_environment
 from pac_rl.policies import Network, fitting
 from pac_rl.policy_files import load_policy, save_policy
@@ -83,7 +85,7 @@ def main(args: Args) -> None:
         delta = rng.standard_normal((args.directions, *weights.shape))
         moved, judged = args.spread * delta, np.repeat(weights[None], args.judged, axis=0)
         tried = np.concatenate([np.repeat(weights + sign * moved, args.episodes, axis=0) for sign in (1, -1)])
-        returns, seen = episodes(simulator, np.concatenate([tried, judged]), mean, scale, args, rng)
+        returns, seen = in_threads(simulator, np.concatenate([tried, judged]), mean, scale, args, rng)
         plus, minus = returns[: len(tried)].reshape(2, args.directions, args.episodes).mean(axis=2)
         now = returns[len(tried) :].mean()
         if now > best[0]:
@@ -108,6 +110,23 @@ def main(args: Args) -> None:
     )
     save_policy(policy, args.out)
     print(f"wrote {args.out}: a linear policy with a return of {best[0]:.0f}")
+
+
+def in_threads(
+    simulator: Simulator,
+    weights: np.ndarray,
+    mean: np.ndarray,
+    scale: np.ndarray,
+    args: Args,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """`episodes`, with a share of the weights for each CPU."""
+    count = threads()
+    shares, draws = np.array_split(weights, count), rng.spawn(count)
+    with ThreadPoolExecutor(count) as pool:
+        done = pool.map(lambda part, draw: episodes(simulator, part, mean, scale, args, draw), shares, draws)
+        returns, seen = zip(*done, strict=True)
+    return np.concatenate(returns), np.concatenate(seen)
 
 
 def episodes(

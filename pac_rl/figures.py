@@ -104,7 +104,8 @@ def error_bars(errors: Mapping[str, tuple[float, tuple[float, float]]], epsilon:
     for i, ((error, (low, high)), ink) in enumerate(zip(errors.values(), INK * len(errors), strict=False)):
         axes.bar(i, max(error, 1e-9), color=ink, alpha=0.6, width=0.55)
         axes.errorbar(i, error, [[error - low], [high - error]], color="black", capsize=4)
-        axes.annotate(f"{error:.4f}", (i, high), ha="center", va="bottom", fontsize=9)
+        clear = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        axes.annotate(f"{error:.4f}", (i, high), ha="center", va="bottom", fontsize=9, bbox=clear)
     axes.axhline(epsilon, color="black", linestyle=":", label=f"promised error, epsilon = {epsilon:g}")
     axes.set_xticks(range(len(errors)), list(errors))
     _log(axes)

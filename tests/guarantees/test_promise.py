@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import chdtr, chdtrc, erf, erfc
+from scipy.special import chdtr, chdtrc, erfc, ndtr
 from scipy.stats import binom, binomtest
 
 from pac_core import (
@@ -132,8 +132,13 @@ def true_error(shape: str, tube: Any) -> float:
     if shape == "max":
         scaled = region.radius2[0] * region.forecast.variances[0, :, 0] / (1.3 * SIGMA[0]) ** 2
         return float(1 - np.prod(chdtr(DIMS, scaled)))
-    deviation = 1.3 * (SIGMA if shape == "box" else SIGMA[:1])
-    return float(1 - np.prod(erf(region.half_widths()[0] / deviation / math.sqrt(2))))
+    return float(1 - np.prod(inside_box(region, 1.3 * (SIGMA if shape == "box" else SIGMA[:1]))))
+
+
+def inside_box(region: Any, deviation: np.ndarray) -> np.ndarray:
+    """`[H, D]` the probability that a normal error lies between the sides of the first unit's box."""
+    lower, upper = (corner[0] / deviation for corner in region.corners())
+    return ndtr(upper) - ndtr(lower)
 
 
 @pytest.mark.parametrize("shape", ["max", "box", "features"])
@@ -194,7 +199,7 @@ def test_tubes_of_units_that_end_early(shape: str) -> None:
                 DIMS, region.radius2[0] * region.forecast.variances[0, :, 0] / (1.3 * SIGMA[0]) ** 2
             )
         else:
-            steps = erf(region.half_widths()[0] / (1.3 * SIGMA) / math.sqrt(2)).prod(axis=1)
+            steps = inside_box(region, 1.3 * SIGMA).prod(axis=1)
         return float(1 - shares @ np.cumprod(steps))
 
     assert binomtest(breaches(scores.reshape(REPEATS, N), error), REPEATS, EXACT).pvalue > DOUBT

@@ -26,6 +26,7 @@ from pac_core import (
     max_errors,
     split,
 )
+from pac_core.arrays import threads
 from pac_core.documents import write_json
 from pac_core.tables import file_digest, read_arrays
 from pac_rl.ensembles import Ensemble, Epoch, Settings, Transitions
@@ -177,8 +178,9 @@ class Study:
     def rollouts(self) -> Rollouts:
         """The true trajectories of all units."""
         usual = {"policy": self.policy, "horizon": self.design.horizon, "burn_in": self.design.burn_in}
-        blocks = range(0, len(self.seeds), BATCH)
-        jobs = [(f"rollouts-{i}", self.seeds[i : i + BATCH], usual) for i in blocks]
+        size = BATCH * max(2, threads())  # a block for each CPU, then they are kept
+        firsts = range(0, len(self.seeds), size)
+        jobs = [(f"rollouts-{i}-{size}", self.seeds[i : i + size], usual) for i in firsts]
         return self._simulated("rollouts", jobs)
 
     @cache  # noqa: B019 - a study lives as long as its process

@@ -39,6 +39,7 @@ from pac_rl.progress import bar
 from pac_rl.training import train
 from pac_rl.trajectories import BATCH, Rollouts, execute, simulate
 
+_ENSEMBLE = "ensemble.safetensors"
 Tick: TypeAlias = Callable[[int], Any]
 """Called with the number of units that were finished."""
 EXTRA_NOISE = (0.0, 0.0, 0.2, 0.5)
@@ -157,7 +158,7 @@ class Study:
     @cached_property
     def ensemble(self) -> Ensemble:
         """The dynamics model."""
-        file = self.folder / "ensemble.safetensors"
+        file = self.folder / _ENSEMBLE
         if file.exists():
             return Ensemble.load(file)
         transitions = Transitions.of(self.episodes)
@@ -235,10 +236,11 @@ class Study:
         return Rollouts.join(parts)
 
     def _kept(self, name: str, kind: Any, make: Callable[[Tick], Any]) -> Any:
-        """Something of all units, computed in one go."""
-        total = len(self.seeds)
-        with self._stage(name, total, total if self._file(name).exists() else 0) as tick:
-            return self._keep(name, kind, lambda: make(tick))
+        """Something of all units that the ensemble has a part in; another ensemble has files of its own."""
+        total, model = len(self.seeds), file_digest(self.folder / _ENSEMBLE)[:12]
+        stored = f"{name}, {model}"
+        with self._stage(name, total, total if self._file(stored).exists() else 0) as tick:
+            return self._keep(stored, kind, lambda: make(tick))
 
     def _keep(self, name: str, kind: Any, make: Callable[[], Any]) -> Any:
         """What the file of this name holds, or what `make` returns, written to it."""
@@ -259,6 +261,7 @@ class Study:
         """Writes the design down in the folder; refuses a folder that belongs to another."""
         file = self.folder / "design.json"
         ours = asdict(self.design) | {"policy": file_digest(self.design.policy)}
+        ours |= {"batch": BATCH, "extra_noise": EXTRA_NOISE}
         ours = json.loads(json.dumps(ours))
         if not file.exists():
             self.folder.mkdir(parents=True, exist_ok=True)

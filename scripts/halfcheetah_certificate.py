@@ -3,7 +3,9 @@
     python scripts/halfcheetah_certificate.py [--smoke-test] [--out folder]
 
 Writes certificate.json and certificate.scores.npz (scores and ids of the calibration rollouts) into the
-results folder; `pac verify certificate.json certificate.scores.npz` checks them.
+results folder; `pac verify certificate.json certificate.scores.npz` checks them. Choose the level before
+any other script shows what other levels would give from the same calibration rollouts: a level
+chosen afterwards needs new ones (`--seed`).
 """
 
 from __future__ import annotations

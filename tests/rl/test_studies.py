@@ -91,6 +91,16 @@ def test_the_ensemble_is_trained_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not list(tmp_path.glob("training*"))
 
 
+def test_forecasts_of_another_ensemble_are_not_taken_for_its_own(tmp_path: Path) -> None:
+    design = Design.smoke()
+    first = Study(design, tmp_path / "a", quiet=True).closed_loop("one-step")
+    other = Study(replace(design, settings=replace(design.settings, seed=9)), tmp_path / "b", quiet=True)
+    other.ensemble.save(tmp_path / "a" / "ensemble.safetensors")
+    second = Study(design, tmp_path / "a", quiet=True).closed_loop("one-step")
+    assert (first.forecast.mean != second.forecast.mean).any()
+    np.testing.assert_array_equal(first.truth.states, second.truth.states)
+
+
 def test_a_folder_of_another_design_is_refused(tmp_path: Path) -> None:
     Study(Design.smoke(), tmp_path, quiet=True)
     Study(Design.smoke(), tmp_path, quiet=True)

@@ -3,7 +3,7 @@
 from pac_core.baselines import ABLATIONS, mass_gaussian_sets, mass_label_sets
 from pac_core.bounds import PACLevel, max_errors, min_samples, vc_max_errors, vc_min_samples
 from pac_core.certificates import Certificate, Check, Record, SplitRecord, issue, verify
-from pac_core.certification import Certified, certify, certify_scores, tempered
+from pac_core.certification import Asked, Certified, certify, certify_menu, certify_scores, tempered
 from pac_core.documents import read_certificate, write_certificate
 from pac_core.errors import (
     BadCertificate,
@@ -16,7 +16,14 @@ from pac_core.errors import (
     TooManyFailures,
     UnreadableFile,
 )
-from pac_core.evaluation import Evaluation, Row, calibration_error, error_interval, evaluate
+from pac_core.evaluation import (
+    Evaluation,
+    Row,
+    calibration_error,
+    error_interval,
+    evaluate,
+    evaluate_shards,
+)
 from pac_core.features import LinearFeatures
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.ledger import Entry, Opening, joint_cost, open_split, read_ledger
@@ -27,7 +34,7 @@ from pac_core.selection import digit_counts
 from pac_core.sets import ConfidenceSets, LabelSets, gaussian_sets, label_sets
 from pac_core.splits import Part, Splits, ids_digest, refuse_overlap, split
 from pac_core.temperatures import Moments, Temperature, fit_temperature, merge_moments, moments
-from pac_core.thresholds import Threshold, fit_threshold, fit_threshold_from_shards
+from pac_core.thresholds import ShardedScores, Threshold, fit_threshold, fit_threshold_from_shards
 from pac_core.truths import Trajectories
 from pac_core.tubes import SHAPES, fit_shape, fit_tube
 
@@ -36,6 +43,7 @@ Tube = ConfidenceSets
 __all__ = [
     "ABLATIONS",
     "SHAPES",
+    "Asked",
     "BadCertificate",
     "Boxes",
     "Certificate",
@@ -63,6 +71,7 @@ __all__ = [
     "Record",
     "Row",
     "SecondLook",
+    "ShardedScores",
     "SplitRecord",
     "Splits",
     "Temperature",
@@ -75,10 +84,12 @@ __all__ = [
     "calibrate",
     "calibration_error",
     "certify",
+    "certify_menu",
     "certify_scores",
     "digit_counts",
     "error_interval",
     "evaluate",
+    "evaluate_shards",
     "fit_sets",
     "fit_shape",
     "fit_temperature",

@@ -12,8 +12,8 @@ from pac_core.arrays import numbers
 from pac_core.bounds import BOUNDS
 from pac_core.errors import BadCertificate, InvalidInput, PACError
 from pac_core.predictors import Predictor
-from pac_core.splits import digest_of, ids_digest, unit_names
-from pac_core.thresholds import fit_threshold
+from pac_core.splits import add_digests, digest_of, ids_digest, unit_names
+from pac_core.thresholds import ShardedScores, fit_threshold
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,9 @@ def issue(
 
     It keeps no ledger and cannot know of other looks at these units; `certify` does.
 
-    `scores` `[n]` are the calibration scores and `ids` `[n]` the ids of their units.
+    `scores` `[n]` are the calibration scores, or `ShardedScores`, and `ids` `[n]` the ids of their units.
     """
-    array = numbers("scores", scores, "[N]")
+    array = scores if isinstance(scores, ShardedScores) else numbers("scores", scores, "[N]")
     if predictor.threshold.bound not in BOUNDS:
         raise InvalidInput(
             f"a certificate needs a bound of {sorted(BOUNDS)}, got {predictor.threshold.bound!r}"
@@ -191,6 +191,8 @@ def verify(
 
 def scores_digest(scores: Any) -> str:
     """A fingerprint of the scores as doubles; their order does not matter, and shards add up."""
+    if isinstance(scores, ShardedScores):
+        return add_digests(digest for _, digest in scores.over(scores_digest))
     data = (np.asarray(scores, dtype=np.float64) + 0.0).astype("<f8").tobytes()
     return digest_of(data[i : i + 8] for i in range(0, len(data), 8))
 

@@ -27,6 +27,20 @@ FitScore: TypeAlias = Callable[[Any, Any, PACLevel], Score]
 
 
 @dataclass(frozen=True, eq=False)
+class Asked:
+    """A score on the menu: the levels asked for it, and how its calibration scores are found.
+
+    scores: called after the ledger is written; returns them `[n]` or as `ShardedScores`
+    domain: of the forecasts it scores, see `GaussianForecast.domain`
+    """
+
+    score: Score
+    levels: tuple[PACLevel, ...]
+    scores: Callable[[], Any]
+    domain: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Certified:
     """What `certify` made.
 
@@ -181,26 +195,51 @@ def certify_scores(
     `data` is a digest of what the scores come from; `about` goes to `issue`: unit, train, tune, test,
     model, split.
     """
-    wanted = _levels(levels)
+    asked = Asked(score, tuple(_levels(levels)), scores, domain)
+    made = certify_menu([asked], ids=ids, ledger=ledger, data=data, parts=parts, source=source, **about)[0]
+    if not made.certificates:
+        fit_threshold(made.scores, made.refused[-1])  # raises the reason, with its numbers
+    return made
+
+
+def certify_menu(
+    menu: Sequence[Asked],
+    *,
+    ids: Any,
+    ledger: str | os.PathLike[str],
+    data: str,
+    parts: Splits | None = None,
+    source: Record | None = None,
+    **about: Any,
+) -> list[Certified]:
+    """Certificates for several scores from one look at the same calibration units, in their order.
+
+    The whole menu goes into the ledger before any calibration score is computed; each certificate says
+    what all of them cost together. A score none of whose levels can be proved has no certificates.
+    """
     check_unit(about.get("unit"))
-    names, digest = unit_names("ids", ids), score_digest(score)
+    names = unit_names("ids", ids)
     if len(np.unique(names)) != len(names):
         raise InvalidInput(f"ids must be unique, got {len(names) - len(np.unique(names))} repeats")
-    for level in wanted:
+    for level in (level for asked in menu for level in asked.levels):
         max_errors(len(names), level)
-    menu = [Entry(digest, level.epsilon, level.delta) for level in wanted]
-    look = open_split(ledger, Opening.of(ids, menu, data))
-    about["menu"] = MenuRecord(len(menu), look.cost)
-    found = scores()
-    issued, refused, failure = [], [], None
-    for level in wanted:
-        try:
-            predictor = Predictor(score, fit_threshold(found, level), domain)
-        except TooManyFailures as error:
-            refused.append(level)
-            failure = error
-        else:
-            issued.append(issue(predictor, found, ids=ids, data=source, **about))
-    if failure is not None and not issued:
-        raise failure
-    return Certified(look, score, ids, found, tuple(issued), parts, tuple(refused))
+    entries = [
+        Entry(score_digest(asked.score), level.epsilon, level.delta)
+        for asked in menu
+        for level in asked.levels
+    ]
+    look = open_split(ledger, Opening.of(ids, entries, data))
+    about["menu"] = MenuRecord(len(entries), look.cost)
+    made = []
+    for asked in menu:
+        found = asked.scores()
+        issued, refused = [], []
+        for level in asked.levels:
+            try:
+                predictor = Predictor(asked.score, fit_threshold(found, level), asked.domain)
+            except TooManyFailures:
+                refused.append(level)
+            else:
+                issued.append(issue(predictor, found, ids=ids, data=source, **about))
+        made.append(Certified(look, asked.score, ids, found, tuple(issued), parts, tuple(refused)))
+    return made

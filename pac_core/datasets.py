@@ -73,7 +73,7 @@ def read_dataset(
         arrays["labels"] = next(iter(read_arrays(labels).values()))
     if ids is not None and ids not in arrays:
         raise UnreadableFile(f"{path} has no array {ids!r}, but {', '.join(sorted(arrays))}")
-    scores, forecast, truth = _meaning(path, arrays)
+    scores, forecast, truth = meaning(path, arrays)
     n = len(scores) if forecast is None else _units(forecast)
     named = ids is not None or "ids" in arrays
     names = unit_names(ids or "ids", arrays[ids or "ids"]) if named else _row_ids(path, n)
@@ -86,7 +86,7 @@ def read_dataset(
     return Dataset(names, named, scores, forecast, truth)
 
 
-def _meaning(path: Any, arrays: dict[str, NDArray[Any]]) -> tuple[Any, Any, Any]:
+def meaning(path: Any, arrays: dict[str, NDArray[Any]]) -> tuple[Any, Any, Any]:
     """Scores, forecast and truth, those that the file has."""
     if "scores" in arrays:
         return numbers("scores", arrays["scores"], "[N]"), None, None

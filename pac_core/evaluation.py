@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,13 +97,9 @@ def evaluate(sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | 
     >>> print(evaluate(sets, [0, 1, 1, 1], PACLevel(0.1, 0.1)).verdict)
     error at most 0.1: not refuted by 4 test units (measured 0.2500, 98% interval 0.0025 to 0.8591)
     """
-    if not hasattr(sets, "contains"):
-        raise InvalidInput(f"sets must have contains(truth), size() and empty, got {type(sets).__name__}")
     level = a_level(level)
-    missed = ~np.asarray(sets.contains(truth), dtype=bool)
-    size = np.asarray(sets.size(), dtype=np.float64)
-    empty = np.asarray(sets.empty, dtype=bool)
-    rows = [_row("all", missed, size, empty)]
+    missed, size, empty = outcome = _outcome(sets, truth)
+    rows = [_row("all", *outcome)]
     for name, values in (by or {}).items():
         labels = plain(name, values, "[N]")
         if len(labels) != len(missed):
@@ -112,6 +108,18 @@ def evaluate(sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | 
             mask = labels == label
             rows.append(_row(f"{name}={label}", missed[mask], size[mask], empty[mask]))
     return Evaluation(level, tuple(rows), getattr(sets, "size_in", "as the sets measure it"))
+
+
+def evaluate_shards(pairs: Iterable[tuple[Any, Any]], level: PACLevel) -> Evaluation:
+    """The same from sets and truths that come a shard at a time; a few bytes of each unit are kept."""
+    level, size_in, outcomes = a_level(level), "as the sets measure it", []
+    for sets, truth in pairs:
+        outcomes.append(_outcome(sets, truth))
+        size_in = getattr(sets, "size_in", size_in)
+    if not outcomes:
+        raise InvalidInput("pairs must be one or more shards of sets and truths, got none")
+    whole = (np.concatenate(part) for part in zip(*outcomes, strict=True))
+    return Evaluation(level, (_row("all", *whole),), size_in)
 
 
 def error_interval(errors: int, n: int, doubt: float = _DOUBT) -> tuple[float, float]:
@@ -131,6 +139,14 @@ def calibration_error(forecast: LogitForecast, labels: Any, *, bins: int = 15) -
     which = np.minimum((confidence * bins).astype(int), bins - 1)
     gaps = np.bincount(which, weights=confidence - hit, minlength=bins)
     return float(abs(gaps).sum() / len(truth))
+
+
+def _outcome(sets: Any, truth: Any) -> tuple[Any, Any, Any]:
+    """`[N]` whether each set missed its truth, its size, and whether it is empty."""
+    if not hasattr(sets, "contains"):
+        raise InvalidInput(f"sets must have contains(truth), size() and empty, got {type(sets).__name__}")
+    missed = ~np.asarray(sets.contains(truth), dtype=bool)
+    return missed, np.asarray(sets.size(), dtype=np.float64), np.asarray(sets.empty, dtype=bool)
 
 
 def _row(name: str, missed: Any, size: Any, empty: Any) -> Row:

@@ -143,6 +143,11 @@ def digest_of(items: Iterable[bytes]) -> str:
     return f"{total % 2**256:064x}"
 
 
+def add_digests(digests: Iterable[str]) -> str:
+    """The digest of several shards together, from that of each."""
+    return f"{sum(int(digest, 16) for digest in digests) % 2**256:064x}"
+
+
 def _rank(seed: int, unit: str) -> int:
     keyed = hashlib.blake2b(unit.encode(), digest_size=8, key=seed.to_bytes(8, "big"))
     return int.from_bytes(keyed.digest(), "big")

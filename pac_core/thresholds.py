@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from pac_core.arrays import numbers
 from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.errors import TooManyFailures
-from pac_core.selection import CountDigits, select_largest
+from pac_core.selection import CountDigits, digit_counts, select_largest
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,8 +42,25 @@ class Threshold:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class ShardedScores:
+    """Scores that stay in their shards: only what a function makes of each shard is gathered.
+
+    sizes: promises beforehand which shards there are and how many scores each holds
+    over: called with a function of scores `[n]`; yields each shard's id, once, with the function's value
+    """
+
+    sizes: Mapping[Hashable, int]
+    over: Callable[[Callable[[Any], Any]], Iterable[tuple[Hashable, Any]]]
+
+    def __len__(self) -> int:
+        return sum(self.sizes.values())
+
+
 def fit_threshold(scores: Any, level: PACLevel, *, bound: Bound = max_errors) -> Threshold:
     """The smallest T that proves the level on calibration scores `[N]` (algorithm 1 of the paper).
+
+    `scores` may be `ShardedScores`; T is then selected from the shards, the same to the last bit.
 
     Ties need no care: tied scores lie inside together. A failed unit has score +inf; with more
     of them than errors allowed there is no threshold, and `TooManyFailures` says so.
@@ -51,6 +68,12 @@ def fit_threshold(scores: Any, level: PACLevel, *, bound: Bound = max_errors) ->
     >>> fit_threshold(range(100), PACLevel(epsilon=0.1, delta=0.1)).value
     94.0
     """
+    if isinstance(scores, ShardedScores):
+
+        def count(prefix: tuple[int, ...]) -> Iterable[tuple[Hashable, Any]]:
+            return scores.over(lambda part: digit_counts(part, prefix))
+
+        return fit_threshold_from_shards(count, scores.sizes, level, bound=bound)
     array = numbers("scores", scores, "[N]")
     n = len(array)
     errors = bound(n, level)

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from pac_core import UnreadableFile
+from pac_core import InvalidInput, UnreadableFile
 from pac_rl.trajectories import Rollouts
 
 FORMAT = "pac-sets ensemble 1"
@@ -163,6 +163,15 @@ class Ensemble:
         network.load_state_dict(self.network.state_dict())
         parts = {name: getattr(self, name).to(device) for name in ("shift", "scale", "units")}
         return replace(self, network=network.eval(), **parts)
+
+    def first(self, members: int) -> Ensemble:
+        """The ensemble of the first so many members."""
+        if not 1 <= members <= self.settings.members:
+            raise InvalidInput(f"members must be 1 to {self.settings.members}, got {members}")
+        # The members' weights have an axis for them; what all members share has two dimensions at most.
+        tensors = {n: t[:members] if t.ndim == 3 else t for n, t in self.tensors().items()}
+        settings = asdict(replace(self.settings, members=members))
+        return Ensemble.of(tensors, self.about() | {"settings": settings}, self.device)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes weights, normalisers and settings to a safetensors file."""

@@ -1,0 +1,250 @@
+"""A job on Ray: every shard exactly once, whatever happens to the workers.
+
+The driver hands shards to a pool of actors and writes what comes back. A worker that dies is
+infrastructure: its shards are computed again elsewhere, with the same bits, because a seed belongs to a
+unit. A scorer that raises is the shard's own fault: the run stops and says so.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import ObjectLostError, RayError, RayTaskError
+
+from cluster.errors import ShardFailed, WorkerDiffers
+from cluster.pools import AHEAD, Member, Pool, arrange
+from cluster.scoring import Job, Receipt, versions
+from cluster.shards import Shard
+from cluster.states import State
+from cluster.storage import RunFolder
+from pac_core import InvalidInput
+
+SLOW = 3.0
+"""A shard that takes this many times the median, while others are idle, is begun a second time."""
+PATIENCE = 2.0
+"""Seconds below which nothing is slow."""
+
+
+@dataclass(eq=False)
+class Attempt:
+    """A shard in the hands of a worker."""
+
+    receipt: Any
+    payload: Any
+    shard: Shard
+    given: Any
+    pool: Pool
+    member: Member
+    since: float = field(default_factory=time.monotonic)
+
+
+def run(
+    job: Job,
+    folder: RunFolder,
+    *,
+    workers: tuple[int, int] | None = None,
+    gpus: float | None = None,
+    retries: int = 4,
+    limit: int | None = None,
+    progress: Callable[[State], Any] | None = None,
+) -> State:
+    """Every shard of the job, written to the folder; Ray must be initialised.
+
+    What is there already is kept. The result is the same, bit for bit, for any number of workers of one
+    kind, and whatever dies on the way.
+
+    workers: least and most in each pool; by default as many as there is room for
+    gpus: per worker, for stages that can use one
+    retries: how often one shard may lose its worker before the run stops with `ShardFailed`
+    limit: stop after so many shards
+    """
+    if workers is not None and not 1 <= workers[0] <= workers[1]:
+        raise InvalidInput(f"workers must be at least 1, and no more at least than at most, got {workers}")
+    folder.claim(job)
+    found = folder.receipts(job)
+    todo = [shard for shard in job.shards if shard.number not in found][:limit]
+    engine = _Engine(job, folder, State.of(job, found), todo, retries, progress or (lambda state: None))
+    if todo:
+        engine.run(arrange(job.stages, versions(job.needs), workers, gpus))
+    return engine.state
+
+
+class _Engine:
+    def __init__(
+        self,
+        job: Job,
+        folder: RunFolder,
+        state: State,
+        todo: list[Shard],
+        retries: int,
+        progress: Callable[[State], Any],
+    ) -> None:
+        self.folder, self.retries, self.progress = folder, retries, progress
+        self.state, self.todo = state, todo
+        self.goal = state.finished + len(todo)
+        self.running: dict[Any, Attempt] = {}
+        self.losses: Counter[int] = Counter()
+        self.stillborn = 0
+        self.repeated: set[int] = set()
+        self.passed: set[tuple[int, int]] = set()
+        """pool and shard: whose result has been handed on"""
+        self.pools: list[Pool] = []
+
+    def run(self, pools: list[Pool]) -> None:
+        self.pools = pools
+        pools[0].waiting.extend((shard, {}) for shard in self.todo)
+        self.progress(self.state)
+        try:
+            while self.state.finished < self.goal:
+                self._staff()
+                self._hand_out()
+                self._begin_again_what_is_slow()
+                self._listen()
+        finally:
+            for pool in pools:
+                for member in list(pool.members):
+                    pool.drop(member)
+
+    def _staff(self) -> None:
+        """As many workers as there is work for."""
+        for pool in self.pools:
+            hands = sum(len(member.hands) for member in pool.members)
+            pool.grow(len(pool.waiting) + hands if pool is self.pools[0] else len(self.todo))
+        self.state.workers = sum(pool.alive for pool in self.pools)
+
+    def _hand_out(self) -> None:
+        for pool, following in zip(self.pools, [*self.pools[1:], None], strict=True):
+            # What is done and not yet taken by the next pool waits in the object store: not too much of it.
+            room = 10**9 if following is None else AHEAD * following.most - len(following.waiting)
+            ahead = AHEAD if len(pool.waiting) >= len(pool.members) else 1
+            while pool.waiting and room > 0 and (member := pool.next_free(ahead)):
+                self._give(pool, member, *pool.waiting.popleft())
+                room -= 1
+
+    def _give(self, pool: Pool, member: Member, shard: Shard, given: Any) -> None:
+        receipt, payload = member.actor.work.options(num_returns=2).remote(shard, given)
+        attempt = Attempt(receipt, payload, shard, given, pool, member)
+        member.hands.append(attempt)
+        self.running[receipt] = attempt
+
+    def _begin_again_what_is_slow(self) -> None:
+        """A straggler's shard goes to an idle worker too; the first result counts."""
+        now = time.monotonic()
+        for pool in self.pools:
+            if pool.waiting or not pool.seconds or not (idle := pool.idle()):
+                continue
+            limit = max(PATIENCE, SLOW * statistics.median(pool.seconds))
+            slow = [
+                attempt
+                for attempt in self.running.values()
+                if attempt.pool is pool
+                and attempt is attempt.member.hands[0]
+                and now - attempt.since > limit
+                and attempt.shard.number not in self.repeated
+            ]
+            if slow:
+                oldest = min(slow, key=lambda attempt: attempt.since)
+                self.repeated.add(oldest.shard.number)
+                self.state.repeats += 1
+                self._give(pool, idle, oldest.shard, oldest.given)
+
+    def _listen(self) -> None:
+        starting = {m.ready: (pool, m) for pool in self.pools for m in pool.members if not m.host}
+        refs = [*self.running, *starting]
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+        if not ready:
+            ready, _ = ray.wait(refs, timeout=0.5, fetch_local=False)
+        for ref in ready:
+            if ref in starting:
+                self._welcome(*starting[ref])
+            elif ref in self.running:  # else its worker died meanwhile
+                self._take(self.running[ref])
+        self.progress(self.state)
+
+    def _welcome(self, pool: Pool, member: Member) -> None:
+        try:
+            member.host = ray.get(member.ready)
+            self.stillborn = 0
+        except RayTaskError as error:
+            cause = error.as_instanceof_cause()
+            if isinstance(cause, WorkerDiffers):
+                raise cause from None
+            raise ShardFailed("the start of a worker", _words(cause), str(error)) from cause
+        except RayError as error:
+            self.stillborn += 1
+            if self.stillborn > self.retries:
+                raise ShardFailed("the start of a worker", _words(error)) from error
+            pool.drop(member)
+
+    def _take(self, attempt: Attempt) -> None:
+        try:
+            receipt = ray.get(attempt.receipt)
+            content = ray.get(attempt.payload) if attempt.pool.last else None
+        except RayTaskError as error:
+            cause = error.as_instanceof_cause()
+            if not isinstance(cause, MemoryError):
+                raise ShardFailed(str(attempt.shard), _words(cause), str(error)) from cause
+            self._bury(attempt.pool, attempt.member)
+        except ObjectLostError:  # what this shard was given, or made, went down with another node
+            self._release(attempt)
+            self._lose(attempt)
+        except RayError:
+            self._bury(attempt.pool, attempt.member)
+        else:
+            self._release(attempt)
+            attempt.pool.seconds.append(time.monotonic() - attempt.since)
+            self._pass_on(attempt, receipt, content)
+
+    def _pass_on(self, attempt: Attempt, receipt: Receipt, content: Any) -> None:
+        """To the next pool or, from the last one, into the folder; only the first result counts."""
+        place = self.pools.index(attempt.pool), attempt.shard.number
+        if place in self.passed:
+            return
+        self.passed.add(place)
+        if not attempt.pool.last:
+            self.pools[place[0] + 1].waiting.append((attempt.shard, attempt.payload))
+            return
+        self.folder.keep(receipt, content)
+        self.state.kept(receipt)
+
+    def _release(self, attempt: Attempt) -> None:
+        del self.running[attempt.receipt]
+        attempt.member.hands.remove(attempt)
+        if attempt.member.hands:
+            attempt.member.hands[0].since = time.monotonic()
+
+    def _bury(self, pool: Pool, member: Member) -> None:
+        """A worker died: what it had in hand is computed again; only what it had begun counts as a loss."""
+        for place, attempt in enumerate(pool.drop(member)):
+            del self.running[attempt.receipt]
+            self._lose(attempt, counts=place == 0)
+
+    def _lose(self, attempt: Attempt, *, counts: bool = True) -> None:
+        """Back to the first stage with a shard, unless it is done or in other hands."""
+        number = attempt.shard.number
+        others = any(other.shard.number == number for other in self.running.values())
+        if others or (len(self.pools) - 1, number) in self.passed:
+            return
+        if counts:
+            self.state.retries += 1
+            self.losses[number] += 1
+        if self.losses[number] > self.retries:
+            raise ShardFailed(
+                str(attempt.shard),
+                f"its worker died {self.losses[number]} times (out of memory, or killed); try smaller "
+                "shards, or workers with more memory",
+            )
+        self.passed -= {(place, number) for place in range(len(self.pools))}
+        self.pools[0].waiting.appendleft((attempt.shard, {}))
+
+
+def _words(cause: BaseException) -> str:
+    text = str(cause).strip().splitlines()
+    kind = type(cause).__name__
+    return f"{kind}: {text[-1]}" if text else kind

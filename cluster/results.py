@@ -1,0 +1,175 @@
+"""From stored shards to certificates: one shard in memory at a time, sums and counts added up.
+
+The tune part alone is gathered where a shape is chosen on all of its units at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from cluster.scoring import Arrays, Job
+from cluster.shards import Shard
+from cluster.storage import RunFolder
+from pac_core import (
+    Evaluation,
+    GaussianForecast,
+    InvalidInput,
+    Likelihood,
+    PACLevel,
+    Part,
+    Predictor,
+    ShardedScores,
+    Splits,
+    Trajectories,
+    evaluate_shards,
+    merge_moments,
+    moments,
+)
+from pac_core.datasets import meaning
+from pac_core.predictors import Accumulated, GivenScore, Score
+
+
+@dataclass(frozen=True)
+class View:
+    """Which of the stored forecasts to read.
+
+    members: size of a smaller ensemble whose forecasts were stored too; None for all members
+    horizon: the first so many steps; None for all
+    """
+
+    members: int | None = None
+    horizon: int | None = None
+
+    def __str__(self) -> str:
+        parts = [f"{n} {name}" for n, name in ((self.members, "members"), (self.horizon, "steps")) if n]
+        return ", ".join(parts)
+
+    def __call__(self, arrays: Arrays) -> tuple[Any, Any, Any]:
+        """Scores, forecast and truth of these units, those that are stored."""
+        if self.members is not None:
+            names = {name: f"{name}_{self.members}" for name in ("mean", "var")}
+            if not set(names.values()) <= set(arrays):
+                raise InvalidInput(f"the run holds no forecasts of {self.members} members; run it with them")
+            arrays = arrays | {name: arrays[stored] for name, stored in names.items()}
+        scores, forecast, truth = meaning("the run", arrays)
+        if self.horizon is None:
+            return scores, forecast, truth
+        if not isinstance(truth, Trajectories) or not 1 <= self.horizon <= truth.states.shape[1]:
+            raise InvalidInput(f"horizon must be within that of the run, got {self.horizon}")
+        first = slice(0, self.horizon)
+        shorter = Trajectories(truth.states[:, first], np.minimum(truth.lengths, self.horizon))
+        return scores, GaussianForecast(forecast.mean[:, first], forecast.var[:, first]), shorter
+
+
+ALL = View()
+"""Every member and step that was stored."""
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """A finished run, read part by part.
+
+    names: `[N]` of the units, in the order of the job's ids: those of the ledger and the certificate
+    parts: drawn by them
+    """
+
+    job: Job
+    folder: RunFolder
+    names: NDArray[np.str_]
+    parts: Splits
+
+    def over(self, part: str, view: View = ALL) -> Iterator[tuple[Shard, NDArray[np.int64], Any]]:
+        """For each shard with units of the part: their rows among all units, and what `view` reads of them."""
+        rows, first = getattr(self.parts, part).rows, 0
+        for shard, arrays in self.folder.over(self.job.shards, lambda shard, arrays: arrays):
+            low, high = np.searchsorted(rows, (first, first + len(shard)))
+            mine = rows[low:high]
+            if len(mine):
+                yield shard, mine, view({name: array[mine - first] for name, array in arrays.items()})
+            first += len(shard)
+
+    def gathered(self, part: str, view: View = ALL) -> tuple[Any, Any]:
+        """Forecast and truth of a whole part, in memory."""
+        found = [(forecast, truth) for _, _, (_, forecast, truth) in self.over(part, view)]
+        if not found or found[0][0] is None:
+            raise InvalidInput(f"the run holds no forecasts for the part {part!r}")
+        return _join(*zip(*found, strict=True))
+
+    def paper_score(self, view: View = ALL) -> Likelihood:
+        """The paper's score (A + C): its temperatures come from the sums of each shard."""
+        sums, horizon = [], False
+        for _, _, (_, forecast, truth) in self.over("tune", view):
+            horizon = forecast.mean.ndim == 3
+            wide = forecast.wide()
+            sums.append(moments(wide.accumulated() if horizon else wide, truth))
+        return Likelihood((*([Accumulated()] if horizon else []), merge_moments(sums)))
+
+    def scores(self, score: Score, target: str, view: View = ALL) -> ShardedScores:
+        """The calibration scores, computed a shard at a time and kept in the parquet file `target`."""
+        with self.folder.fs.open(f"{self.folder.root}/{target}.part", "wb") as file:
+            schema = pa.schema({"id": pa.string(), "score": pa.float64()})
+            with pq.ParquetWriter(file, schema) as writer:
+                for _, rows, (given, forecast, truth) in self.over("calibrate", view):
+                    values = given if isinstance(score, GivenScore) else score.scores(forecast, truth)
+                    columns = {"id": self.names[rows].tolist(), "score": np.asarray(values, np.float64)}
+                    writer.write_table(pa.table(columns, schema=schema))
+        self.folder.fs.mv(f"{self.folder.root}/{target}.part", f"{self.folder.root}/{target}")
+        return sharded(self.folder, target)
+
+    def evaluate(self, predictor: Predictor, view: View = ALL) -> Evaluation:
+        """Error and sizes on the test part."""
+        pairs = ((predictor.sets(forecast), truth) for _, _, (_, forecast, truth) in self.over("test", view))
+        return evaluate_shards(pairs, predictor.threshold.level)
+
+    def digest(self) -> str:
+        """A fingerprint of what was found of all units: that of the files of all shards."""
+        listed = sorted(receipt.digest for receipt in self.folder.receipts(self.job).values())
+        return hashlib.sha256("".join(listed).encode()).hexdigest()
+
+
+def sharded(folder: RunFolder, name: str) -> ShardedScores:
+    """The scores of a parquet file of a run folder, a row group at a time."""
+
+    def groups(read: Callable[[Any, int], Any]) -> Iterator[tuple[Hashable, Any]]:
+        with folder.fs.open(f"{folder.root}/{name}", "rb") as file:
+            source = pq.ParquetFile(file)
+            for group in range(source.num_row_groups):
+                yield group, read(source, group)
+
+    def over(function: Callable[[Any], Any]) -> Iterable[tuple[Hashable, Any]]:
+        return groups(lambda source, group: function(np.asarray(source.read_row_group(group)["score"])))
+
+    sizes = dict(groups(lambda source, group: source.metadata.row_group(group).num_rows))
+    return ShardedScores(sizes, over)
+
+
+def part_names(results: Results, part: str) -> NDArray[np.str_]:
+    """Names of the units of a part, in the order of their rows."""
+    chosen: Part = getattr(results.parts, part)
+    return results.names[chosen.rows]
+
+
+def levels_of(epsilons: Iterable[float], deltas: Iterable[float]) -> list[PACLevel]:
+    """Every pair, the strictest epsilon first."""
+    return [PACLevel(e, d) for e in sorted(set(epsilons)) for d in sorted(set(deltas))]
+
+
+def _join(forecasts: Any, truths: Any) -> tuple[Any, Any]:
+    first = forecasts[0]
+    if isinstance(first, GaussianForecast):
+        parts = (np.concatenate([getattr(f, name) for f in forecasts]) for name in ("mean", "var"))
+        forecast: Any = GaussianForecast(*parts)
+    else:
+        forecast = type(first)(np.concatenate([f.logits for f in forecasts]), first.tau)
+    if isinstance(truths[0], Trajectories):
+        states, lengths = (np.concatenate([getattr(t, n) for t in truths]) for n in ("states", "lengths"))
+        return forecast, Trajectories(states, lengths)
+    return forecast, np.concatenate(truths)

@@ -1,0 +1,176 @@
+"""Scoring a shard, in plain Python: what every worker does, and what can be done without Ray.
+
+A scorer is any class that is made as ``Scorer(*args, device=...)`` once per worker and called once
+per shard: ``scorer(shard, given) -> arrays``. A job may chain several (simulate, then forecast); each is
+given the arrays of the one before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cluster.packing import pack
+from cluster.shards import Ids, Shard, cut, ids_fingerprint
+from pac_core import InvalidInput
+
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+"""Named arrays, each with a row per unit."""
+OURS = ("pac_core", "pac_rl", "pac_vision", "cluster")
+
+
+class Scorer(Protocol):
+    """Made once per worker, called once per shard."""
+
+    def __call__(self, shard: Shard, given: Arrays) -> Arrays:
+        """Arrays with a row per unit; among them `ids`, those of the shard in their order."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One scorer of a job, and what it needs.
+
+    make: called as ``make(*args, device="cpu" or "cuda")`` in the worker
+    args: shipped once per worker through the object store
+    cpus: of a worker; torch and BLAS get as many threads
+    gpus: of a worker, fractions allowed; None takes one where the cluster has any, 0 never
+    needs: packages whose versions decide the digits of the result
+    """
+
+    make: Callable[..., Scorer]
+    args: tuple[Any, ...] = ()
+    cpus: int = 1
+    gpus: float | None = 0
+    needs: tuple[str, ...] = ("numpy",)
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Units, cut into shards beforehand, and how each shard is scored.
+
+    name: of the task, in a word
+    configuration: everything that decides the result beside the ids; a run folder belongs to one
+    """
+
+    name: str
+    shards: tuple[Shard, ...]
+    stages: tuple[Stage, ...]
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, name: str, ids: Ids, stages: Sequence[Stage], *, size: int, seed: int = 0, **configuration: Any
+    ) -> Job:
+        """A job over `ids` in shards of `size` units."""
+        if not stages:
+            raise InvalidInput("stages must be one or more, got none")
+        return cls(name, tuple(cut(ids, size, seed=seed)), tuple(stages), configuration)
+
+    @property
+    def units(self) -> int:
+        return sum(map(len, self.shards))
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for stage in self.stages for name in stage.needs))
+
+    def describe(self) -> dict[str, Any]:
+        """What a run folder holds against another job: task, configuration, ids and versions."""
+        ids = {"units": self.units, "shards": len(self.shards), "ids": ids_fingerprint(self.shards)}
+        return {"task": self.name, **self.configuration, **ids, "versions": versions(self.needs)}
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What is known of a finished shard: a few bytes, whatever it holds.
+
+    number, n: of the shard, and of its units
+    digest: SHA-256 of its file
+    size: of its file, in bytes
+    seconds, memory: what it took a worker, and the worker's largest memory so far in bytes; 0 if not known
+    """
+
+    number: int
+    n: int
+    digest: str
+    size: int
+    seconds: float = 0.0
+    memory: int = 0
+
+
+def make_scorers(stages: Sequence[Stage], device: str, cpus: int) -> list[Scorer]:
+    """The scorers of a worker, which get as many threads as it has CPUs."""
+    set_threads(cpus)
+    scorers = [stage.make(*stage.args, device=device) for stage in stages]
+    set_threads(cpus)  # for the libraries that were loaded only now
+    return scorers
+
+
+def run_stages(scorers: Sequence[Scorer], shard: Shard, given: Arrays) -> Arrays:
+    """The arrays of the last of these scorers, refused unless they are of just these units."""
+    for scorer in scorers:
+        given = checked(shard, scorer(shard, given))
+    return given
+
+
+def finish(shard: Shard, arrays: Arrays, started: float) -> tuple[Receipt, NDArray[np.uint8]]:
+    """The file of a shard as bytes, with its receipt."""
+    content = pack(arrays)
+    digest = hashlib.sha256(content).hexdigest()
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    seconds = time.perf_counter() - started
+    return Receipt(shard.number, len(shard), digest, content.nbytes, seconds, memory), content
+
+
+def checked(shard: Shard, arrays: Arrays) -> Arrays:
+    """The arrays, refused unless they have a row for each unit of the shard, in its order."""
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray) or array.ndim < 1 or len(array) != len(shard):
+            shape = getattr(array, "shape", type(array).__name__)
+            raise InvalidInput(f"{name} must have a row for each of the {len(shard)} units, got {shape}")
+    if "ids" not in arrays or not np.array_equal(arrays["ids"], np.asarray(shard.ids)):
+        raise InvalidInput("a scorer must return `ids`: the ids of the shard, in their order")
+    return arrays
+
+
+def set_threads(count: int) -> None:
+    """As many threads for torch and BLAS as the worker has CPUs; two on one busy core are far slower."""
+    from threadpoolctl import threadpool_limits
+
+    os.environ["OMP_NUM_THREADS"] = str(count)
+    threadpool_limits(count)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(count)
+
+
+def versions(needs: Sequence[str]) -> dict[str, str]:
+    """Versions of what decides the digits: Python, our own code, and the packages named."""
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version(), "pac-sets": _code()}
+    for name in needs:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _code() -> str:
+    """A fingerprint of our own source: a version number stays the same while code changes."""
+    root = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for path in sorted(path for package in OURS for path in (root / package).glob("*.py")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]

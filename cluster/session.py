@@ -1,0 +1,87 @@
+"""Ray, from the first connection to the last: a local engine, a cluster at hand, or one far away."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pac_core import InvalidInput
+
+ADDRESSES = "local, auto, HOST:PORT or ray://HOST:PORT"
+
+
+@dataclass(frozen=True)
+class Session:
+    """A connection to Ray.
+
+    cpus, gpus: of the whole cluster
+    nodes: machines
+    logs: where Ray writes what the workers print
+    dashboard: its address, or empty
+    """
+
+    cpus: float
+    gpus: float
+    nodes: int
+    logs: str
+    dashboard: str
+
+    def __str__(self) -> str:
+        machines = f"{self.nodes} machine{'s' * (self.nodes != 1)}"
+        return f"{machines}, {self.cpus:g} CPU, {self.gpus:g} GPU; logs in {self.logs}" + (
+            f"; dashboard at http://{self.dashboard}" if self.dashboard else ""
+        )
+
+
+@contextmanager
+def connected(address: str, *, cpus: int | None = None) -> Iterator[Session]:
+    """Ray at an address: `local` starts it on this machine, the others join what runs.
+
+    cpus: of a local engine; by default all
+    """
+    if address not in ("local", "auto") and ":" not in address:
+        raise InvalidInput(f"--address must be {ADDRESSES}, got {address!r}")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is reported to anybody
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default
+    import ray
+
+    options: dict[str, Any] = {"num_cpus": cpus} if address == "local" else {}
+    try:
+        context = ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=True,
+            **options,
+        )
+    except (ConnectionError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InvalidInput(f"--address {address}: no Ray cluster answers there ({reason})") from None
+    try:
+        total = ray.cluster_resources()
+        nodes = sum(bool(node["Alive"]) for node in ray.nodes())
+        logs = getattr(context, "address_info", {}).get("session_dir", "/tmp/ray/session_latest") + "/logs"
+        yield Session(
+            total.get("CPU", 0), total.get("GPU", 0), nodes, logs, getattr(context, "dashboard_url", "") or ""
+        )
+    finally:
+        ray.shutdown()
+
+
+def gauges(run: str) -> Callable[[dict[str, float]], None]:
+    """Figures for Ray's dashboard and whatever scrapes its metrics."""
+    from ray.util.metrics import Gauge
+
+    made: dict[str, Any] = {}
+
+    def show(values: dict[str, float]) -> None:
+        for name, value in values.items():
+            if name not in made:
+                made[name] = Gauge(name, tag_keys=("run",))
+            made[name].set(value, tags={"run": run})
+
+    return show

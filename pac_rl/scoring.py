@@ -1,0 +1,82 @@
+"""What a worker does with a range of rollouts: simulate them, and forecast them.
+
+Plain classes, made once per worker and called once per shard: ``scorer(shard, given) -> arrays``, where
+``shard.ids`` are seeds. A rollout depends on its seed alone, so any cut gives the same bits as long as
+shards begin at multiples of `UNITS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pac_rl.ensembles import Ensemble
+from pac_rl.environments import make_environment
+from pac_rl.forecasts import closed_loop
+from pac_rl.policies import Policy, fitting
+from pac_rl.trajectories import BATCH, simulate
+
+UNITS = BATCH
+"""Rollouts of a shard: those that are computed together."""
+NEEDS = ("numpy", "torch", "gymnasium", "mujoco", "mbrl")
+"""Packages whose versions decide the digits."""
+
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+
+
+class SimulateRollouts:
+    """True rollouts of a policy: `start` `[n, D]`, `truth` `[n, H, D]`, `lengths` `[n]`."""
+
+    def __init__(
+        self, env: str, policy: Policy, horizon: int, burn_in: tuple[int, int], *, device: str = "cpu"
+    ) -> None:
+        self.environment = make_environment(env)
+        self.policy = fitting(self.environment, policy)
+        self.horizon, self.burn_in = horizon, burn_in
+
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
+        seeds = np.asarray(shard.ids)
+        done = simulate(self.environment, self.policy, seeds, horizon=self.horizon, burn_in=self.burn_in)
+        return {"ids": done.seeds, "start": done.start, "truth": done.states, "lengths": done.lengths}
+
+
+class ForecastRollouts:
+    """Adds what the ensemble forecasts: `mean` and `var` `[n, H, D]`.
+
+    members: sizes of smaller ensembles, of the first so many members, whose forecasts are added as
+        `mean_3` and `var_3` for a size of 3
+    """
+
+    def __init__(
+        self,
+        env: str,
+        policy: Policy,
+        ensemble: Ensemble,
+        propagation: str,
+        members: Sequence[int] = (),
+        *,
+        device: str = "cpu",
+    ) -> None:
+        self.environment = make_environment(env)
+        self.policy = fitting(self.environment, policy)
+        whole = ensemble.to(device)
+        self.ensembles = {"": whole} | {f"_{size}": whole.first(size) for size in members}
+        self.propagation = propagation
+
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
+        horizon = given["truth"].shape[1]
+        found = {name: given[name] for name in ("ids", "truth", "lengths")}
+        for suffix, ensemble in self.ensembles.items():
+            forecast = closed_loop(
+                ensemble,
+                self.environment,
+                self.policy,
+                given["start"],
+                horizon=horizon,
+                propagation=self.propagation,
+            )
+            found |= {f"mean{suffix}": forecast.mean, f"var{suffix}": forecast.var}
+        return found

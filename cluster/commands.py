@@ -52,21 +52,17 @@ def engine_options(function: Function) -> Function:
             click.option(
                 "--address", default="local", show_default=True, help=f"Ray: {ADDRESSES}; none: without Ray."
             ),
-            click.option(
-                "--workers", type=Workers(), help=f"Workers of each kind: {WORKERS}.  [default: all]"
-            ),
+            click.option("--workers", type=Workers(), help=f"Of each kind: {WORKERS}.  [default: all]"),
             click.option("--cpus", default=1, show_default=True, help="CPUs, and threads, of a worker."),
             click.option("--gpus", type=float, help="GPUs of a model worker, as 0.5.  [default: 1 if any]"),
             click.option(
-                "--epsilon", type=float, multiple=True, help="Promised share of misses; repeatable."
+                "--epsilon", type=float, multiple=True, help="Promised share of misses, once or more."
             ),
-            click.option("--delta", type=float, multiple=True, help="1 - confidence; repeatable."),
+            click.option("--delta", type=float, multiple=True, help="1 - confidence, once or more."),
             click.option("--shape", default="box", show_default=True, help="Tube shape: joint, max, box."),
             click.option("--seed", default=0, show_default=True, help="Seed of units and split."),
             click.option("--ledger", type=FILE, help="[default: pac-ledger.json beside the run folder]"),
-            click.option(
-                "--estimate", is_flag=True, help="Compute one shard, say what all will take, and stop."
-            ),
+            click.option("--estimate", is_flag=True, help="Compute one shard, say what all take, stop."),
         ]
     ):
         function = option(function)

@@ -87,6 +87,7 @@ class _Engine:
     ) -> None:
         self.folder, self.retries, self.progress = folder, retries, progress
         self.state, self.todo = state, todo
+        self.state.workers = 0
         self.goal = state.finished + len(todo)
         self.running: dict[Any, Attempt] = {}
         self.losses: Counter[int] = Counter()
@@ -172,7 +173,7 @@ class _Engine:
             member.host = ray.get(member.ready)
             self.stillborn = 0
         except RayTaskError as error:
-            cause = error.as_instanceof_cause()
+            cause = error.as_instanceof_cause()  # type: ignore[no-untyped-call]
             if isinstance(cause, WorkerDiffers):
                 raise cause from None
             raise ShardFailed("the start of a worker", _words(cause), str(error)) from cause
@@ -187,7 +188,7 @@ class _Engine:
             receipt = ray.get(attempt.receipt)
             content = ray.get(attempt.payload) if attempt.pool.last else None
         except RayTaskError as error:
-            cause = error.as_instanceof_cause()
+            cause = error.as_instanceof_cause()  # type: ignore[no-untyped-call]
             if not isinstance(cause, MemoryError):
                 raise ShardFailed(str(attempt.shard), _words(cause), str(error)) from cause
             self._bury(attempt.pool, attempt.member)

@@ -119,7 +119,7 @@ class Pool:
             "max_restarts": 0,  # the engine replaces what dies, wherever there is room
             "scheduling_strategy": "SPREAD",
         }
-        actor = ray.remote(Worker).options(**options).remote()
+        actor: Any = ray.remote(Worker).options(**options).remote()
         ready = actor.prepare.remote(device, self.resources.cpus, self._expected, self.last, *self._stages)
         return Member(actor, ready)
 
@@ -132,7 +132,7 @@ def arrange(
     workers: least and most of each pool; by default as many as the cluster has room for
     gpus: of each worker of the stages that can use one, instead of what they ask for
     """
-    total = ray.cluster_resources()
+    total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     groups: list[tuple[Resources, list[Stage]]] = []
     for stage in stages:
         wanted = stage.gpus

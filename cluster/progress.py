@@ -42,10 +42,8 @@ def shown(
             said = time.monotonic()
             left = (state.units - state.done) / rate if rate else float("nan")
             ahead = f", {duration(left)} left" if rate and left else ""
-            print(
-                f"{name}: {state.done:,} of {state.units:,} {unit}s, {rate:.3g} a second, {words(state)}{ahead}",
-                flush=True,
-            )
+            done = f"{state.done:,} of {state.units:,} {unit}s, {rate:.3g} a second"
+            print(f"{name}: {done}, {words(state)}{ahead}", flush=True)
         if gauges is not None:
             gauges(
                 {

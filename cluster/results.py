@@ -87,7 +87,7 @@ class Results:
     parts: Splits
 
     def over(self, part: str, view: View = ALL) -> Iterator[tuple[Shard, NDArray[np.int64], Any]]:
-        """For each shard with units of the part: their rows among all units, and what `view` reads of them."""
+        """Each shard with units of the part, their rows among all units, and what `view` reads of them."""
         rows, first = getattr(self.parts, part).rows, 0
         for shard, arrays in self.folder.over(self.job.shards, lambda shard, arrays: arrays):
             low, high = np.searchsorted(rows, (first, first + len(shard)))

@@ -51,19 +51,13 @@ def connected(address: str, *, cpus: int | None = None) -> Iterator[Session]:
 
     options: dict[str, Any] = {"num_cpus": cpus} if address == "local" else {}
     try:
-        context = ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            configure_logging=True,
-            **options,
-        )
+        context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InvalidInput(f"--address {address}: no Ray cluster answers there ({reason})") from None
     try:
-        total = ray.cluster_resources()
-        nodes = sum(bool(node["Alive"]) for node in ray.nodes())
+        total = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        nodes = sum(bool(node["Alive"]) for node in ray.nodes())  # type: ignore[no-untyped-call]
         logs = getattr(context, "address_info", {}).get("session_dir", "/tmp/ray/session_latest") + "/logs"
         yield Session(
             total.get("CPU", 0), total.get("GPU", 0), nodes, logs, getattr(context, "dashboard_url", "") or ""

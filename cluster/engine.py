@@ -141,19 +141,13 @@ class _Engine:
             if pool.waiting or not pool.seconds or not (idle := pool.idle()):
                 continue
             limit = max(PATIENCE, SLOW * statistics.median(pool.seconds))
-            slow = [
-                attempt
-                for attempt in self.running.values()
-                if attempt.pool is pool
-                and attempt is attempt.member.hands[0]
-                and now - attempt.since > limit
-                and attempt.shard.number not in self.repeated
-            ]
-            if slow:
-                oldest = min(slow, key=lambda attempt: attempt.since)
-                self.repeated.add(oldest.shard.number)
+            slow = [m.hands for m in pool.members if m.hands and now - m.hands[0].since > limit]
+            stuck = [attempt for hands in slow for attempt in hands]
+            attempt = next((one for one in stuck if one.shard.number not in self.repeated), None)
+            if attempt is not None:
+                self.repeated.add(attempt.shard.number)
                 self.state.repeats += 1
-                self._give(pool, idle, oldest.shard, oldest.given)
+                self._give(pool, idle, attempt.shard, attempt.given)
 
     def _listen(self) -> None:
         starting = {m.ready: (pool, m) for pool in self.pools for m in pool.members if not m.host}
@@ -173,7 +167,7 @@ class _Engine:
             member.host = ray.get(member.ready)
             self.stillborn = 0
         except RayTaskError as error:
-            cause = error.as_instanceof_cause()  # type: ignore[no-untyped-call]
+            cause = _cause(error)
             if isinstance(cause, WorkerDiffers):
                 raise cause from None
             raise ShardFailed("the start of a worker", _words(cause), str(error)) from cause
@@ -188,7 +182,7 @@ class _Engine:
             receipt = ray.get(attempt.receipt)
             content = ray.get(attempt.payload) if attempt.pool.last else None
         except RayTaskError as error:
-            cause = error.as_instanceof_cause()  # type: ignore[no-untyped-call]
+            cause = _cause(error)
             if not isinstance(cause, MemoryError):
                 raise ShardFailed(str(attempt.shard), _words(cause), str(error)) from cause
             self._bury(attempt.pool, attempt.member)
@@ -243,6 +237,11 @@ class _Engine:
             )
         self.passed -= {(place, number) for place in range(len(self.pools))}
         self.pools[0].waiting.appendleft((attempt.shard, {}))
+
+
+def _cause(error: RayTaskError) -> BaseException:
+    """What the scorer raised, as it raised it where that can be sent between processes."""
+    return error.cause if isinstance(error.cause, BaseException) else error
 
 
 def _words(cause: BaseException) -> str:

@@ -26,7 +26,7 @@ class Worker:
         """Makes the scorers, if this machine has the driver's versions; returns the name of the host."""
         found = versions([name for name in expected if name not in ("python", "pac-sets")])
         differing = [
-            f"{n} ({found[n]} here, {want} there)" for n, want in expected.items() if found[n] != want
+            f"{n} ({found[n]} there, {want} here)" for n, want in expected.items() if found[n] != want
         ]
         if differing:
             raise WorkerDiffers(socket.gethostname(), ", ".join(differing))

@@ -126,7 +126,7 @@ def run_stages(scorers: Sequence[Scorer], shard: Shard, given: Arrays) -> Arrays
 def finish(shard: Shard, arrays: Arrays, started: float) -> tuple[Receipt, NDArray[np.uint8]]:
     """The file of a shard as bytes, with its receipt."""
     content = pack(arrays)
-    digest = hashlib.sha256(memoryview(content)).hexdigest()
+    digest = hashlib.sha256(content.data).hexdigest()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     seconds = time.perf_counter() - started
     return Receipt(shard.number, len(shard), digest, content.nbytes, seconds, memory), content

@@ -46,6 +46,7 @@ def connected(address: str, *, cpus: int | None = None) -> Iterator[Session]:
     if address not in ("local", "auto") and ":" not in address:
         raise InvalidInput(f"--address must be {ADDRESSES}, got {address!r}")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is reported to anybody
+    os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # the engine reads the first error, and stops
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default
     import ray
 

@@ -1,0 +1,42 @@
+"""Ray for the tests: one local engine a process, and what an undisturbed run holds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from toy_runs import files, job
+
+from cluster.inprocess import run_here
+from cluster.storage import RunFolder
+
+TESTS = Path(__file__).parent.parent
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"
+os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+os.environ["PYTHONPATH"] = str(TESTS)  # where workers find the toy scorers
+
+
+@pytest.fixture
+def engine() -> None:
+    """A local Ray with three CPUs, whatever the machine has; kept for the tests that follow."""
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The files of the toy job when nothing happens, made without Ray."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run_here(job(), RunFolder(folder))
+    return files(folder)

@@ -1,0 +1,132 @@
+"""The run folder: what is written is what is read, and nothing else passes for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from toy_runs import files, job
+from toy_scorers import Draw
+
+from cluster.errors import Incomplete
+from cluster.inprocess import run_here
+from cluster.packing import pack, unpack
+from cluster.scoring import Job, Stage
+from cluster.shards import cut
+from cluster.storage import RunFolder
+from pac_core import InvalidInput, UnreadableFile
+
+
+def every_score(folder: RunFolder, asked: Job) -> list[float]:
+    found = folder.over(asked.shards, lambda shard, arrays: arrays["scores"].tolist())
+    return [score for _, scores in found for score in scores]
+
+
+@pytest.mark.parametrize("url", ["{}", "file://{}", "memory://{}"])
+def test_every_kind_of_place_keeps_the_same_numbers(tmp_path: Path, url: str) -> None:
+    folder = RunFolder(url.format(tmp_path))
+    run_here(job(), folder)
+    assert every_score(folder, job())[:2] == [np.random.default_rng(i).normal() for i in (0, 1)]
+    assert len(folder.receipts(job())) == 20
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype=np.float16).reshape(3, 2),
+        np.array([np.inf, -0.0, np.nan]),
+        np.arange(24, dtype=np.float32).reshape(3, 2, 4),
+        np.array([2**62, -1, 0]),
+        np.array(["a", "ä/b", ""]),
+    ],
+    ids=str,
+)
+def test_arrays_come_back_as_they_were(array: Any) -> None:
+    again = unpack(pack({"x": array}))["x"]
+    assert again.dtype.kind == array.dtype.kind
+    assert again.tobytes() == array.tobytes()
+    assert pack({"x": array}).tobytes() == pack({"x": array.copy()}).tobytes()
+
+
+def test_objects_are_not_packed() -> None:
+    with pytest.raises(InvalidInput, match="x must hold numbers or text, got dtype object"):
+        pack({"x": np.array([{}], dtype=object)})
+
+
+def test_a_damaged_shard_is_computed_again(tmp_path: Path, undisturbed: list[str]) -> None:
+    run_here(job(), RunFolder(tmp_path))
+    for number, damage in ((0, lambda old: old[:-1]), (1, lambda old: old[:50] + b"x" + old[51:])):
+        path = tmp_path / "shards" / undisturbed[number]
+        path.write_bytes(damage(path.read_bytes()))
+    (tmp_path / "shards" / undisturbed[2]).unlink()
+    with pytest.raises(Incomplete, match="lacks 1 of 20 shards, first shard 2"):
+        every_score(RunFolder(tmp_path), job())
+    computed: list[int] = []
+    run_here(job(), RunFolder(tmp_path), progress=lambda state: computed.append(state.last.number))
+    assert computed == [0, 1, 2]
+    assert files(tmp_path) == undisturbed
+
+
+def test_damage_that_comes_later_is_noticed_when_it_is_read(tmp_path: Path, undisturbed: list[str]) -> None:
+    run_here(job(), RunFolder(tmp_path))
+    path = tmp_path / "shards" / undisturbed[5]
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(Incomplete, match=r"000005-10-.*is damaged or gone; start the run again"):
+        every_score(RunFolder(tmp_path), job())
+
+
+def test_a_half_written_file_is_no_shard(tmp_path: Path, undisturbed: list[str]) -> None:
+    run_here(job(), RunFolder(tmp_path))
+    path = tmp_path / "shards" / undisturbed[0]
+    path.rename(path.with_name(path.name + ".part"))
+    assert sorted(RunFolder(tmp_path).receipts(job())) == list(range(1, 20))
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (job(units=199), "units 200 and not 199"),
+        (Job.of("toy", range(200), [Stage(Draw)], size=10, horizon=3), "horizon None and not 3"),
+        (Job.of("toy", range(1, 201), [Stage(Draw)], size=10), "other unit ids"),
+        (Job.of("toy", range(200), [Stage(Draw, needs=("scipy",))], size=10), "scipy None and not"),
+    ],
+)
+def test_a_folder_of_another_run_is_refused(tmp_path: Path, other: Job, said: str) -> None:
+    run_here(job(), RunFolder(tmp_path))
+    with pytest.raises(InvalidInput, match=f"belongs to another run: it has .*{said}"):
+        run_here(other, RunFolder(tmp_path))
+
+
+def test_a_damaged_description_is_refused(tmp_path: Path) -> None:
+    run_here(job(), RunFolder(tmp_path))
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(UnreadableFile, match=r"run.json is damaged"):
+        run_here(job(), RunFolder(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://me:secret@bucket/run", "https://host/run?token=abc", "memory://x?AWS_SECRET_ACCESS_KEY=a"]
+)
+def test_credentials_in_a_url_are_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(InvalidInput, match="without credentials") as said:
+        RunFolder(url)
+    assert "secret" not in str(said.value)
+    assert "abc" not in str(said.value)
+
+
+def test_a_url_nobody_understands_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="a path or a URL that fsspec opens"):
+        RunFolder("nosuchthing://bucket/run")
+
+
+def test_shards_are_cut_in_order_and_seeds_belong_to_them() -> None:
+    shards = cut(["a", "b", "c"], 2, seed=7)
+    assert [list(shard.ids) for shard in shards] == [["a", "b"], ["c"]]
+    assert [shard.seed for shard in shards] == [shard.seed for shard in cut(["x", "y", "z"], 2, seed=7)]
+    assert len({shard.seed for shard in shards} | {shard.seed for shard in cut(["a"], 1, seed=8)}) == 3
+    with pytest.raises(InvalidInput, match="ids must be unique, got 1 repeats"):
+        cut(["a", "a"], 1)
+    with pytest.raises(InvalidInput, match="ids must be one or more"):
+        cut([], 1)

@@ -1,0 +1,23 @@
+"""A small job for the tests of the engine, and what its run folder holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from toy_scorers import Draw
+
+from cluster.scoring import Job, Stage
+
+UNITS, SIZE = 200, 10
+
+
+def job(make: Callable[..., Any] = Draw, *args: Any, units: int = UNITS, size: int = SIZE) -> Job:
+    """Twenty shards of ten units each, unless told otherwise."""
+    return Job.of("toy", range(units), [Stage(make, args)], size=size)
+
+
+def files(folder: Path) -> list[str]:
+    """Names of the shards' files; they hold the checksums, so equal names are equal bytes."""
+    return sorted(path.name for path in (folder / "shards").iterdir())

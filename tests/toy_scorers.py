@@ -1,0 +1,144 @@
+"""Scorers that misbehave in one way each, for the tests of the engine; workers import them by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WAIT = 120.0
+"""Seconds after which a scorer that waits for something gives up."""
+
+
+class Draw:
+    """A score per unit, drawn from its id alone."""
+
+    def __init__(self, shift: float = 0.0, *, device: str) -> None:
+        self.shift = shift
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        ids = np.asarray(shard.ids)
+        drawn = [np.random.default_rng(unit).normal() + self.shift for unit in ids.tolist()]
+        return {"ids": ids, "scores": np.array(drawn)}
+
+
+class Square:
+    """A second stage."""
+
+    def __init__(self, *, device: str) -> None:
+        self.device = device
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        return {"ids": given["ids"], "scores": given["scores"] ** 2}
+
+
+class Marked(Draw):
+    """Notes each process that was made, and each shard that was begun."""
+
+    def __init__(self, notes: str, *, device: str) -> None:
+        super().__init__(device=device)
+        self.notes = Path(notes)
+        (self.notes / f"worker-{os.getpid()}").touch()
+
+    def begun(self, shard: Any) -> int:
+        """How often the shard had been begun before."""
+        before = len(list(self.notes.glob(f"begun-{shard.number}-*")))
+        (self.notes / f"begun-{shard.number}-{before}").touch()
+        return before
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        self.begun(shard)
+        time.sleep(0.02)  # so that several workers have a share
+        return super().__call__(shard, given)
+
+
+class DiesOnce(Marked):
+    """Its process is killed in the middle of shard 3, the first time."""
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        if shard.number == 3 and not self.begun(shard):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(shard, given)
+
+
+class DiesAlways(Marked):
+    """Its process is killed whenever it meets shard 3."""
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        if shard.number == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(shard, given)
+
+
+class RunsOutOfMemoryOnce(Marked):
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        if shard.number == 3 and not self.begun(shard):
+            raise MemoryError("no room for this array")
+        return super().__call__(shard, given)
+
+
+class HangsOnce(Marked):
+    """Shard 3 takes for ever, the first time."""
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        if shard.number == 3 and not self.begun(shard):
+            time.sleep(WAIT)
+            raise TimeoutError("nobody else took the shard")
+        return super().__call__(shard, given)
+
+
+class Poisoned(Marked):
+    """Unit 35 is a bad file."""
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        if 35 in shard.ids:
+            raise ValueError("image 35.jpg is cut off")
+        return super().__call__(shard, given)
+
+
+class CannotStart:
+    def __init__(self, *, device: str) -> None:
+        raise FileNotFoundError("weights.bin is not there")
+
+
+class Forgets(Draw):
+    """Loses a unit of each shard."""
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        return {name: array[:-1] for name, array in super().__call__(shard, given).items()}
+
+
+class Mixes(Draw):
+    """Has the units of each shard in another order."""
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        return {name: array[::-1] for name, array in super().__call__(shard, given).items()}
+
+
+class Tells:
+    """What a worker was given: threads, device, GPUs."""
+
+    def __init__(self, *, device: str) -> None:
+        import torch  # noqa: F401 - so that its threads are set
+
+        self.device = device
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        import torch
+        from threadpoolctl import threadpool_info
+
+        blas = [pool["num_threads"] for pool in threadpool_info()] or [1]
+        gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+        n = len(shard)
+        return {
+            "ids": np.asarray(shard.ids),
+            "torch": np.full(n, torch.get_num_threads()),
+            "blas": np.full(n, max(blas)),
+            "cuda": np.full(n, int(self.device == "cuda")),
+            "gpus": np.full(n, len(gpus)),
+            "process": np.full(n, os.getpid()),
+        }

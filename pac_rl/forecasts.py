@@ -14,7 +14,7 @@ from pac_core import GaussianForecast, InvalidInput
 from pac_core.arrays import Array, like
 from pac_rl.ensembles import Ensemble
 from pac_rl.environments import Environment
-from pac_rl.policies import Policy, actions, fitting
+from pac_rl.policies import Policy, actions, fitting, has_derivative
 
 BATCH = 128
 """Forecasts that are computed together; a smaller batch is padded to it, see `trajectories.BATCH`."""
@@ -105,6 +105,11 @@ def closed_loop(
         raise InvalidInput(
             f"the ensemble must be of {len(environment.names)} state and {len(environment.low)} action "
             f"numbers for {environment.id}, got {ensemble.dims} and {ensemble.action_dims}"
+        )
+    if propagation == "jacobian" and not has_derivative(environment, policy):
+        others = ", ".join(name for name in PROPAGATIONS if name != "jacobian")
+        raise InvalidInput(
+            f"propagation must be one of {others} for a policy that torch cannot derive, got 'jacobian'"
         )
 
     def act(t: int, states: Tensor, noise: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from pac_rl import (
     Environment,
     Function,
     Network,
+    Noisy,
     Rollouts,
     closed_loop,
     for_plans,
@@ -122,6 +123,32 @@ def test_the_policy_is_followed_along_the_mean(
     assert other.mean.shape == (5, 4, 18)
     assert (other.var > 0).all()
     np.testing.assert_allclose(other.mean[:, 0], loop.mean[:, 0], atol=0.5)
+
+
+def as_function(policy: Network) -> Function:
+    """The same policy, as a callable on numpy that torch cannot see into."""
+
+    def act(observed: np.ndarray) -> np.ndarray:
+        assert observed.ndim == 2
+        return policy(torch.from_numpy(observed), torch.zeros(len(observed), 6).double()).numpy()
+
+    return Function(act, 17, 6, std=0.1)
+
+
+@pytest.mark.parametrize("propagation", PROPAGATIONS)
+def test_any_callable_is_followed_too(
+    cheetah: Environment, policy: Network, ensemble: Ensemble, episodes: Rollouts, propagation: str
+) -> None:
+    options: Any = {"horizon": 3, "propagation": propagation}
+    for other in (as_function(policy), Noisy(as_function(policy), 0.0)):
+        if propagation == "jacobian":  # it would be taken for a policy that does not look at the state
+            with pytest.raises(InvalidInput, match="one-step, particles for a policy that torch cannot"):
+                closed_loop(ensemble, cheetah, other, episodes.start[:5], **options)
+            continue
+        wanted = closed_loop(ensemble, cheetah, policy, episodes.start[:5], **options)
+        found = closed_loop(ensemble, cheetah, other, episodes.start[:5], **options)
+        np.testing.assert_allclose(found.mean, wanted.mean, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(found.var, wanted.var, rtol=1e-2, atol=1e-5)
 
 
 def test_every_propagation_takes_given_plans(ensemble: Ensemble, episodes: Rollouts) -> None:

@@ -57,6 +57,8 @@ class Design:
 
     env: str = "HalfCheetah-v5"
     policy: str = str(SHIPPED)
+    policy_std: float | None = None
+    """noise on each action, instead of the policy file's; needed for a file that has none"""
     horizon: int = 20
     burn_in: tuple[int, int] = (0, 200)
     tune: int = 5000
@@ -123,7 +125,7 @@ class Study:
             raise InvalidInput(f"units must be fewer than {TRAINING_SEEDS:,} and seed at least 0")
         self.design, self.folder, self.quiet = design, Path(folder), quiet
         self.environment: Environment = make_environment(design.env)
-        self.policy: Policy = fitting(self.environment, load_policy(design.policy))
+        self.policy: Policy = fitting(self.environment, load_policy(design.policy, std=design.policy_std))
         self.seconds: dict[str, float] = {}
         self._claim()
 
@@ -270,8 +272,7 @@ class Study:
             theirs = json.loads(file.read_text())
         except json.JSONDecodeError:
             raise UnreadableFile(f"{file} is cut off or damaged; remove the folder to start anew") from None
-        if theirs != ours:
-            differing = [name for name in ours if theirs.get(name) != ours[name]]
+        if differing := [name for name in ours | theirs if theirs.get(name) != ours.get(name)]:
             raise InvalidInput(
                 f"{self.folder} belongs to a study with another {', '.join(differing)}; choose another folder"
             )

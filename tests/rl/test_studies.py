@@ -12,6 +12,7 @@ import torch
 from pac_core import InvalidInput, NotEnoughData, PACLevel, UnreadableFile, evaluate, fit_tube, max_errors
 from pac_rl import Design, Network, Study, save_policy
 from pac_rl import studies as module
+from pac_rl.reports import opened
 
 LEVEL = PACLevel(0.1, 1e-3)
 
@@ -121,6 +122,7 @@ def test_a_folder_of_another_design_is_refused(tmp_path: Path) -> None:
         ({"env": "Ant-v5"}, "for another, as 'Ant-v5', give observe"),
         ({"env": "Hopper-v5"}, "a policy for Hopper-v5 must have 11 or 12 inputs"),
         ({"policy": "nowhere.npz"}, "there is no policy file nowhere.npz"),
+        ({"policy_std": -1.0}, r"std must be a number of at least 0, got -1\.0"),
         ({"epsilon": 0.0}, "epsilon must"),
     ],
 )
@@ -128,6 +130,15 @@ def test_bad_designs_are_refused_before_any_work(tmp_path: Path, change: dict, m
     with pytest.raises((InvalidInput, UnreadableFile), match=message):
         Study(Design.smoke(**change), tmp_path / "none", quiet=True)
     assert not (tmp_path / "none").exists()
+
+
+def test_the_noise_of_the_policy_can_be_given(tmp_path: Path) -> None:
+    study, report = opened(None, ["--smoke-test", "--policy-std", "0.3", "--out", str(tmp_path)])
+    assert study.design == Design.smoke(policy_std=0.3)
+    assert study.policy.std.tolist() == [0.3] * 6
+    assert report.folder == tmp_path / "results"
+    with pytest.raises(InvalidInput, match="belongs to a study with another policy_std"):
+        Study(Design.smoke(), tmp_path)
 
 
 def test_too_few_rollouts_for_the_level_say_how_many_more(tmp_path: Path) -> None:

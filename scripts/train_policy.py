@@ -30,7 +30,7 @@ from pac_core.arrays import threads
 from pac_rl.environments import Environment, make_environment
 from pac_rl.policies import Network, fitting
 from pac_rl.policy_files import load_policy, save_policy
-from pac_rl.trajectories import Simulator
+from pac_rl.simulators import Simulator
 
 
 @dataclass(frozen=True)

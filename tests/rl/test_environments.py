@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from pac_core import InvalidInput
+from pac_rl import Function, simulate
 from pac_rl.environments import KNOWN, make_environment, never, pets_state
-from pac_rl.trajectories import Simulator
+from pac_rl.simulators import Simulator
 
 DIMS = {"HalfCheetah-v5": (18, 6), "Hopper-v5": (12, 3), "Walker2d-v5": (18, 6)}
 
@@ -75,6 +76,21 @@ def test_another_environment_brings_its_own_state() -> None:
     assert states.shape == (1, 4)
     assert not ended[0]
     assert pendulum.low[0] == -3.0
+
+
+@pytest.mark.parametrize(
+    ("observe", "message"),
+    [
+        (lambda gym, before, after: after[:, 1:5] * np.nan, "observe must return numbers, got NaN"),
+        (lambda gym, before, after: after[:, 1:4], r"shape \(4, 4\), a name each, got \(4, 3\)"),
+        (lambda gym, before, after: after[0, 1:5], r"shape \(4, 4\), a name each, got \(4,\)"),
+    ],
+)
+def test_a_state_that_cannot_be_used_is_named(observe: Any, message: str) -> None:
+    robot = make_environment("InvertedPendulum-v5", observe=observe, names=("a", "b", "c", "d"), ends=never)
+    still = Function(lambda seen: np.zeros((len(seen), 1)), 4, 1)
+    with pytest.raises(InvalidInput, match=message):
+        simulate(robot, still, range(4), horizon=2, burn_in=(0, 0), batch=4)
 
 
 @pytest.mark.parametrize(

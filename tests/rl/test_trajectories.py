@@ -117,10 +117,12 @@ def test_a_robot_is_put_back_when_it_falls_before_its_start() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"horizon": 0}, "horizon must be a whole number of at least 1, got 0"),
+        ({"horizon": 0}, "horizon must be a whole number from 1 .*got 0"),
         ({"batch": 0}, "batch must be"),
         ({"burn_in": (-1, 3)}, "burn_in must be"),
         ({"burn_in": (3, 1)}, r"burn_in must be \(least, most\)"),
+        ({"burn_in": (0, 2.5)}, r"burn_in must be a whole number from 0 .*got 2\.5"),
+        ({"threads": 0}, "threads must be a whole number from 1 .*got 0"),
         ({"seeds": []}, "seeds must be one or more"),
         ({"seeds": [1, 1]}, "seeds must differ"),
         ({"seeds": [-1]}, "seeds must be one or more whole numbers"),

@@ -20,6 +20,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from pac_core import UnreadableFile
+from pac_rl.folders import unfinished
 from pac_rl.trajectories import Rollouts
 
 FORMAT = "pac-sets ensemble 1"
@@ -232,9 +233,8 @@ def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], abou
     content = save(
         {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, _header(about)
     )
-    partial = Path(path).with_suffix(".partial")
-    partial.write_bytes(content)
-    partial.replace(path)
+    with unfinished(path) as part:
+        part.write_bytes(content)
 
 
 def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -18,8 +18,9 @@ import halfcheetah_certificate
 import halfcheetah_shapes
 
 from pac_core import PACError
+from pac_rl import Design, Settings
 from pac_rl.reports import Report
-from pac_rl.studies import Design, Settings, Study
+from pac_rl.studies import Study
 
 DESIGN = Design(
     tune=1000,

@@ -33,7 +33,7 @@ def main(study: Study, report: Report) -> Certificate:
         unit="rollout",
         train=f"{design.episodes:,} episodes of {design.env} with seeds of their own",
         model=Record(repr(study.ensemble), digest=file_digest(study.folder / "ensemble.safetensors")),
-        data=Record(f"{design.env}, policy {file_digest(design.policy)[:12]}", design.units),
+        data=Record(study.source, design.units),
     )
     certificate = made.certificates[0]
     write_certificate(certificate, report.folder / "certificate.json")

@@ -158,7 +158,10 @@ def test_other_files_are_named(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
     one = replace(SMALL, epochs=1)
     train(linear(), "linear", one, checkpoint=tmp_path / "c.safetensors")
-    for data, settings in ((linear(seed=5), one), (linear(), replace(one, rate=1e-3))):
+    swapped = linear()
+    swapped.following[[0, 1]] += (swapped.following - swapped.states)[[1, 0]]
+    swapped.following[[0, 1]] -= (linear().following - linear().states)[[0, 1]]  # two changes, exchanged
+    for data, settings in ((linear(seed=5), one), (swapped, one), (linear(), replace(one, rate=1e-3))):
         with pytest.raises(UnreadableFile, match="other data or settings"):
             train(data, "linear", settings, checkpoint=tmp_path / "c.safetensors")
 

@@ -78,9 +78,15 @@ def fit_ablation(case: Case, name: str) -> Fitted:
 
 
 @cache
+def box_score(case: Case, level: PACLevel) -> Score:
+    """The default tube's score, its choices made on the tune part for this level; nothing else is read."""
+    return fit_shape(*case.part("tune"), level, shape="box")
+
+
+@cache
 def fit_box(case: Case, level: PACLevel) -> Fitted:
-    """The default tube, its choices made on the tune part for this level."""
-    return Fitted.of(fit_shape(*case.part("tune"), level, shape="box"), case)
+    """The default tube of this level."""
+    return Fitted.of(box_score(case, level), case)
 
 
 def fit_watched(case: Case, level: PACLevel, environment: Environment) -> Fitted:

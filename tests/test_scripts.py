@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from pac_program import run as pac
 
-from pac_core import PACLevel, fit_threshold, read_certificate
+from pac_core import PACLevel, fit_threshold, ids_digest, read_certificate
 from pac_rl import load_policy
 
 ROOT = Path(__file__).parent.parent
@@ -97,8 +97,10 @@ def test_every_figure_of_the_paper_from_nothing(tmp_path: Path) -> None:
     assert len(np.unique(scores["seeds"])) == 832
     # The certificate's threshold follows from the raw scores that are kept beside it.
     box = scores["closed_box"][scores["part"] == "calibrate"]
-    threshold = read_certificate(results / "certificate.json").predictor.threshold
-    assert fit_threshold(box, PACLevel(0.1, 1e-3)).value == threshold.value
+    certificate = read_certificate(results / "certificate.json")
+    assert fit_threshold(box, PACLevel(0.1, 1e-3)).value == certificate.predictor.threshold.value
+    for part in ("tune", "calibrate", "test"):
+        assert certificate.parts[part].digest == ids_digest(scores["seeds"][scores["part"] == part])
 
 
 def test_propagations_are_compared(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from scipy.stats import binom, binomtest
@@ -26,7 +27,7 @@ REPEATS = 2_000
 LEVELS = [PACLevel(0.05, 0.1), PACLevel(0.02, 0.1), PACLevel(0.02, 0.01), PACLevel(0.01, 1e-5)]
 
 
-def main(study: Study, report: Report) -> None:
+def main(study: Study, report: Report) -> list[dict[str, Any]]:
     case, n = study.closed_loop("particles"), study.design.calibrate
     score = fit_box(case, study.design.level).score
     pool = np.concatenate([np.asarray(score.scores(*case.part(part))) for part in ("calibrate", "test")])
@@ -68,6 +69,7 @@ def main(study: Study, report: Report) -> None:
     axes.legend(title="epsilon, delta", frameon=False)
     axes.set_title(f"True errors of {REPEATS:,} calibrations\n{what}", loc="left", fontsize=10.5)
     report.figure("coverage", figure)
+    return rows
 
 
 def beyond(world: np.ndarray, n: int, level: PACLevel, rng: np.random.Generator) -> np.ndarray:

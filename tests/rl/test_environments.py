@@ -78,6 +78,23 @@ def test_another_environment_brings_its_own_state() -> None:
     assert pendulum.low[0] == -3.0
 
 
+def heights(gym: Any, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    return after[:, 2:4]
+
+
+def test_a_state_of_ones_own_is_seen_as_it_is() -> None:
+    """The hopper's view would clip, and cut off, numbers that are not its own state's."""
+    names, states = ("height", "angle"), np.array([[50.0, -50.0]])
+    hopper = make_environment("Hopper-v5", observe=heights, names=names)
+    np.testing.assert_array_equal(hopper.view(states), states)
+    fallen = hopper.reset(0)[None]
+    fallen[0, 2] = 0.1
+    assert hopper.ends(hopper.gym, fallen)[0]  # it ends as every hopper does
+    only = make_environment("Hopper-v5", observe=heights, names=names, view=lambda states: states[..., :1])
+    assert only.view(states).tolist() == [[50.0]]
+    assert make_environment("Hopper-v5", view=lambda states: states[..., :1]).view(states).shape == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("observe", "message"),
     [
@@ -97,6 +114,8 @@ def test_a_state_that_cannot_be_used_is_named(observe: Any, message: str) -> Non
     ("id", "options", "message"),
     [
         ("InvertedPendulum-v5", {}, "for another, as 'InvertedPendulum-v5', give observe, names and ends"),
+        ("InvertedPendulum-v5", {"ends": never}, "for another, as 'InvertedPendulum-v5', give observe"),
+        ("Hopper-v5", {"observe": heights}, "names must be given with observe, one for each number"),
         ("NoSuchRobot-v5", {"observe": pets_state, "ends": never}, "that Gymnasium can make"),
         ("CartPole-v1", {"observe": pets_state, "ends": never}, "must name a MuJoCo environment"),
     ],

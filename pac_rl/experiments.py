@@ -100,7 +100,7 @@ def fit_watched(case: Case, level: PACLevel, environment: Environment) -> Fitted
 
 
 def hindsight(case: Case, level: PACLevel) -> ConfidenceSets:
-    """Boxes whose scales and threshold come from the test part itself: what perfect tuning would reach."""
+    """Boxes of the same heuristic, fitted on the test part itself, scales and threshold; no predictor."""
     forecast, truth = case.part("test")
     score = fit_shape(forecast, truth, level, shape="box")
     ordered = np.sort(np.asarray(score.scores(forecast, truth)))

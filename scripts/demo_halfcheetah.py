@@ -41,7 +41,7 @@ def main(design: Design, out: Path) -> None:
     study.rollouts  # noqa: B018
     print(f"3 certify    tune on {design.tune:,}, calibrate on {design.calibrate:,}, test on {design.test:,}")
     halfcheetah_certificate.main(study, report)
-    print("\n4 compare    with the paper's tube on the same forecasts and rollouts")
+    print("\n4 compare    with the paper's tube: same ensemble, same rollouts; one-step variances there")
     rows = halfcheetah_shapes.compare(
         study, report, "closed", study.closed_loop("one-step"), study.closed_loop("particles")
     )

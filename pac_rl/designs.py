@@ -19,6 +19,9 @@ from pac_rl.trajectories import burn_in_range, simulate
 TRAINING_SEEDS = 1_000_000_000
 """Training episodes have seeds from here on, so that none is ever a unit of the study."""
 
+MOST_SEED = 2**63 // (2 * TRAINING_SEEDS) - 1
+"""Beyond it, the seeds of a study's units would not be 64-bit integers."""
+
 
 @dataclass(frozen=True)
 class Design:
@@ -71,6 +74,8 @@ def checked(design: Design) -> Design:
     whole("seed", design.seed, least=0)
     burn_in_range(design.burn_in)
     max_errors(design.calibrate, design.level)
+    if design.seed > MOST_SEED:
+        raise InvalidInput(f"seed must be at most {MOST_SEED:,}, so that units have seeds, got {design.seed}")
     if max(design.units, design.episodes) >= TRAINING_SEEDS:
         raise InvalidInput(
             f"units and episodes must be fewer than {TRAINING_SEEDS:,}, got {design.units:,} "

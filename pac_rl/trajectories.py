@@ -250,8 +250,10 @@ def burn_in_range(value: Any) -> tuple[int, int]:
 def checked_seeds(seeds: Any) -> NDArray[np.int64]:
     """`seeds` `[N]`, refused unless they are whole numbers that differ."""
     array = np.asarray(seeds)
-    if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu" or array.min() < 0:
-        raise InvalidInput("seeds must be one or more whole numbers of at least 0, one for each rollout")
+    if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu":
+        raise InvalidInput("seeds must be one or more whole numbers, one for each rollout")
+    if array.min() < 0 or array.max() >= 2**63:
+        raise InvalidInput(f"seeds must lie from 0 to 2**63 - 1, got {array.min()} to {array.max()}")
     if len(np.unique(array)) != len(array):
         raise InvalidInput("seeds must differ: the same seed is the same rollout")
     return array.astype(np.int64)

@@ -129,6 +129,7 @@ def test_a_folder_of_another_design_is_refused(tmp_path: Path) -> None:
         ({"burn_in": (0, 1.5)}, r"burn_in must be a whole number from 0 .*got 1\.5"),
         ({"burn_in": (5, 1)}, r"burn_in must be \(least, most\) steps, the least first, got \(5, 1\)"),
         ({"burn_in": 5}, r"burn_in must be \(least, most\) steps, got 5"),
+        ({"seed": 5 * 10**9}, "seed must be at most 4,611,686,017, so that units have seeds, got 5000000000"),
         ({"tune": 10**9}, "units and episodes must be fewer than 1,000,000,000"),
         ({"env": "Ant-v5"}, "for another, as 'Ant-v5', give observe"),
         ({"env": "Hopper-v5"}, "a policy for Hopper-v5 must have 11 or 12 inputs"),

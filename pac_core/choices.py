@@ -80,19 +80,20 @@ def choose(fits: Sequence[Callable[[GaussianForecast, Any], Any]], tuning: Tunin
     they were fitted on, at the threshold that these scores would give.
     """
 
-    def crossed(fit: Callable[[GaussianForecast, Any], Any]) -> list[tuple[Any, GaussianForecast, Floats]]:
-        first, second = tuning.halves
-        return [(fit(*one), *other) for one, other in ((first, second), (second, first))]
+    first, second = tuning.halves
 
-    def size(fit: Callable[[GaussianForecast, Any], Any]) -> float:
-        pairs = crossed(fit)
+    def size(pairs: list[tuple[Any, GaussianForecast, Floats]]) -> float:
         limit = _limit(np.concatenate([shape._scores(*other) for shape, *other in pairs]), tuning.band)
         some = slice(0, _SIZED)
         sets = [shape.sets(other.take(some), limit) for shape, other, _ in pairs]
         return float(np.mean(np.concatenate([one.normalised_size(tuning.deviation) for one in sets])))
 
-    best = min(fits, key=size)
-    return Chosen(best(tuning.forecast, tuning.states), crossed(best))
+    tried = []
+    for fit in fits:
+        pairs = [(fit(*one), *other) for one, other in ((first, second), (second, first))]
+        tried.append((size(pairs), fit, pairs))
+    _, best, crossed = min(tried, key=lambda one: one[0])
+    return Chosen(best(tuning.forecast, tuning.states), crossed)
 
 
 def balance(
@@ -106,7 +107,8 @@ def balance(
 
     Risk is worth most where width costs most. The steps share one exponent (wide steps are narrowed by a
     power of their width) and each dimension has a factor below and one above: few numbers, so that they
-    do not fit chance. A robot stumbles more often than it leaps, so the two differ.
+    do not fit chance. Errors often have a side (what runs stumbles more often than it leaps), so the two
+    differ.
     """
     lived = int((~np.isnan(relative[..., 0])).any(axis=0).sum())  # nothing is learnt of steps never seen
     errors = np.concatenate([-relative, relative], axis=2)[:, :lived]

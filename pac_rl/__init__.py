@@ -1,12 +1,13 @@
 """Robotics: rollouts, dynamics ensembles and trajectory tubes."""
 
+from pac_rl.designs import Design
 from pac_rl.ensembles import Ensemble, Epoch, Settings, Transitions
 from pac_rl.environments import Environment, make_environment
 from pac_rl.forecasts import PROPAGATIONS, closed_loop, for_plans
 from pac_rl.plans import propose
 from pac_rl.policies import Function, Network, Noisy, Policy
 from pac_rl.policy_files import load_policy, save_policy
-from pac_rl.studies import Case, Design, Study
+from pac_rl.studies import Case, Study
 from pac_rl.training import train
 from pac_rl.trajectories import Rollouts, execute, simulate
 

@@ -20,6 +20,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from pac_core import InvalidInput, UnreadableFile
+from pac_core.bounds import whole
+from pac_rl.folders import unfinished
 from pac_rl.trajectories import Rollouts
 
 FORMAT = "pac-sets ensemble 1"
@@ -42,6 +44,15 @@ class Settings:
     held_out: float = 0.05
     """share of the transitions that is kept for the validation score"""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("members", "hidden", "layers", "epochs", "patience", "batch"):
+            whole(name, getattr(self, name), least=1)
+        whole("seed", self.seed, least=0)
+        if not 0 < self.rate < np.inf or not 0 < self.held_out < 1:
+            raise InvalidInput(
+                f"rate must be above 0 and held_out between 0 and 1, got {self.rate} and {self.held_out}"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +220,7 @@ class Ensemble:
             return cls(
                 network.eval(), **parts, environment=about["environment"], settings=settings, history=history
             )
-        except (KeyError, TypeError, RuntimeError) as error:
+        except (KeyError, TypeError, RuntimeError, InvalidInput) as error:
             raise UnreadableFile(f"the ensemble's parts do not fit together: {error}") from None
 
     def __repr__(self) -> str:
@@ -241,9 +252,8 @@ def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], abou
     content = save(
         {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, _header(about)
     )
-    partial = Path(path).with_suffix(".partial")
-    partial.write_bytes(content)
-    partial.replace(path)
+    with unfinished(path) as part:
+        part.write_bytes(content)
 
 
 def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:

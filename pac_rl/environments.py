@@ -90,7 +90,7 @@ def make_environment(
     """The environment of this id; `options` go to Gymnasium.
 
     Known ids bring their state; for another MuJoCo id give `observe`, `names` and `ends` (and `view`,
-    if policies see something else than the state).
+    if policies see something else than the state). With a state of your own, a known id keeps its end only.
 
     >>> cheetah = make_environment()
     >>> cheetah
@@ -98,12 +98,16 @@ def make_environment(
     >>> cheetah.names[:3]
     ('forward velocity', 'rootz', 'rooty')
     """
-    robot = KNOWN.get(id, Robot(observe, ends, view))
-    observe, ends, view = observe or robot.observe, ends or robot.ends, view or robot.view
-    if observe is None or ends is None or (observe is not pets_state and names is None):
+    robot = KNOWN.get(id, Robot(None, None, None))
+    if observe is None:
+        observe, view = robot.observe, view or robot.view  # a view is of the robot's own state
+    ends = ends or robot.ends
+    if observe is None or ends is None:
         raise InvalidInput(
             f"id must be one of {', '.join(KNOWN)}; for another, as {id!r}, give observe, names and ends"
         )
+    if observe is not pets_state and names is None:
+        raise InvalidInput("names must be given with observe, one for each number of the state, got None")
     loud = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(_without_total_mass)
     try:

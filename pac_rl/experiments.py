@@ -22,6 +22,7 @@ from pac_core import (
     fit_threshold,
     max_errors,
 )
+from pac_core.choices import deviation
 from pac_core.predictors import Prepare, Score
 from pac_rl.environments import Environment
 from pac_rl.studies import Case
@@ -36,6 +37,11 @@ EPSILONS = (0.01, 0.02, 0.03, 0.04, 0.05)
 DELTAS = (1e-1, 1e-3, 1e-5)
 WATCHED = {"forward velocity": "forward velocity", "rooty": "torso pitch"}
 """The state's numbers that limits read, with their names for people; in m/s and radians."""
+
+
+def watched(environment: Environment) -> dict[str, str]:
+    """Those of `WATCHED` that the environment's state has; another robot may have none."""
+    return {name: words for name, words in WATCHED.items() if name in environment.names}
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,21 +78,29 @@ def fit_ablation(case: Case, name: str) -> Fitted:
 
 
 @cache
+def box_score(case: Case, level: PACLevel) -> Score:
+    """The default tube's score, its choices made on the tune part for this level; nothing else is read."""
+    return fit_shape(*case.part("tune"), level, shape="box")
+
+
+@cache
 def fit_box(case: Case, level: PACLevel) -> Fitted:
-    """The default tube, its choices made on the tune part for this level."""
-    return Fitted.of(fit_shape(*case.part("tune"), level, shape="box"), case)
+    """The default tube of this level."""
+    return Fitted.of(box_score(case, level), case)
 
 
 def fit_watched(case: Case, level: PACLevel, environment: Environment) -> Fitted:
-    """The tube `features` on forward velocity and torso pitch, whose widths count in m/s and radians."""
-    rows = [environment.names.index(name) for name in WATCHED]
-    features = LinearFeatures(tuple(WATCHED.values()), np.eye(len(environment.names))[rows])
-    score = fit_shape(*case.part("tune"), level, shape="features", features=features, units=(1.0, 1.0))
+    """The tube `features` on the watched numbers, whose widths count in their own units."""
+    names = watched(environment)
+    rows = [environment.names.index(name) for name in names]
+    features = LinearFeatures(tuple(names.values()), np.eye(len(environment.names))[rows])
+    units = (1.0,) * len(names)
+    score = fit_shape(*case.part("tune"), level, shape="features", features=features, units=units)
     return Fitted.of(score, case)
 
 
 def hindsight(case: Case, level: PACLevel) -> ConfidenceSets:
-    """Boxes whose scales and threshold come from the test part itself: what perfect tuning would reach."""
+    """Boxes of the same heuristic, fitted on the test part itself, scales and threshold; no predictor."""
     forecast, truth = case.part("test")
     score = fit_shape(forecast, truth, level, shape="box")
     ordered = np.sort(np.asarray(score.scores(forecast, truth)))
@@ -96,7 +110,7 @@ def hindsight(case: Case, level: PACLevel) -> ConfidenceSets:
 def half_widths(tube: ConfidenceSets, environment: Environment) -> dict[str, float]:
     """The mean half-width along each watched number."""
     found = {}
-    for name, words in WATCHED.items():
+    for name, words in watched(environment).items():
         along = np.eye(len(environment.names))[environment.names.index(name)]
         found[f"half-width, {words}"] = float(np.mean(tube.support(along) + tube.support(-along)) / 2)
     return found
@@ -110,15 +124,15 @@ def row(
 ) -> dict[str, Any]:
     """Error with its exact interval, and every size, on the test part."""
     found = evaluate(tube, case.part("test")[1], level)
-    deviation = np.nanstd(case.part("tune")[1].marked(), axis=(0, 1))
-    whole = tube.region.center.shape[-1] == len(deviation)
+    unit = deviation(case.part("tune")[1].marked())
+    whole = tube.region.center.shape[-1] == len(unit)
     low, high = found.all.interval
     return {
         "error": found.all.error,
         "98% interval": f"{low:.4f}..{high:.4f}",
         "refuted": "yes" if found.refuted else "no",
         "size": found.all.mean if whole else float("nan"),
-        "normalised": float(np.mean(tube.normalised_size(deviation))) if whole else float("nan"),
+        "normalised": float(np.mean(tube.normalised_size(unit))) if whole else float("nan"),
         "volume^(1/d)": float(np.mean(tube.volume_root())) if whole else float("nan"),
         "mean width": float(np.mean(tube.mean_width(32))) if whole else float("nan"),
         **half_widths(tube, environment),

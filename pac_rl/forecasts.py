@@ -12,9 +12,10 @@ from torch import Tensor
 
 from pac_core import GaussianForecast, InvalidInput
 from pac_core.arrays import Array, like
+from pac_core.bounds import whole
 from pac_rl.ensembles import Ensemble
 from pac_rl.environments import Environment
-from pac_rl.policies import Policy, actions, fitting
+from pac_rl.policies import Policy, actions, fitting, has_derivative
 
 BATCH = 128
 """Forecasts that are computed together; a smaller batch is padded to it, see `trajectories.BATCH`."""
@@ -100,11 +101,11 @@ def closed_loop(
         functions of this file
     progress: called with the number of forecasts that were finished
     """
-    fitting(environment, policy)
-    if (ensemble.dims, ensemble.action_dims) != (len(environment.names), len(environment.low)):
+    matching(ensemble, environment, policy)
+    if propagation == "jacobian" and not has_derivative(environment, policy):
+        others = ", ".join(name for name in PROPAGATIONS if name != "jacobian")
         raise InvalidInput(
-            f"the ensemble must be of {len(environment.names)} state and {len(environment.low)} action "
-            f"numbers for {environment.id}, got {ensemble.dims} and {ensemble.action_dims}"
+            f"propagation must be one of {others} for a policy that torch cannot derive, got 'jacobian'"
         )
 
     def act(t: int, states: Tensor, noise: Tensor) -> Tensor:
@@ -129,10 +130,27 @@ def for_plans(
     given = _tensor("plans", plans, ensemble)
 
     def acting(rows: slice) -> Act:
-        wanted = _padded(given[rows], batch)
+        wanted = padded(given[rows], batch)
         return lambda t, states, noise: wanted[:, t].expand(*states.shape[:-1], -1)
 
     return _in_batches(ensemble, starts, acting, plans.shape[1], propagation, batch, progress)
+
+
+def matching(ensemble: Ensemble, environment: Environment, policy: Policy) -> None:
+    """Refuses an ensemble or a policy of other dimensions than the environment's."""
+    fitting(environment, policy)
+    if (ensemble.dims, ensemble.action_dims) != (len(environment.names), len(environment.low)):
+        raise InvalidInput(
+            f"the ensemble must be of {len(environment.names)} state and {len(environment.low)} action "
+            f"numbers for {environment.id}, got {ensemble.dims} and {ensemble.action_dims}"
+        )
+
+
+def starting(ensemble: Ensemble, starts: Array) -> Tensor:
+    """`starts` as the ensemble takes them, refused unless they are finite states `[B, D]`."""
+    if len(starts.shape) != 2 or starts.shape[1] != ensemble.dims or not len(starts):
+        raise InvalidInput(f"starts must have shape [B, {ensemble.dims}], got {tuple(starts.shape)}")
+    return _tensor("starts", starts, ensemble)
 
 
 def pooled(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,15 +171,13 @@ def _in_batches(
     """The forecast of all starts, in batches of one size."""
     if propagation not in PROPAGATIONS:
         raise InvalidInput(f"propagation must be one of {', '.join(PROPAGATIONS)}, got {propagation!r}")
-    if not isinstance(horizon, int) or horizon < 1:
-        raise InvalidInput(f"horizon must be a whole number of at least 1, got {horizon!r}")
-    if len(starts.shape) != 2 or starts.shape[1] != ensemble.dims or not len(starts):
-        raise InvalidInput(f"starts must have shape [B, {ensemble.dims}], got {tuple(starts.shape)}")
-    given, parts = _tensor("starts", starts, ensemble), []
+    whole("horizon", horizon, least=1)
+    whole("batch", batch, least=1)
+    given, parts = starting(ensemble, starts), []
     with torch.no_grad():
         for first in range(0, len(given), batch):
             rows = slice(first, min(first + batch, len(given)))
-            states = _padded(given[rows], batch)
+            states = padded(given[rows], batch)
             mean, var = PROPAGATIONS[propagation](ensemble, states, acting(rows), horizon)
             parts.append((mean[: rows.stop - first], var[: rows.stop - first]))
             if progress is not None:
@@ -179,7 +195,7 @@ def _tensor(name: str, values: Any, ensemble: Ensemble) -> Tensor:
     return tensor
 
 
-def _padded(rows: Tensor, batch: int) -> Tensor:
+def padded(rows: Tensor, batch: int) -> Tensor:
     """`rows` with zeros below, so that every batch is computed at one size."""
     return torch.nn.functional.pad(rows, (0,) * (2 * rows.ndim - 1) + (batch - len(rows),))
 

@@ -6,11 +6,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pac_core import InvalidInput
 from pac_core.arrays import like
+from pac_core.bounds import whole
 from pac_rl.ensembles import Ensemble
 from pac_rl.environments import Environment
-from pac_rl.forecasts import BATCH, one_step
+from pac_rl.forecasts import BATCH, matching, one_step, padded, starting
 from pac_rl.policies import Policy, actions
+from pac_rl.trajectories import checked_seeds
 
 SPREADS = (0.1, 0.3, 0.6)
 """Deviations of the perturbation; each plan draws one of them."""
@@ -30,14 +33,19 @@ def propose(
 
     The plan is fixed before the first step is taken; its perturbation comes from the unit's seed.
     """
+    matching(ensemble, environment, policy)
+    whole("horizon", horizon, least=1)
+    whole("batch", batch, least=1)
+    given, names = starting(ensemble, starts), checked_seeds(seeds)
+    if len(names) != len(given):
+        raise InvalidInput(f"seeds must be one for each start, got {len(names)} for {len(given)} starts")
     low, high = environment.low, environment.high
-    perturbation = np.stack([_drawn(int(seed), horizon, len(low)) for seed in seeds]) * (high - low) / 2
+    perturbation = np.stack([_drawn(int(seed), horizon, len(low)) for seed in names]) * (high - low) / 2
     plans = np.empty_like(perturbation)
-    for first in range(0, len(starts), batch):
-        rows = slice(first, min(first + batch, len(starts)))
+    for first in range(0, len(given), batch):
+        rows = slice(first, min(first + batch, len(given)))
         n = rows.stop - first
-        states = torch.zeros((batch, ensemble.dims), device=ensemble.device)
-        states[:n] = like(states, starts[rows])
+        states = padded(given[rows], batch)
 
         def act(t: int, states: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
             wanted = actions(environment, policy, states, noise)

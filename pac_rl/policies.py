@@ -37,7 +37,10 @@ class Policy(Protocol):
         """Whether actions lie in [-1, 1] and are stretched to the range, instead of cut off at it."""
 
     def __call__(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """`[B, outputs]` actions for `[B, inputs]` observations and `[B, outputs]` standard normal noise."""
+        """`[..., outputs]` actions for `[..., inputs]` observations and `[..., outputs]` normal noise.
+
+        Particles bring several leading axes; rows must not touch each other.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +110,7 @@ class Network:
 class Function:
     """Any callable as a policy: from observations `[B, inputs]` (numpy) to mean actions `[B, outputs]`.
 
-    Noise of `std` is added.
+    Noise of `std` is added. Torch does not see into it, so it is refused where a derivative is needed.
     """
 
     function: Callable[[NDArray[np.float64]], Any]
@@ -117,11 +120,11 @@ class Function:
     squash: bool = False
 
     def __call__(self, observations: Tensor, noise: Tensor) -> Tensor:
-        mean = np.asarray(self.function(observations.detach().cpu().numpy().astype(np.float64)))
-        if mean.shape != (len(observations), self.outputs):
-            wanted = (len(observations), self.outputs)
+        rows = observations.detach().cpu().numpy().astype(np.float64).reshape(-1, self.inputs)
+        mean, wanted = np.asarray(self.function(rows)), (len(rows), self.outputs)
+        if mean.shape != wanted:
             raise InvalidInput(f"the policy must return actions of shape {wanted}, got {mean.shape}")
-        return torch.as_tensor(mean).to(noise) + self.std * noise
+        return torch.as_tensor(mean).to(noise).reshape(noise.shape) + self.std * noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +152,7 @@ class Noisy:
 
 
 def actions(environment: Environment, policy: Policy, states: Tensor, noise: Tensor) -> Tensor:
-    """`[B, A]` what the policy does in `states` `[B, D]`, in the environment's action range.
+    """`[..., A]` what the policy does in `states` `[..., D]`, in the environment's action range.
 
     A policy of D inputs sees the state; any other sees Gymnasium's observation.
     """
@@ -171,6 +174,13 @@ def fitting(environment: Environment, policy: Policy) -> Policy:
             f"{len(environment.low)} outputs, got {policy.inputs} and {policy.outputs}"
         )
     return policy
+
+
+def has_derivative(environment: Environment, policy: Policy) -> bool:
+    """Whether torch can follow an action back to the state; it drops what it cannot, without a word."""
+    with torch.enable_grad():
+        states = torch.zeros((1, len(environment.names)), requires_grad=True)
+        return actions(environment, policy, states, torch.zeros((1, policy.outputs))).requires_grad
 
 
 def _dense(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -28,20 +28,23 @@ def load_policy(path: str | os.PathLike[str] = SHIPPED, *, std: float | None = N
 
     path: an npz of layers (`w0, b0, w1, b1, ..., mu_w, mu_b`, and if present `std`, `shift`, `scale`,
         `activation`, `squash`), or a zip saved by Stable-Baselines3 (SAC, TD3, DDPG, PPO or A2C)
-    std: instead of the noise in the file; needed for a file that has none
+    std: of the noise on each action, instead of the file's; a file without any (TD3, DDPG, an npz that
+        has no `std`) is refused unless it is given: 0 for a policy that is followed exactly
 
     >>> policy = load_policy()
     >>> policy.inputs, policy.outputs, policy.std[0].item()
     (17, 6, 0.1)
     """
     file = Path(path)
+    if std is not None and not 0 <= std < float("inf"):
+        raise InvalidInput(f"std must be a number of at least 0, got {std}")
     readers = {".npz": _read_npz, ".zip": _read_stable_baselines}
     if file.suffix not in readers:
         raise UnreadableFile(f"a policy must be a .npz of layers or a Stable-Baselines3 .zip, got {file}")
     if not file.is_file():
         raise UnreadableFile(f"there is no policy file {file}")
     try:
-        policy = readers[file.suffix](file)
+        policy = readers[file.suffix](file, std)
     except (InvalidInput, UnreadableFile) as error:
         named = str(file) in str(error)
         raise type(error)(str(error) if named else f"{file}: {error}") from None
@@ -64,7 +67,7 @@ def save_policy(policy: Network, path: str | os.PathLike[str]) -> None:
              activation=policy.activation, squash=policy.squash)  # fmt: skip
 
 
-def _read_npz(file: Path) -> Network:
+def _read_npz(file: Path, std: float | None) -> Network:
     arrays = read_arrays(file)
     hidden = sum(name[0] == "w" and name[1:].isdecimal() for name in arrays)
     names = [*(f"{kind}{i}" for i in range(hidden) for kind in "wb"), "mu_w", "mu_b"]
@@ -75,7 +78,7 @@ def _read_npz(file: Path) -> Network:
     return Network(
         weights=tuple(layers[::2]),
         biases=tuple(layers[1::2]),
-        std=_numbers(arrays, "std", torch.zeros(outputs, dtype=torch.float64)),
+        std=_numbers(arrays, "std") if "std" in arrays else _same(std, outputs),
         shift=_numbers(arrays, "shift", torch.zeros(inputs, dtype=torch.float64)),
         scale=_numbers(arrays, "scale", torch.ones(inputs, dtype=torch.float64)),
         activation=str(arrays.get("activation", "relu")),
@@ -83,7 +86,7 @@ def _read_npz(file: Path) -> Network:
     )
 
 
-def _read_stable_baselines(file: Path) -> Network:
+def _read_stable_baselines(file: Path, std: float | None) -> Network:
     with zipfile.ZipFile(file) as archive:
         weights = torch.load(io.BytesIO(archive.read("policy.pth")), map_location="cpu", weights_only=True)
         settings = json.loads(archive.read("data")) if "data" in archive.namelist() else {}
@@ -92,13 +95,13 @@ def _read_stable_baselines(file: Path) -> Network:
         raise InvalidInput("a policy with state-dependent exploration (use_sde) cannot be read")
     arrays = {name: tensor.double() for name, tensor in weights.items()}
     squash, default = True, "relu"
-    std: Tensor | tuple[Tensor, Tensor] | None
+    spread: Tensor | tuple[Tensor, Tensor] | None
     if "actor.log_std.weight" in arrays:  # SAC
-        hidden, last, std = "actor.latent_pi", "actor.mu", _layer(arrays, "actor.log_std")
+        hidden, last, spread = "actor.latent_pi", "actor.mu", _layer(arrays, "actor.log_std")
     elif any(name.startswith("actor.mu.") for name in arrays):  # TD3, DDPG
-        hidden, last, std = "actor.mu", None, None
+        hidden, last, spread = "actor.mu", None, None
     elif "action_net.weight" in arrays and "log_std" in arrays:  # PPO, A2C
-        hidden, last, std = "mlp_extractor.policy_net", "action_net", torch.exp(arrays["log_std"])
+        hidden, last, spread = "mlp_extractor.policy_net", "action_net", torch.exp(arrays["log_std"])
         squash, default = False, "tanh"
     else:
         raise UnreadableFile(f"policy.pth is of no known algorithm: it holds {', '.join(list(arrays)[:5])}")
@@ -113,12 +116,19 @@ def _read_stable_baselines(file: Path) -> Network:
     return Network(
         weights=tuple(weight for weight, _ in layers),
         biases=tuple(bias for _, bias in layers),
-        std=torch.zeros(outputs, dtype=torch.float64) if std is None else std,
+        std=_same(std, outputs) if spread is None else spread,
         shift=torch.zeros(inputs, dtype=torch.float64),
         scale=torch.ones(inputs, dtype=torch.float64),
         activation=_activation(kwargs, default),
         squash=squash,
     )
+
+
+def _same(std: float | None, outputs: int) -> Tensor:
+    """`[outputs]` the noise that was given for a file without any."""
+    if std is None:
+        raise InvalidInput("std must be given for a policy file that has none (0: no noise), got None")
+    return torch.full((outputs,), float(std), dtype=torch.float64)
 
 
 def _activation(kwargs: Mapping[str, Any], default: str) -> str:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pac_core import PACError
-from pac_rl.studies import Design, Study
+from pac_rl.designs import Design
+from pac_rl.studies import Study
 
 _WIDTH = 110  # of a terminal
 
@@ -77,15 +78,18 @@ def opened(description: str | None, arguments: Sequence[str] | None = None) -> t
     add("--horizon", type=int, help=f"steps of a rollout ({usual.horizon})")
     add("--env", help=f"Gymnasium's id of the environment ({usual.env})")
     add("--policy", help="an npz of layers or a Stable-Baselines3 zip (the one that comes with pac_rl)")
+    add("--policy-std", type=float, help="noise on each action (the policy file's; needed where it has none)")
     add("--seed", type=int, help=f"of everything random ({usual.seed})")
+    add("--device", default="cpu", help="of the dynamics model: cpu, cuda, ... (%(default)s)")
     add("--smoke-test", action="store_true", help="a few hundred rollouts and a tiny ensemble, in seconds")
     args = parser.parse_args(arguments)
     design = Design.smoke() if args.smoke_test else usual
-    named = {name: getattr(args, name) for name in ("epsilon", "delta", "horizon", "env", "policy", "seed")}
+    names = ("epsilon", "delta", "horizon", "env", "policy", "policy_std", "seed")
+    named = {name: getattr(args, name) for name in names}
     if args.n is not None:
         named |= {"tune": args.n, "calibrate": args.n, "test": args.n}
     design = replace(design, **{name: value for name, value in named.items() if value is not None})
-    study = Study(design, args.out)
+    study = Study(design, args.out, device=args.device)
     return study, Report(args.out / "results")
 
 

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property, partial
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from pac_core import (
-    GaussianForecast,
-    InvalidInput,
-    PACLevel,
-    Splits,
-    Trajectories,
-    UnreadableFile,
-    max_errors,
-    split,
-)
+from pac_core import GaussianForecast, InvalidInput, Splits, Trajectories, split
 from pac_core.arrays import threads
-from pac_core.documents import write_json
-from pac_core.tables import file_digest, read_arrays
-from pac_rl.ensembles import Ensemble, Epoch, Settings, Transitions
+from pac_core.tables import file_digest
+from pac_rl.designs import TRAINING_SEEDS, Design, behaviour, checked
+from pac_rl.ensembles import Ensemble, Epoch, Transitions
 from pac_rl.environments import Environment, make_environment
+from pac_rl.folders import Folder
 from pac_rl.forecasts import closed_loop, for_plans
 from pac_rl.plans import propose
 from pac_rl.policies import Noisy, Policy, fitting
-from pac_rl.policy_files import SHIPPED, load_policy
+from pac_rl.policy_files import load_policy
 from pac_rl.progress import bar
 from pac_rl.training import train
 from pac_rl.trajectories import BATCH, Rollouts, execute, simulate
@@ -44,50 +36,8 @@ Tick: TypeAlias = Callable[[int], Any]
 """Called with the number of units that were finished."""
 EXTRA_NOISE = (0.0, 0.0, 0.2, 0.5)
 """On the actions of each quarter of the training episodes, so that plans off the policy are covered."""
-TRAINING_SEEDS = 1_000_000_000
-"""Training episodes have seeds from here on, so that none is ever a unit of the study."""
-
-
-@dataclass(frozen=True)
-class Design:
-    """Everything that determines what a study finds.
-
-    Units are rollouts of `horizon` steps, each from its own reset and a burn-in drawn from `burn_in`.
-    """
-
-    env: str = "HalfCheetah-v5"
-    policy: str = str(SHIPPED)
-    horizon: int = 20
-    burn_in: tuple[int, int] = (0, 200)
-    tune: int = 5000
-    calibrate: int = 5000
-    test: int = 5000
-    epsilon: float = 0.01
-    delta: float = 1e-5
-    seed: int = 0
-    episodes: int = 1600
-    """training episodes: half by the policy itself, half with more noise"""
-    episode_steps: int = 200
-    settings: Settings = field(default_factory=Settings)
-
-    @property
-    def level(self) -> PACLevel:
-        return PACLevel(self.epsilon, self.delta)
-
-    def __str__(self) -> str:
-        return f"{self.env}, n = {self.calibrate:,}, epsilon {self.epsilon:g}, delta {self.delta:g}"
-
-    @property
-    def units(self) -> int:
-        return self.tune + self.calibrate + self.test
-
-    @classmethod
-    def smoke(cls, **changes: Any) -> Design:
-        """A study of seconds, to see that everything runs; its level is one that so few units can prove."""
-        small = Settings(members=3, hidden=48, layers=3, epochs=3, batch=256, rate=5e-3)
-        sizes: dict[str, Any] = {"tune": 256, "calibrate": 320, "test": 256, "epsilon": 0.1, "delta": 1e-3}
-        sizes |= {"episodes": 64, "episode_steps": 100, "burn_in": (0, 40), "horizon": 10}
-        return cls(**({"settings": small} | sizes | changes))
+PART = 4 * BATCH
+"""Rollouts in a file: the same on every machine, so that any can go on where another stopped."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,21 +61,45 @@ class Case:
 class Study:
     """A design and the folder that keeps what has been computed of it.
 
+    environment: instead of the one that `design.env` names
+    policy: instead of the one in the file `design.policy`
+    device: of the dynamics model, in training and forecasts
+
     Bad input is refused when the study is opened, before any long work.
     """
 
-    def __init__(self, design: Design, folder: str | Path, *, quiet: bool = False) -> None:
-        for name in ("horizon", "tune", "calibrate", "test", "episodes", "episode_steps"):
-            if getattr(design, name) < 1:
-                raise InvalidInput(f"{name} must be at least 1, got {getattr(design, name)}")
-        max_errors(design.calibrate, design.level)
-        if design.units >= TRAINING_SEEDS or design.seed < 0:
-            raise InvalidInput(f"units must be fewer than {TRAINING_SEEDS:,} and seed at least 0")
-        self.design, self.folder, self.quiet = design, Path(folder), quiet
-        self.environment: Environment = make_environment(design.env)
-        self.policy: Policy = fitting(self.environment, load_policy(design.policy))
+    def __init__(
+        self,
+        design: Design,
+        folder: str | Path,
+        *,
+        environment: Environment | None = None,
+        policy: Policy | None = None,
+        device: str | torch.device = "cpu",
+        quiet: bool = False,
+    ) -> None:
+        checked(design)
+        if policy is not None and design.policy_std is not None:
+            raise InvalidInput("policy_std must be None where a policy is given: it is for policy files")
+        self.environment = make_environment(design.env) if environment is None else environment
+        self.policy: Policy = load_policy(design.policy, std=design.policy_std) if policy is None else policy
+        fitting(self.environment, self.policy)
+        self.design, self.quiet = replace(design, env=self.environment.id), quiet
+        self.device = _usable(device)
         self.seconds: dict[str, float] = {}
-        self._claim()
+        self.about: dict[str, Any] = asdict(self.design)
+        """What tells this study from others; a policy is known by the digest of its file."""
+        self.about |= {"policy": "given" if policy is not None else file_digest(design.policy)}
+        if environment is not None or policy is not None:
+            self.about |= {"behaviour": behaviour(self.environment, self.policy)}
+        self.about |= {"batch": BATCH, "part": PART, "extra_noise": EXTRA_NOISE}
+        self.folder = Folder(folder, self.about)
+
+    @property
+    def source(self) -> str:
+        """Environment and policy, in a few words."""
+        policy = self.about.get("behaviour") or self.about["policy"]
+        return f"{self.design.env}, policy {policy[:12]}"
 
     def say(self, text: str) -> None:
         """Prints, unless the study is quiet; beside a progress bar, too."""
@@ -160,7 +134,7 @@ class Study:
         """The dynamics model."""
         file = self.folder / _ENSEMBLE
         if file.exists():
-            return Ensemble.load(file)
+            return Ensemble.load(file, self.device)
         transitions = Transitions.of(self.episodes)
         settings = self.design.settings
         with self._stage("training", settings.epochs) as tick:
@@ -170,7 +144,8 @@ class Study:
                 self.say(f"  {epoch}")
 
             checkpoint = self.folder / "training.safetensors"
-            made = train(transitions, self.design.env, settings, checkpoint=checkpoint, progress=progress)
+            options: Any = {"device": self.device, "checkpoint": checkpoint, "progress": progress}
+            made = train(transitions, self.design.env, settings, **options)
         made.save(file)
         checkpoint.unlink()
         return made
@@ -179,10 +154,10 @@ class Study:
     def rollouts(self) -> Rollouts:
         """The true trajectories of all units."""
         usual = {"policy": self.policy, "horizon": self.design.horizon, "burn_in": self.design.burn_in}
-        size = BATCH * max(2, threads())  # a block for each CPU, then they are kept
-        firsts = range(0, len(self.seeds), size)
-        jobs = [(f"rollouts-{i}-{size}", self.seeds[i : i + size], usual) for i in firsts]
-        return self._simulated("rollouts", jobs)
+        firsts = range(0, len(self.seeds), PART)
+        jobs = [(f"rollouts-{i}", self.seeds[i : i + PART], usual) for i in firsts]
+        # As many at once as occupy every CPU; kept part by part.
+        return self._simulated("rollouts", jobs, together=max(1, threads() * BATCH // PART))
 
     @cache  # noqa: B019 - a study lives as long as its process
     def closed_loop(self, propagation: str = "particles") -> Case:
@@ -223,58 +198,33 @@ class Study:
         found: Rollouts = self._kept("plans carried out", Rollouts, make)
         return found
 
-    def _simulated(self, stage: str, jobs: list[tuple[str, Any, dict[str, Any]]]) -> Rollouts:
-        """The rollouts of all jobs (name, seeds, options), each kept as soon as it is done."""
-        ready = sum(len(seeds) for name, seeds, _ in jobs if self._file(name).exists())
-        with self._stage(stage, sum(len(seeds) for _, seeds, _ in jobs), ready) as tick:
-            parts = [
-                self._keep(
-                    name, Rollouts, partial(simulate, self.environment, seeds=seeds, progress=tick, **options)
-                )
-                for name, seeds, options in jobs
-            ]
-        return Rollouts.join(parts)
+    def _simulated(
+        self, stage: str, jobs: list[tuple[str, Any, dict[str, Any]]], *, together: int = 1
+    ) -> Rollouts:
+        """The rollouts of all jobs (name, seeds, options), kept as soon as they are done.
+
+        `together` jobs, of the same options, are done at once.
+        """
+        left = [job for job in jobs if not self.folder.has(job[0])]
+        todo, total = (sum(len(seeds) for _, seeds, _ in some) for some in (left, jobs))
+        with self._stage(stage, total, total - todo) as tick:
+            for group in (left[i : i + together] for i in range(0, len(left), together)):
+                seeds = [seeds for _, seeds, _ in group]
+                done = simulate(self.environment, seeds=np.concatenate(seeds), progress=tick, **group[0][2])
+                ends = np.cumsum([len(part) for part in seeds])
+                for (name, part, _), end in zip(group, ends, strict=True):
+                    self.folder.write(name, done.take(slice(end - len(part), end)))
+        return Rollouts.join([self.folder.read(name, Rollouts) for name, _, _ in jobs])
 
     def _kept(self, name: str, kind: Any, make: Callable[[Tick], Any]) -> Any:
         """Something of all units that the ensemble has a part in; another ensemble has files of its own."""
-        total, model = len(self.seeds), file_digest(self.folder / _ENSEMBLE)[:12]
-        stored = f"{name}, {model}"
-        with self._stage(name, total, total if self._file(stored).exists() else 0) as tick:
-            return self._keep(stored, kind, lambda: make(tick))
-
-    def _keep(self, name: str, kind: Any, make: Callable[[], Any]) -> Any:
-        """What the file of this name holds, or what `make` returns, written to it."""
-        file = self._file(name)
-        if file.exists():
-            return kind(**read_arrays(file))
-        made = make()
-        file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = file.with_suffix(".partial.npz")
-        np.savez(unfinished, **vars(made))
-        unfinished.replace(file)
+        stored = f"{name}, {file_digest(self.folder / _ENSEMBLE)[:12]}"
+        if self.folder.has(stored):
+            return self.folder.read(stored, kind)
+        with self._stage(name, len(self.seeds)) as tick:
+            made = make(tick)
+        self.folder.write(stored, made)
         return made
-
-    def _file(self, name: str) -> Path:
-        return self.folder / "kept" / f"{name.replace(', ', '-').replace(' ', '-')}.npz"
-
-    def _claim(self) -> None:
-        """Writes the design down in the folder; refuses a folder that belongs to another."""
-        file = self.folder / "design.json"
-        ours = asdict(self.design) | {"policy": file_digest(self.design.policy)}
-        ours |= {"batch": BATCH, "extra_noise": EXTRA_NOISE}
-        ours = json.loads(json.dumps(ours))
-        if not file.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            return write_json(file, ours)
-        try:
-            theirs = json.loads(file.read_text())
-        except json.JSONDecodeError:
-            raise UnreadableFile(f"{file} is cut off or damaged; remove the folder to start anew") from None
-        if theirs != ours:
-            differing = [name for name in ours if theirs.get(name) != ours[name]]
-            raise InvalidInput(
-                f"{self.folder} belongs to a study with another {', '.join(differing)}; choose another folder"
-            )
 
     @contextmanager
     def _stage(self, name: str, total: int, ready: int = 0) -> Iterator[Tick]:
@@ -286,3 +236,10 @@ class Study:
         with bar(name, total, ready, quiet=self.quiet) as tick:
             yield tick
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - before
+
+
+def _usable(device: str | torch.device) -> torch.device:
+    try:
+        return torch.zeros(1, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        raise InvalidInput(f"device must be one that torch has here, got {device!r}: {error}") from None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -124,13 +126,13 @@ class Training:
         tensors = {f"latest.{name}": tensor for name, tensor in self.latest.tensors().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in self.best.tensors().items()}
         tensors |= {f"adam.{i}.{name}": part for i, parts in adam.items() for name, part in parts.items()}
-        write_tensors(path, tensors, self.latest.about() | {"data": self._digest()})
+        write_tensors(path, tensors, self.latest.about() | {"data": self._digest})
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Goes on from what `keep` wrote; refused if it belongs to other data or settings."""
         tensors, about = read_tensors(path)
         settings, device = self.latest.settings, self.latest.device
-        if about.get("data") != self._digest() or about.get("settings") != asdict(settings):
+        if about.get("data") != self._digest or about.get("settings") != asdict(settings):
             raise UnreadableFile(
                 f"{path} belongs to a training with other data or settings; remove it to start anew"
             )
@@ -151,10 +153,13 @@ class Training:
         groups = self._adam.state_dict()["param_groups"]
         self._adam.load_state_dict({"state": state, "param_groups": groups})
 
-    def _digest(self) -> list[float]:
-        """A few sums that tell these data from others."""
-        inputs, targets = self._train
-        return [float(part.double().sum()) for part in (inputs, targets, inputs[:1000])] + [len(inputs)]
+    @cached_property
+    def _digest(self) -> str:
+        """SHA-256 of the steps, those held out included, which tells them from others."""
+        hashed = hashlib.sha256()
+        for part in (*self._train, *self._held_out):
+            hashed.update(part.cpu().numpy().tobytes())
+        return hashed.hexdigest()
 
 
 def _checked(transitions: Transitions) -> Transitions:

@@ -6,19 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from threading import local
 from typing import Any
 
-import mujoco
 import numpy as np
 import torch
-from mujoco.rollout import Rollout
 from numpy.typing import NDArray
 
 from pac_core import InvalidInput, Trajectories
 from pac_core.arrays import threads as usual_threads
+from pac_core.bounds import whole
 from pac_rl.environments import Environment, Physics
 from pac_rl.policies import Policy, actions, fitting
+from pac_rl.simulators import Simulator, observed
 
 BATCH = 512
 """Rollouts that are computed together, part of the configuration. BLAS gives other last digits at other
@@ -87,18 +86,15 @@ def simulate(
     threads: of the simulator; the CPUs by default
     progress: called with the number of rollouts that were finished
     """
-    names = _seeds(seeds)
-    low, high = burn_in
-    for name, value, least in (("horizon", horizon, 1), ("batch", batch, 1), ("burn_in", low, 0)):
-        if not isinstance(value, int) or value < least:
-            raise InvalidInput(f"{name} must be a whole number of at least {least}, got {value!r}")
-    if high < low:
-        raise InvalidInput(f"burn_in must be (least, most), got {burn_in}")
+    names = checked_seeds(seeds)
+    whole("horizon", horizon, least=1)
+    whole("batch", batch, least=1)
+    least, most = burn_in_range(burn_in)
     fitting(environment, policy)
     blocks = [np.sort(names[names // batch == block]) for block in np.unique(names // batch)]
 
     def work(units: NDArray[np.int64]) -> Rollouts:
-        return _simulate(environment, policy, units, horizon, burn_in, batch)
+        return _simulate(environment, policy, units, horizon, (least, most), batch)
 
     done = Rollouts.join(_in_threads(work, blocks, threads, progress))
     return done.take(np.searchsorted(done.seeds, names))
@@ -131,54 +127,6 @@ def execute(
 
     blocks = [slice(first, first + BATCH) for first in range(0, len(plans), BATCH)]
     return Rollouts.join(_in_threads(work, blocks, threads, None))
-
-
-class Simulator:
-    """MuJoCo's batched stepping in the calling thread; several threads may share one."""
-
-    def __init__(self, environment: Environment) -> None:
-        self.environment = environment
-        self._model = environment.gym.model
-        self._frames = environment.gym.frame_skip
-        self._own = local()  # data and buffers belong to a thread
-
-    def step(
-        self, physics: Physics, rows: NDArray[np.intp], controls: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Moves the given rows of `physics` one step on, in place; their states, and which ended or diverged.
-
-        Solver warm starts are not carried over, so that the physics are all there is to know of the past.
-        """
-        count = len(rows)
-        if not count:
-            return np.empty((0, len(self.environment.names))), np.empty(0, bool), np.empty(0, bool)
-        before = physics[rows]
-        held = np.repeat(controls[:, None], self._frames, axis=1)
-        frames = np.empty((count, self._frames, physics.shape[1]))
-        # The arrays are as MuJoCo wants them; its own checks would take a tenth of the time.
-        self._pool().rollout(
-            [self._model] * count,
-            self._own.data,
-            before,
-            held,
-            skip_checks=True,
-            nstep=self._frames,
-            state=frames,
-        )
-        after = frames[:, -1]
-        # A simulation that breaks is reset by MuJoCo, and its clock with it.
-        diverged = ~(abs(after[:, 0] - before[:, 0] - self.environment.dt) < self._model.opt.timestep / 2)
-        diverged |= ~np.isfinite(after.sum(axis=1))  # of numbers that are all finite
-        physics[rows] = after
-        states = self.environment.observe(self.environment.gym, before, after)
-        return states, self.environment.ends(self.environment.gym, after), diverged
-
-    def _pool(self) -> Rollout:
-        """A pool of no threads: what calls it, does the work."""
-        if not hasattr(self._own, "pool"):
-            self._own.pool, self._own.data = Rollout(nthread=0), [mujoco.MjData(self._model)]
-        pool: Rollout = self._own.pool
-        return pool
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +169,7 @@ def _in_threads(
     progress: Callable[[int], None] | None,
 ) -> list[Rollouts]:
     """The blocks in order, each worked in one thread: while one thinks in Python, the others simulate."""
-    count = min(len(blocks), usual_threads() if threads is None else threads)
+    count = min(len(blocks), usual_threads() if threads is None else whole("threads", threads, least=1))
     parts = []
     with one_torch_thread(), ThreadPoolExecutor(count) as pool:
         for part in pool.map(work, blocks):
@@ -264,7 +212,7 @@ def _simulate(
     def reset(rows: NDArray[np.intp]) -> None:
         for row in rows.tolist():
             physics[row] = environment.reset(int(draws[row].integers(2**31)))
-        seen[rows] = environment.observe(environment.gym, physics[rows], physics[rows])
+        seen[rows] = observed(environment, physics[rows], physics[rows], np.zeros(len(rows), bool))
 
     physics = np.zeros((batch, len(environment.reset(0))))
     seen = np.zeros((batch, len(environment.names)))
@@ -289,10 +237,23 @@ def _simulate(
     return replace(whole, seeds=seeds)
 
 
-def _seeds(seeds: Any) -> NDArray[np.int64]:
+def burn_in_range(value: Any) -> tuple[int, int]:
+    """`value`, refused unless it is (least, most) steps."""
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise InvalidInput(f"burn_in must be (least, most) steps, got {value!r}")
+    least, most = (whole("burn_in", end, least=0) for end in value)
+    if most < least:
+        raise InvalidInput(f"burn_in must be (least, most) steps, the least first, got {value!r}")
+    return least, most
+
+
+def checked_seeds(seeds: Any) -> NDArray[np.int64]:
+    """`seeds` `[N]`, refused unless they are whole numbers that differ."""
     array = np.asarray(seeds)
-    if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu" or array.min() < 0:
-        raise InvalidInput("seeds must be one or more whole numbers of at least 0, one for each rollout")
+    if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu":
+        raise InvalidInput("seeds must be one or more whole numbers, one for each rollout")
+    if array.min() < 0 or array.max() >= 2**63:
+        raise InvalidInput(f"seeds must lie from 0 to 2**63 - 1, got {array.min()} to {array.max()}")
     if len(np.unique(array)) != len(array):
         raise InvalidInput("seeds must differ: the same seed is the same rollout")
     return array.astype(np.int64)

@@ -18,8 +18,9 @@ import halfcheetah_certificate
 import halfcheetah_shapes
 
 from pac_core import PACError
+from pac_rl import Design, Settings
 from pac_rl.reports import Report
-from pac_rl.studies import Design, Settings, Study
+from pac_rl.studies import Study
 
 DESIGN = Design(
     tune=1000,
@@ -40,7 +41,7 @@ def main(design: Design, out: Path) -> None:
     study.rollouts  # noqa: B018
     print(f"3 certify    tune on {design.tune:,}, calibrate on {design.calibrate:,}, test on {design.test:,}")
     halfcheetah_certificate.main(study, report)
-    print("\n4 compare    with the paper's tube on the same forecasts and rollouts")
+    print("\n4 compare    with the paper's tube: same ensemble, same rollouts; one-step variances there")
     rows = halfcheetah_shapes.compare(
         study, report, "closed", study.closed_loop("one-step"), study.closed_loop("particles")
     )

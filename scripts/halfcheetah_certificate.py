@@ -15,6 +15,7 @@ import numpy as np
 from pac_core import Certificate, Record, certify, evaluate, write_certificate
 from pac_core.ledger import score_digest
 from pac_core.tables import file_digest
+from pac_rl.experiments import box_score
 from pac_rl.reports import Report, run
 from pac_rl.studies import Study
 
@@ -29,11 +30,12 @@ def main(study: Study, report: Report) -> Certificate:
         tune=design.tune,
         calibrate=design.calibrate,
         seed=design.seed,
+        fit=lambda forecast, truth, level: box_score(case, level),  # of these tune units, fitted once
         ledger=report.folder / "pac-ledger.json",
         unit="rollout",
         train=f"{design.episodes:,} episodes of {design.env} with seeds of their own",
         model=Record(repr(study.ensemble), digest=file_digest(study.folder / "ensemble.safetensors")),
-        data=Record(f"{design.env}, policy {file_digest(design.policy)[:12]}", design.units),
+        data=Record(study.source, design.units),
     )
     certificate = made.certificates[0]
     write_certificate(certificate, report.folder / "certificate.json")

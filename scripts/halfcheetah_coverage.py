@@ -10,6 +10,10 @@ below delta. Expect as many breaches as that, within the scatter of counting.
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+from typing import Any
+
 import numpy as np
 from scipy.stats import binom, binomtest
 
@@ -23,7 +27,7 @@ REPEATS = 2_000
 LEVELS = [PACLevel(0.05, 0.1), PACLevel(0.02, 0.1), PACLevel(0.02, 0.01), PACLevel(0.01, 1e-5)]
 
 
-def main(study: Study, report: Report) -> None:
+def main(study: Study, report: Report) -> list[dict[str, Any]]:
     case, n = study.closed_loop("particles"), study.design.calibrate
     score = fit_box(case, study.design.level).score
     pool = np.concatenate([np.asarray(score.scores(*case.part(part))) for part in ("calibrate", "test")])
@@ -34,12 +38,12 @@ def main(study: Study, report: Report) -> None:
             allowed = max_errors(n, level)
         except NotEnoughData:
             continue
-        found = true_errors(world, n, level, np.random.default_rng(study.design.seed))
-        share = (int(level.epsilon * len(world)) + 1) / len(world)  # the least true error that is a breach
-        exact = float(binom.cdf(allowed, n, share))
-        breaches = int((found > level.epsilon).sum())
+        counts = beyond(world, n, level, np.random.default_rng(study.design.seed))
+        most = largest_kept(level.epsilon, len(world))
+        exact = float(binom.cdf(allowed, n, (most + 1) / len(world)))  # most + 1: the least that is a breach
+        breaches = int((counts > most).sum())
         doubt = binomtest(breaches, REPEATS, exact).pvalue
-        errors[level] = found
+        errors[level] = counts / len(world)
         rows.append(
             {
                 "epsilon": level.epsilon,
@@ -48,7 +52,7 @@ def main(study: Study, report: Report) -> None:
                 "breaches": breaches,
                 "expected": exact * REPEATS,
                 "allowed by delta": level.delta * REPEATS,
-                "mean true error": float(found.mean()),
+                "mean true error": float(errors[level].mean()),
                 "as predicted": "yes" if doubt > 1e-3 else f"NO (p = {doubt:.1g})",
             }
         )
@@ -65,12 +69,18 @@ def main(study: Study, report: Report) -> None:
     axes.legend(title="epsilon, delta", frameon=False)
     axes.set_title(f"True errors of {REPEATS:,} calibrations\n{what}", loc="left", fontsize=10.5)
     report.figure("coverage", figure)
+    return rows
 
 
-def true_errors(world: np.ndarray, n: int, level: PACLevel, rng: np.random.Generator) -> np.ndarray:
-    """`[REPEATS]` the share of the world above T, where T is calibrated on n units drawn from it."""
+def beyond(world: np.ndarray, n: int, level: PACLevel, rng: np.random.Generator) -> np.ndarray:
+    """`[REPEATS]` how many of the world lie above T, where T is calibrated on n units drawn from it."""
     limits = [fit_threshold(rng.choice(world, size=n), level).value for _ in range(REPEATS)]
-    return 1 - np.searchsorted(world, limits, side="right") / len(world)
+    return len(world) - np.searchsorted(world, limits, side="right")
+
+
+def largest_kept(epsilon: float, size: int) -> int:
+    """The most of `size` units that are a share of at most epsilon, the decimal it is written as."""
+    return math.floor(Fraction(str(epsilon)) * size)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from pac_core.arrays import threads
 from pac_rl.environments import Environment, make_environment
 from pac_rl.policies import Network, fitting
 from pac_rl.policy_files import load_policy, save_policy
-from pac_rl.trajectories import Simulator
+from pac_rl.simulators import Simulator
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def main(args: Args) -> None:
     weights = np.zeros((len(environment.low), width))
     count, mean, square = 1e-4, np.zeros(width), np.ones(width) * 1e-4
     if args.start is not None:
-        known = fitting(environment, load_policy(args.start))
+        known = fitting(environment, load_policy(args.start, std=args.std))
         weights, mean, count = known.weights[0].numpy(), known.shift.numpy(), 1e6
         square = known.scale.numpy() ** 2 * count
     best, end = (-np.inf, weights, mean, np.ones(width)), time.monotonic() + 60 * args.minutes

@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 from pac_program import run as pac
 
-from pac_core import PACLevel, fit_threshold, read_certificate
+from pac_core import PACLevel, fit_threshold, ids_digest, read_certificate
+from pac_core.tables import file_digest
 from pac_rl import load_policy
+from pac_rl.policy_files import SHIPPED
 
 ROOT = Path(__file__).parent.parent
 
@@ -91,14 +93,27 @@ def test_every_figure_of_the_paper_from_nothing(tmp_path: Path) -> None:
     assert ("0.05", "1e-05") in levels
     summary = json.loads((results / "summary.json").read_text())
     assert summary["design"]["seed"] == 0
+    assert summary["design"]["policy"] == file_digest(SHIPPED)  # no path of this machine
+    assert str(ROOT) not in (results / "summary.json").read_text()
+    found = summary["results"]
+    for name, rows in (("ablation", found["ablation"]), ("shapes_plans", found["shapes"]["plans"])):
+        written = table(results / f"{name}.csv")
+        assert [str(row["error"]) for row in rows] == [row["error"] for row in written]
+    sizes = {row["shape"]: row["size"] for row in found["shapes"]["closed"]}
+    assert sizes["box"] < sizes["joint"]
+    assert sizes["features"] is None  # it is of two numbers, not of the whole state
+    promise = found["certificate"]
+    assert promise.startswith("The set of a new rollout misses its truth with probability at most 0.1;")
     assert "plots only" in summary["paper"]["published"]
     scores = np.load(results / "scores.npz")
     assert (scores["part"] == "calibrate").sum() == 320
     assert len(np.unique(scores["seeds"])) == 832
     # The certificate's threshold follows from the raw scores that are kept beside it.
     box = scores["closed_box"][scores["part"] == "calibrate"]
-    threshold = read_certificate(results / "certificate.json").predictor.threshold
-    assert fit_threshold(box, PACLevel(0.1, 1e-3)).value == threshold.value
+    certificate = read_certificate(results / "certificate.json")
+    assert fit_threshold(box, PACLevel(0.1, 1e-3)).value == certificate.predictor.threshold.value
+    for part in ("tune", "calibrate", "test"):
+        assert certificate.parts[part].digest == ids_digest(scores["seeds"][scores["part"] == part])
 
 
 def test_propagations_are_compared(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_shapes_are_compared_on_units_they_were_not_fitted_on() -> None:
         return Spy(np.ones((2, 5, 3)), 0.0, False, (0, 0, 0))
 
     choose([fit], Tuning.of(forecast, states, LEVEL))
-    (_, half), (_, other), *judged, (last, everything), _, _ = seen
+    (_, half), (_, other), *judged, (last, everything) = seen
     assert [kind for kind, _ in judged] == ["judged", "judged"]
     assert [units for _, units in judged] == [other, half]
     assert not half & other

@@ -158,9 +158,27 @@ def test_other_files_are_named(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
     one = replace(SMALL, epochs=1)
     train(linear(), "linear", one, checkpoint=tmp_path / "c.safetensors")
-    for data, settings in ((linear(seed=5), one), (linear(), replace(one, rate=1e-3))):
+    swapped = linear()
+    swapped.following[[0, 1]] += (swapped.following - swapped.states)[[1, 0]]
+    swapped.following[[0, 1]] -= (linear().following - linear().states)[[0, 1]]  # two changes, exchanged
+    for data, settings in ((linear(seed=5), one), (swapped, one), (linear(), replace(one, rate=1e-3))):
         with pytest.raises(UnreadableFile, match="other data or settings"):
             train(data, "linear", settings, checkpoint=tmp_path / "c.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"members": 0}, "members must be a whole number from 1 .*got 0"),
+        ({"epochs": 0}, "epochs must be a whole number from 1 .*got 0"),
+        ({"batch": 2.5}, r"batch must be a whole number from 1 .*got 2\.5"),
+        ({"rate": float("nan")}, "rate must be above 0 and held_out between 0 and 1, got nan and 0.05"),
+        ({"held_out": 1.0}, r"held_out between 0 and 1, got 0.002 and 1\.0"),
+    ],
+)
+def test_bad_settings_are_named(change: dict, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Settings(**change)
 
 
 def test_bad_transitions_are_named() -> None:

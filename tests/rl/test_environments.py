@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from pac_core import InvalidInput
+from pac_rl import Function, simulate
 from pac_rl.environments import KNOWN, make_environment, never, pets_state
-from pac_rl.trajectories import Simulator
+from pac_rl.simulators import Simulator
 
 DIMS = {"HalfCheetah-v5": (18, 6), "Hopper-v5": (12, 3), "Walker2d-v5": (18, 6)}
 
@@ -77,10 +78,44 @@ def test_another_environment_brings_its_own_state() -> None:
     assert pendulum.low[0] == -3.0
 
 
+def heights(gym: Any, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    return after[:, 2:4]
+
+
+def test_a_state_of_ones_own_is_seen_as_it_is() -> None:
+    """The hopper's view would clip, and cut off, numbers that are not its own state's."""
+    names, states = ("height", "angle"), np.array([[50.0, -50.0]])
+    hopper = make_environment("Hopper-v5", observe=heights, names=names)
+    np.testing.assert_array_equal(hopper.view(states), states)
+    fallen = hopper.reset(0)[None]
+    fallen[0, 2] = 0.1
+    assert hopper.ends(hopper.gym, fallen)[0]  # it ends as every hopper does
+    only = make_environment("Hopper-v5", observe=heights, names=names, view=lambda states: states[..., :1])
+    assert only.view(states).tolist() == [[50.0]]
+    assert make_environment("Hopper-v5", view=lambda states: states[..., :1]).view(states).shape == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("observe", "message"),
+    [
+        (lambda gym, before, after: after[:, 1:5] * np.nan, "observe must return numbers, got NaN"),
+        (lambda gym, before, after: after[:, 1:4], r"shape \(4, 4\), a name each, got \(4, 3\)"),
+        (lambda gym, before, after: after[0, 1:5], r"shape \(4, 4\), a name each, got \(4,\)"),
+    ],
+)
+def test_a_state_that_cannot_be_used_is_named(observe: Any, message: str) -> None:
+    robot = make_environment("InvertedPendulum-v5", observe=observe, names=("a", "b", "c", "d"), ends=never)
+    still = Function(lambda seen: np.zeros((len(seen), 1)), 4, 1)
+    with pytest.raises(InvalidInput, match=message):
+        simulate(robot, still, range(4), horizon=2, burn_in=(0, 0), batch=4)
+
+
 @pytest.mark.parametrize(
     ("id", "options", "message"),
     [
         ("InvertedPendulum-v5", {}, "for another, as 'InvertedPendulum-v5', give observe, names and ends"),
+        ("InvertedPendulum-v5", {"ends": never}, "for another, as 'InvertedPendulum-v5', give observe"),
+        ("Hopper-v5", {"observe": heights}, "names must be given with observe, one for each number"),
         ("NoSuchRobot-v5", {"observe": pets_state, "ends": never}, "that Gymnasium can make"),
         ("CartPole-v1", {"observe": pets_state, "ends": never}, "must name a MuJoCo environment"),
     ],

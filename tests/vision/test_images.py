@@ -1,0 +1,161 @@
+"""Every image of a folder is found with its label, or the folder is refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pac_core import InvalidInput, PACError, UnreadableFile
+from pac_vision import Images, find_images, read_image
+
+
+def put(path: Path, colour: str = "red") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (6, 5), colour).save(path)
+    return path
+
+
+def test_named_folders_are_counted_in_the_order_of_their_names(images: Images) -> None:
+    assert images.classes == ("across", "down", "slanted")
+    assert images.ids.tolist() == sorted(images.ids.tolist())
+    assert len(images.ids) == 60
+    kinds = [images.classes[label] for label in images.labels]
+    assert kinds == [name.split("/")[0] for name in images.ids]
+
+
+def test_folders_named_by_index_keep_their_number(tmp_path: Path) -> None:
+    for name in ("0007/b.png", "0012/a.JPEG", "0007/a.png"):
+        put(tmp_path / name)
+    (tmp_path / ".DS_Store").write_text("")
+    found = find_images(tmp_path)
+    assert found.ids.tolist() == ["0007/a.png", "0007/b.png", "0012/a.JPEG"]
+    assert found.labels.tolist() == [7, 7, 12]
+    assert found.classes is None
+    assert found.by_id(13) == {"0007/a.png": 7, "0007/b.png": 7, "0012/a.JPEG": 12}
+    with pytest.raises(InvalidInput, match=r"must lie in 0\.\.11, got 12 for 0012/a\.JPEG"):
+        found.by_id(12)
+
+
+def test_the_order_of_a_model_may_be_another(tmp_path: Path) -> None:
+    put(tmp_path / "cat/1.png")
+    put(tmp_path / "ant/1.png")
+    assert find_images(tmp_path).labels.tolist() == [0, 1]
+    assert find_images(tmp_path, classes=["bee", "cat", "ant"]).labels.tolist() == [2, 1]
+    with pytest.raises(InvalidInput, match=r"the model has 3 classes but .* names 2"):
+        find_images(tmp_path).by_id(3)
+    with pytest.raises(UnreadableFile, match="cat is not among the 1 names"):
+        find_images(tmp_path, classes=["ant"])
+    with pytest.raises(InvalidInput, match="unique, got 1 repeats"):
+        find_images(tmp_path, classes=["ant", "ant"])
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("b.png 3\nc.png 0\na.png 1\n", [1, 3, 0]),
+        ("1\n3\n0", [1, 3, 0]),
+        ("two\n0\nzero\n\n", [2, 0, 0]),
+    ],
+)
+def test_a_label_file_names_the_files_or_follows_their_order(
+    tmp_path: Path, text: str, labels: list[int]
+) -> None:
+    for name in "abc":
+        put(tmp_path / f"{name}.png")
+    file = tmp_path / "val.txt"
+    file.write_text(text)
+    classes = ["zero", "one", "two", "three"] if "two" in text else None
+    assert find_images(tmp_path, labels=file, classes=classes).labels.tolist() == labels
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1\n2\n", "must have a line per image, got 2 for 3 images"),
+        ("1\n2\n3\n4\n", "must have a line per image, got 4 for 3 images"),
+        ("1\n-2\n0\n", "line 2 must have a class index from 0, got '-2'"),
+        ("1\ndog\n0\n", "line 2 must have a class index from 0, got 'dog'"),
+        ("1\n0\n5\n", r"line 3 must have a label in 0\.\.4, got 5"),
+        ("a.png 1\n2\nc.png 1\n", "line 2 must be 'file label' or 'label'"),
+        ("1\n\n2\n", "line 2 must be 'file label' or 'label'"),
+        ("a.png 1\nb.png 2\nb.png 1\n", "line 3 labels b.png a second time"),
+        ("a.png 1\nb.png 2\nd.png 1\n", "has no label for c.png"),
+    ],
+)
+def test_label_files_are_refused_with_their_line(tmp_path: Path, text: str, said: str) -> None:
+    for name in "abc":
+        put(tmp_path / f"images/{name}.png")
+    file = tmp_path / "val.txt"
+    file.write_text(text)
+    with pytest.raises(UnreadableFile, match=f"val.txt {said}"):
+        find_images(tmp_path / "images", labels=file, classes=["v", "w", "x", "y", "z"])
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ([], "holds no images and no folders of classes"),
+        (["a.png"], "must hold a folder per class and nothing else, got a.png"),
+        (["0/a.png", "b.png"], "must hold a folder per class and nothing else, got b.png"),
+        (["0/a.png", "dog/b.png"], "all be class indices or all be names, got 1 indices and dog"),
+        (["1/a.png", "01/b.png"], "one folder per class index, got one written in two ways"),
+        (["0/a.png", "1/notes.txt"], r"notes.txt is no image \(a file ending in"),
+        (["0/a.png", "1/deeper/b.png"], "deeper is no image"),
+    ],
+)
+def test_folders_that_leave_doubt_are_refused(tmp_path: Path, files: list[str], said: str) -> None:
+    for name in files:
+        if name.endswith("png"):
+            put(tmp_path / name)
+        else:
+            (tmp_path / name).parent.mkdir()
+            (tmp_path / name).write_text("")
+    with pytest.raises(UnreadableFile, match=said):
+        find_images(tmp_path)
+
+
+def test_missing_and_empty_places_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableFile, match="there is no folder"):
+        find_images(tmp_path / "nowhere")
+    (tmp_path / "0").mkdir()
+    with pytest.raises(UnreadableFile, match="holds no images"):
+        find_images(tmp_path)
+    put(tmp_path / "0/1.png")
+    with pytest.raises(UnreadableFile, match=r"val\.txt cannot be read as a label file"):
+        find_images(tmp_path / "0", labels=tmp_path / "val.txt")
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK"])
+def test_every_kind_of_image_becomes_rgb(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
+    Image.new("RGB", (6, 5), "white").convert(mode).save(
+        path, **({"transparency": b"\0"} if mode == "P" else {})
+    )
+    image = read_image(path)
+    assert (image.mode, image.size) == ("RGB", (6, 5))
+    assert np.asarray(image).min() == 255
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "gif", "bmp"])
+def test_broken_images_are_refused_with_their_path(tmp_path: Path, ending: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+    path = tmp_path / f"cut.{ending}"
+    Image.fromarray(noise).save(path)
+    path.write_bytes(path.read_bytes()[:1500])
+    with pytest.raises(UnreadableFile, match=rf"cut\.{ending} cannot be read as an image"):
+        read_image(path)
+
+
+def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_text("no image")
+    with pytest.raises(UnreadableFile, match="it is no image that Pillow knows"):
+        read_image(path)
+    with pytest.raises(PACError, match="No such file"):
+        read_image(tmp_path / "b.png")
+    Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(path)
+    with pytest.raises(UnreadableFile, match="8 bits, got mode I;16"):
+        read_image(path)

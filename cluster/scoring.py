@@ -32,7 +32,7 @@ OURS = ("pac_core", "pac_rl", "pac_vision", "cluster")
 class Scorer(Protocol):
     """Made once per worker, called once per shard."""
 
-    def __call__(self, shard: Shard, given: Arrays) -> Arrays:
+    def __call__(self, shard: Any, given: Any) -> Arrays:
         """Arrays with a row per unit; among them `ids`, those of the shard in their order."""
 
 
@@ -74,7 +74,8 @@ class Job:
         """A job over `ids` in shards of `size` units."""
         if not stages:
             raise InvalidInput("stages must be one or more, got none")
-        return cls(name, tuple(cut(ids, size, seed=seed)), tuple(stages), configuration)
+        whole = {"size": size, "seed": seed, **configuration}
+        return cls(name, tuple(cut(ids, size, seed=seed)), tuple(stages), whole)
 
     @property
     def units(self) -> int:

@@ -81,6 +81,19 @@ class RunFolder:
         self.fs.pipe_file(f"{path}.part", memoryview(content))
         self.fs.mv(f"{path}.part", path)
 
+    def put_text(self, name: str, text: str) -> str:
+        """Writes a text, and returns where it is."""
+        self.put(name, text.encode())
+        return f"{self}/{name}"
+
+    def get(self, name: str) -> bytes:
+        """A file that `put` wrote."""
+        try:
+            content: bytes = self.fs.cat_file(self._path(name))
+        except FileNotFoundError:
+            raise UnreadableFile(f"{self} has no file {name}") from None
+        return content
+
     def keep(self, receipt: Receipt, content: NDArray[np.uint8]) -> None:
         """Writes the file of a finished shard."""
         self.put(_file(receipt), content)

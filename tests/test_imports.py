@@ -15,7 +15,7 @@ MAY = {
     "pac_vision": {"pac_core", "pac_vision"},
     "cluster": {"pac_core", "cluster"},
 }
-TOP_FLOOR = {"cluster/driver.py", "cluster/commands.py"}
+TOP_FLOOR = {"cluster/tasks.py", "cluster/commands.py"}
 # pac_core works where none of these is installed; matplotlib and pyarrow are met inside functions.
 HEAVY = {"torch", "ray", "gymnasium", "mujoco", "matplotlib", "pyarrow", "sklearn", "mbrl"}
 ORDER = {
@@ -72,6 +72,40 @@ ORDER = {
         "experiments",
         "figures",
         "reports",
+        "scoring",
+    ],
+    "pac_vision": [
+        "preprocessing",
+        "images",
+        "classifiers",
+        "libraries",
+        "models",
+        "sequences",
+        "shares",
+        "tracks",
+        "scoring",
+    ],
+    "cluster": [
+        "errors",
+        "shards",
+        "packing",
+        "scoring",
+        "states",
+        "storage",
+        "inprocess",
+        "pools",
+        "engine",
+        "progress",
+        "estimates",
+        "session",
+        "results",
+        "driver",
+        "sweeps",
+        "figures",
+        "launching",
+        "tasks",
+        "submission",
+        "commands",
     ],
 }
 """Files of each package along the flow of data: a file imports what stands before it."""

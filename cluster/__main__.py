@@ -1,0 +1,5 @@
+"""`python -m cluster run ...`: the commands of the engine where the program `pac` is not installed."""
+
+from cluster.commands import main
+
+main()

@@ -1,0 +1,158 @@
+"""What happens between a command and its answer: run, show, certify, say."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cluster.driver import Finding, Task, certify_run, csv_bytes
+from cluster.errors import ShardFailed
+from cluster.estimates import estimate
+from cluster.figures import heat_maps
+from cluster.inprocess import run_here
+from cluster.progress import shown
+from cluster.results import levels_of
+from cluster.session import connected, gauges
+from cluster.states import State
+from cluster.storage import RunFolder
+from cluster.sweeps import SHAPES, sweep
+from pac_core import InvalidInput, PACLevel, error_interval
+from pac_core.options import refuse_unwritable, say
+
+
+def launch(
+    task: Task,
+    folder: RunFolder,
+    *,
+    address: str,
+    workers: tuple[int, int] | None,
+    gpus: float | None,
+    epsilon: Sequence[float],
+    delta: Sequence[float],
+    ledger: Path | None,
+    estimate: bool,
+    shape: str = "box",
+) -> None:
+    """Runs a task where the user wants it, and certifies what was asked for."""
+    if bool(epsilon) != bool(delta):
+        raise InvalidInput("--epsilon and --delta go together, got only one of them")
+    if shape not in SHAPES:
+        raise InvalidInput(f"--shape must be one of {', '.join(SHAPES)}, got {shape!r}")
+    levels = levels_of(epsilon, delta)
+    task.check(levels)
+    book = ledger or ledger_of(folder)
+    refuse_unwritable("--ledger", book)
+    task.write(folder)
+    say("units", f"{task.job.units:,} {task.unit}s in {len(task.job.shards):,} shards, kept in {folder}")
+    try:
+        _compute(task, folder, address, workers, gpus, estimate)
+    except KeyboardInterrupt:
+        say("stopped", f"finished shards are kept in {folder}; the same command goes on from there")
+        sys.exit(130)
+    except ShardFailed as failure:
+        if failure.details:
+            say("worker", f"what it said: {folder.put_text('failure.txt', failure.details)}")
+        raise
+    if levels and not estimate:
+        _certify(task, folder, levels, book, shape)
+
+
+def ledger_of(folder: RunFolder) -> Path:
+    """The ledger beside a run folder; in the working directory if that is far away."""
+    return (Path(folder.root).parent if folder.local else Path()) / "pac-ledger.json"
+
+
+def tune_run(
+    folder: RunFolder, epsilons: Sequence[float], deltas: Sequence[float], ledger: Path, **options: Any
+) -> None:
+    """A sweep over a finished run: its table in the terminal and as csv, its heat maps as PNG."""
+    task = Task.read(folder)
+    levels = levels_of(epsilons, deltas)
+    refuse_unwritable("--ledger", ledger)
+    options["shapes"] = options["shapes"] or SHAPES
+    with tempfile.TemporaryDirectory() as storage:
+        rows, cost = sweep(task, folder, levels, ledger, Path(storage), **options)
+    click.echo(_table(rows))
+    say("ledger", f"{len(rows)} asked for; any of them fails with probability below {cost:.3g} ({ledger})")
+    folder.put("tune.csv", csv_bytes(rows))
+    say("wrote", f"{folder}/tune.csv")
+    for horizon in dict.fromkeys(row["horizon"] for row in rows):
+        chosen = [row for row in rows if row["horizon"] == horizon]
+        name = f"tune-{horizon}.png" if horizon else "tune.png"
+        words = f"{task.job.name}, {task.calibrate:,} calibration {task.unit}s"
+        folder.put(name, heat_maps(chosen, words + (f", {horizon} steps" if horizon else "")))
+        say("wrote", f"{folder}/{name}")
+
+
+def _compute(
+    task: Task,
+    folder: RunFolder,
+    address: str,
+    workers: tuple[int, int] | None,
+    gpus: float | None,
+    only_estimate: bool,
+) -> None:
+    job, limit = task.job, 1 if only_estimate else None
+    told = False
+
+    def progress(state: State) -> None:
+        nonlocal told
+        if state.last and not told and state.finished < state.shards:
+            told = True
+            say("estimate", estimate(state, state.last, max(state.workers, 1)))
+        show(state)
+
+    if address == "none":
+        with shown(job.name, task.unit) as show:
+            run_here(job, folder, limit=limit, progress=progress)
+        return
+    with connected(address) as session:
+        say("ray", str(session))
+        from cluster.engine import run
+
+        with shown(job.name, task.unit, gauges=gauges(str(folder))) as show:
+            run(job, folder, workers=workers, gpus=gpus, limit=limit, progress=progress)
+
+
+def _certify(task: Task, folder: RunFolder, levels: list[PACLevel], book: Path, shape: str) -> None:
+    made, findings = certify_run(task, folder, levels, book, shape=shape)
+    if task.tune:
+        say("tune", f"{made.score.kind} from {task.tune:,} {task.unit}s")
+    many = "it fails" if len(levels) == 1 else "any of them fails"
+    say("ledger", f"{len(levels)} asked for; {many} with probability below {made.look.cost:.3g} ({book})")
+    for level in made.refused:
+        say("refused", f"epsilon={level.epsilon:g}, delta={level.delta:g}: too many {task.unit}s failed")
+    for finding in findings:
+        _say_finding(finding, folder, task.unit)
+    say("wrote", f"{folder}/scores.parquet, for pac verify")
+
+
+def _say_finding(finding: Finding, folder: RunFolder, unit: str) -> None:
+    say("calibrate", str(finding.certificate.predictor.threshold))
+    if finding.evaluation is not None:
+        say("test", f"{finding.evaluation.verdict}; mean size {finding.evaluation.all.mean:.4g}")
+    elif finding.errors is not None:
+        low, high = error_interval(*finding.errors)
+        missed = f"{finding.errors[0]} of {finding.errors[1]} {unit}s missed"
+        say("test", f"{missed} (98% interval {low:.4f} to {high:.4f})")
+    say("wrote", f"{folder}/{finding.file}")
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows for the terminal; columns that are empty throughout are left out."""
+    names = [name for name in rows[0] if any(row[name] != "" for row in rows)]
+    cells = [names, *([_cell(row[name]) for name in names] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    )
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -66,6 +66,7 @@ engine_options = options(
     click.option("--gpus", type=float, help="GPUs of a model worker, as 0.5.  [default: 1 if any]"),
     click.option("--seed", default=0, show_default=True, help="Of the units and of the split."),
     level_options,
+    click.option("--dashboard", is_flag=True, help="Start Ray's dashboard with a local engine."),
     click.option("--estimate", is_flag=True, help="Compute one shard, say what all take, stop."),
 )
 

@@ -27,6 +27,8 @@ from pac_core import InvalidInput
 
 SLOW = 3.0
 """A shard that takes this many times the median, while others are idle, is begun a second time."""
+LATE = 60.0
+"""Seconds after which workers without GPUs no longer wait until all those with GPUs have a place."""
 PATIENCE = 2.0
 """Seconds below which nothing is slow."""
 
@@ -91,6 +93,7 @@ class _Engine:
         self.goal = state.finished + len(todo)
         self.running: dict[Any, Attempt] = {}
         self.losses: Counter[int] = Counter()
+        self.begun = time.monotonic()
         self.stillborn = 0
         self.repeated: set[int] = set()
         self.passed: set[tuple[int, int]] = set()
@@ -113,10 +116,19 @@ class _Engine:
                     pool.drop(member)
 
     def _staff(self) -> None:
-        """As many workers as there is work for."""
+        """As many workers as there is work for. Those with GPUs come first, before others fill their CPUs."""
+        scarce = [pool for pool in self.pools if pool.resources.gpus]
+        late = time.monotonic() - self.begun > LATE and all(pool.alive for pool in scarce)
+        placed = late or all(pool.alive >= min(pool.least, len(self.todo)) for pool in scarce)
+        everywhere = all(pool.alive for pool in self.pools)
         for pool in self.pools:
-            hands = sum(len(member.hands) for member in pool.members)
-            pool.grow(len(pool.waiting) + hands if pool is self.pools[0] else len(self.todo))
+            first = pool is self.pools[0]
+            wanted = len(pool.waiting) + pool.in_hand if first else len(self.todo)
+            if len(self.pools) > 1 and pool not in scarce and not everywhere:
+                wanted = min(wanted, int(placed))
+            pool.grow(wanted)
+            if first:
+                pool.shrink()
         self.state.workers = sum(pool.alive for pool in self.pools)
 
     def _hand_out(self) -> None:

@@ -35,6 +35,7 @@ def launch(
     epsilon: Sequence[float],
     delta: Sequence[float],
     ledger: Path | None,
+    dashboard: bool,
     estimate: bool,
     shape: str = "box",
 ) -> None:
@@ -50,7 +51,7 @@ def launch(
     task.write(folder)
     say("units", f"{task.job.units:,} {task.unit}s in {len(task.job.shards):,} shards, kept in {folder}")
     try:
-        _compute(task, folder, address, workers, gpus, estimate)
+        _compute(task, folder, address, workers, gpus, dashboard, estimate)
     except KeyboardInterrupt:
         say("stopped", f"finished shards are kept in {folder}; the same command goes on from there")
         sys.exit(130)
@@ -95,6 +96,7 @@ def _compute(
     address: str,
     workers: tuple[int, int] | None,
     gpus: float | None,
+    dashboard: bool,
     only_estimate: bool,
 ) -> None:
     job, limit = task.job, 1 if only_estimate else None
@@ -111,7 +113,7 @@ def _compute(
         with shown(job.name, task.unit) as show:
             run_here(job, folder, limit=limit, progress=progress)
         return
-    with connected(address) as session:
+    with connected(address, dashboard=dashboard) as session:
         say("ray", str(session))
         from cluster.engine import run
 

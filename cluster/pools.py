@@ -61,11 +61,6 @@ class Resources:
     def __str__(self) -> str:
         return f"{self.cpus} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
 
-    def fit_into(self, total: Mapping[str, float]) -> int:
-        """How many workers there is room for."""
-        room = int(total.get("CPU", 0) // self.cpus) if self.cpus else 10**9
-        return min(room, int(total.get("GPU", 0) / self.gpus + 1e-9)) if self.gpus else room
-
 
 class Pool:
     """Workers that do the same stages; at least `least`, at most `most` of them."""
@@ -91,10 +86,22 @@ class Pool:
         """Workers that are ready."""
         return sum(bool(member.host) for member in self.members)
 
+    @property
+    def in_hand(self) -> int:
+        """Shards that workers have in hand."""
+        return sum(len(member.hands) for member in self.members)
+
     def grow(self, wanted: int) -> None:
-        """Starts workers until there are `wanted`, within the limits of the pool."""
-        while len(self.members) < min(self.most, max(self.least, wanted)):
+        """Starts workers until there are `wanted`, or as many as there may be."""
+        while len(self.members) < min(self.most, wanted):
             self.members.append(self._start())
+
+    def shrink(self) -> None:
+        """Ends idle workers that nothing waits for, so that machines can go; one stays for stragglers."""
+        idle = [m for m in self.members if m.host and not m.hands]
+        for member in idle[1:] if not self.waiting else []:
+            if len(self.members) > self.least:
+                self.drop(member)
 
     def drop(self, member: Member) -> list[Any]:
         """Ends a worker; returns what it had in hand."""
@@ -143,15 +150,39 @@ def arrange(
             groups[-1][1].append(stage)
         else:
             groups.append((needed, [stage]))
-    pools = []
-    for i, (needed, group) in enumerate(groups):
-        room = needed.fit_into(total)
-        grows = workers is not None and workers[1] > workers[0]
-        if not room and not grows:
-            raise NoWorkers(
-                f"a worker needs {needed}, but the cluster has {total.get('CPU', 0):g} CPU and "
-                f"{total.get('GPU', 0):g} GPU: ask for less, or for workers MIN..MAX where it can grow"
-            )
-        least, most = workers or (room, room)
-        pools.append(Pool(group, needed, least, most, expected, i == len(groups) - 1))
-    return pools
+    room = share_out([needed for needed, _ in groups], total)
+    grows = workers is not None and workers[1] > workers[0]
+    if not all(room) and not grows:
+        needs = " and ".join(str(needed) for needed, _ in groups)
+        raise NoWorkers(
+            f"a worker of each kind needs {needs}, but the cluster has {total.get('CPU', 0):g} CPU and "
+            f"{total.get('GPU', 0):g} GPU: ask for less, or for workers MIN..MAX where it can grow"
+        )
+    sizes = [workers or (count, count) for count in room]
+    last = len(groups) - 1
+    return [Pool(group, needed, *sizes[i], expected, i == last) for i, (needed, group) in enumerate(groups)]
+
+
+def share_out(needs: Sequence[Resources], total: Mapping[str, float]) -> list[int]:
+    """How many workers of each kind there is room for: one of each, then GPUs, then the rest in turns.
+
+    >>> share_out([Resources(1, 0), Resources(1, 1)], {"CPU": 5, "GPU": 2})
+    [3, 2]
+    >>> share_out([Resources(1, 0), Resources(1, 1)], {"CPU": 1, "GPU": 2})
+    [0, 1]
+    """
+    left = {kind: float(total.get(kind, 0)) for kind in ("CPU", "GPU")}
+    counts = [0] * len(needs)
+    scarce = sorted(range(len(needs)), key=lambda i: -needs[i].gpus)
+    turns = [scarce, *([[i] for i in scarce if needs[i].gpus]), [i for i in scarce if not needs[i].gpus]]
+    for turn, kinds in enumerate(turns):
+        placed = True
+        while placed:
+            placed = False
+            for i in kinds:
+                if needs[i].cpus <= left["CPU"] and needs[i].gpus <= left["GPU"] + 1e-9:
+                    left["CPU"] -= needs[i].cpus
+                    left["GPU"] -= needs[i].gpus
+                    counts[i] += 1
+                    placed = turn > 0
+    return counts

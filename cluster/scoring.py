@@ -7,6 +7,7 @@ given the arrays of the one before it.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import resource
@@ -14,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -26,6 +28,7 @@ from pac_core import InvalidInput
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 """Named arrays, each with a row per unit."""
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of malloc.h
 OURS = ("pac_core", "pac_rl", "pac_vision", "cluster")
 
 
@@ -112,6 +115,7 @@ class Receipt:
 def make_scorers(stages: Sequence[Stage], device: str, cpus: int) -> list[Scorer]:
     """The scorers of a worker, which get as many threads as it has CPUs."""
     set_threads(cpus)
+    keep_freed_memory()
     scorers = [stage.make(*stage.args, device=device) for stage in stages]
     set_threads(cpus)  # for the libraries that were loaded only now
     return scorers
@@ -154,6 +158,19 @@ def set_threads(count: int) -> None:
         torch.set_num_threads(count)
 
 
+def keep_freed_memory() -> None:
+    """Tells glibc not to return freed memory at once: large arrays come and go with every shard.
+
+    Otherwise each is mapped, filled with zeros page by page, and unmapped: a third of a small model's time.
+    """
+    try:
+        set_option = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):  # another C library
+        return
+    for option, value in ((_MMAP_THRESHOLD, 32 << 20), (_TRIM_THRESHOLD, 1 << 30), (_TOP_PAD, 64 << 20)):
+        set_option(option, value)
+
+
 def versions(needs: Sequence[str]) -> dict[str, str]:
     """Versions of what decides the digits: Python, our own code, and the packages named."""
     import platform
@@ -170,8 +187,10 @@ def versions(needs: Sequence[str]) -> dict[str, str]:
 
 def _code() -> str:
     """A fingerprint of our own source: a version number stays the same while code changes."""
-    root = Path(__file__).parent.parent
     digest = hashlib.sha256()
-    for path in sorted(path for package in OURS for path in (root / package).glob("*.py")):
-        digest.update(path.name.encode() + path.read_bytes())
+    for package in OURS:
+        spec = find_spec(package)  # finds it without importing it, wherever it was shipped to
+        for folder in (spec.submodule_search_locations or []) if spec else []:
+            for path in sorted(Path(folder).glob("*.py")):
+                digest.update(f"{package}/{path.name}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -38,10 +38,11 @@ class Session:
 
 
 @contextmanager
-def connected(address: str, *, cpus: int | None = None) -> Iterator[Session]:
+def connected(address: str, *, cpus: int | None = None, dashboard: bool = False) -> Iterator[Session]:
     """Ray at an address: `local` starts it on this machine, the others join what runs.
 
     cpus: of a local engine; by default all
+    dashboard: of a local engine; it takes a second or two to start
     """
     if address not in ("local", "auto") and ":" not in address:
         raise InvalidInput(f"--address must be {ADDRESSES}, got {address!r}")
@@ -50,7 +51,11 @@ def connected(address: str, *, cpus: int | None = None) -> Iterator[Session]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default
     import ray
 
-    options: dict[str, Any] = {"num_cpus": cpus} if address == "local" else {}
+    if address == "local":  # what can be imported here, can be imported by the workers
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
+    options: dict[str, Any] = {}
+    if address == "local":
+        options = {"num_cpus": cpus, "include_dashboard": dashboard}
     try:
         context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError) as error:
@@ -69,9 +74,12 @@ def connected(address: str, *, cpus: int | None = None) -> Iterator[Session]:
 
 def gauges(run: str) -> Callable[[dict[str, float]], None]:
     """Figures for Ray's dashboard and whatever scrapes its metrics."""
+    import ray
     from ray.util.metrics import Gauge
 
     made: dict[str, Any] = {}
+    if ray.util.client.ray.is_connected():  # type: ignore[no-untyped-call] # the figures are those of a process on the cluster
+        return lambda values: None
 
     def show(values: dict[str, float]) -> None:
         for name, value in values.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,8 @@ def image_task(
     """Images of a folder, classified by a model; the unit is an image. Every worker must see the folder."""
     from pac_vision import ClassifyImages, find_images, load_model
 
+    if model.startswith("python:") and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # where `python` itself would look for the module
     found, classifier = find_images(images, labels=labels), load_model(model)
     truth = found.by_id(classifier.classes)
     ids = [str(name) for name in found.ids]

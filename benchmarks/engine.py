@@ -1,0 +1,190 @@
+"""The engine against the same loop without Ray, its start-up, and the memory of its driver."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.figures import Figure, within
+from cluster.inprocess import run_here
+from cluster.scoring import Job, Stage
+from cluster.session import connected
+from cluster.states import State
+from cluster.storage import RunFolder
+
+ROUNDS, SHARDS = 5, 100
+PICTURES = 4  # of a shard
+NAMES = [f"{i:05d}.jpg" for i in range(SHARDS * PICTURES)]
+
+
+def rollout_job() -> Job:
+    """Short rollouts, so that a hundred shards of 512 take a bearable time."""
+    from pac_rl import load_policy
+    from pac_rl.scoring import NEEDS, UNITS, SimulateRollouts
+
+    stage = Stage(SimulateRollouts, ("HalfCheetah-v5", load_policy(), 5, (0, 0)), needs=NEEDS)
+    return Job.of("rollouts", range(SHARDS * UNITS), [stage], size=UNITS)
+
+
+def image_job(folder: str) -> Job:
+    """Random pictures of ImageNet's usual size, through EfficientNet-Lite0."""
+    from pac_vision import ClassifyImages
+
+    labels = dict.fromkeys(NAMES, 0)
+    stage = Stage(ClassifyImages, (folder, labels, "efficientnet-lite0"), needs=("torch",))
+    return Job.of("images", NAMES, [stage], size=PICTURES)
+
+
+def draw_pictures(folder: Path) -> None:
+    from PIL import Image
+
+    coarse = np.random.default_rng(0).integers(0, 256, size=(len(NAMES), 12, 16, 3), dtype=np.uint8)
+    for name, pixels in zip(NAMES, coarse, strict=True):
+        Image.fromarray(pixels).resize((500, 375), Image.Resampling.BICUBIC).save(folder / name, quality=90)
+
+
+JOBS: dict[str, Callable[[str], Job]] = {"rollouts": lambda folder: rollout_job(), "images": image_job}
+
+
+def throughput(job: Job, work: Callable[[RunFolder, Callable[[State], None]], State], workers: int) -> float:
+    """Units a second, from the moment every worker has warmed up on a shard or two."""
+    begun: list[tuple[float, int]] = []
+
+    def watch(state: State) -> None:
+        if not begun and state.workers >= workers and state.finished >= 2 * workers:
+            begun.append((time.perf_counter(), state.done))
+
+    with tempfile.TemporaryDirectory() as folder:
+        state = work(RunFolder(folder), watch)
+        start, done = begun[0]
+        return float((state.done - done) / (time.perf_counter() - start))
+
+
+def side_by_side(kind: str, pictures: str) -> float:
+    """Units a second of two bare loops in two processes: what the machine can give without Ray."""
+    command = [sys.executable, "-m", "benchmarks.engine", kind, pictures]
+    loops = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    return sum(float(loop.communicate()[0].split()[-1]) for loop in loops)
+
+
+def engine() -> Iterator[Figure]:
+    """One worker against the bare loop, two against one: rollouts and images, in turns."""
+    with tempfile.TemporaryDirectory() as pictures, connected("local", cpus=2):
+        from cluster.engine import run
+
+        draw_pictures(Path(pictures))
+        for kind in JOBS:
+            job = JOBS[kind](pictures)
+
+            def on_ray(count: int, job: Job = job) -> float:
+                return throughput(
+                    job, lambda f, show: run(job, f, workers=(count, count), progress=show), count
+                )
+
+            found: dict[str, list[float]] = {"bare": [], "one": [], "two": [], "bare two": []}
+            for _ in range(ROUNDS):
+                found["bare"].append(throughput(job, lambda f, show: run_here(job, f, progress=show), 1))  # noqa: B023
+                found["one"].append(on_ray(1))
+                found["two"].append(on_ray(2))
+                found["bare two"].append(side_by_side(kind, pictures))
+            yield from _figures(kind, job, {name: np.array(rates) for name, rates in found.items()})
+
+
+def _figures(kind: str, job: Job, found: dict[str, Any]) -> Iterator[Figure]:
+    """Medians of the ratios of runs that followed each other, because the machine's speed drifts."""
+    shape = f"{job.units:,} units in {len(job.shards)} shards, median of {ROUNDS} ratios of neighbouring runs"
+    for name, ours, other, goal in (
+        ("one worker, bare loop", "one", "bare", ">= 0.93"),
+        ("two workers, one", "two", "one", ">= 1.75"),
+        ("two bare loops, one", "bare two", "bare", ""),
+        ("two workers, two bare loops", "two", "bare two", ""),
+    ):
+        ratios = found[ours] / found[other]
+        note = f"{shape}: {', '.join(f'{ratio:.2f}' for ratio in ratios)}"
+        medians = float(np.median(found[ours])), float(np.median(found[other]))
+        yield Figure(f"engine, {kind}: {name}", *medians, "/s", float(np.median(ratios)), goal, note)
+
+
+def memory() -> Iterator[Figure]:
+    """A hundred million scores through shards to the exact threshold, in a process of their own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.engine"], check=True, capture_output=True, text=True
+    )
+    peak, seconds = map(float, done.stdout.split()[-2:])
+    note = f"10^8 scores in 100 shards, computed on two workers, T exact; {seconds:.0f} s in all"
+    yield within("engine: the driver's memory", peak / 1e6, 500.0, "MB", "<= 1", note)
+
+
+def startup() -> Iterator[Figure]:
+    """From a local engine's start to the first shard of rollouts, scored and kept."""
+    command = [sys.executable, "-m", "benchmarks.engine", "first"]
+    runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(3)]
+    seconds = [float(run.stdout.split()[-1]) for run in runs]
+    note = f"each in a new process: {', '.join(f'{s:.1f}' for s in seconds)} s"
+    yield within("engine: start to the first shard", statistics.median(seconds), 10.0, "s", "<= 1", note)
+
+
+class Uniform:
+    """Scores that cost nothing."""
+
+    def __init__(self, *, device: str) -> None:
+        pass
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        rng = np.random.default_rng(shard.seed)
+        return {"ids": np.asarray(shard.ids), "scores": rng.uniform(size=len(shard))}
+
+
+def _many() -> None:
+    """Prints the peak memory of this process in bytes, and the seconds it took."""
+    from benchmarks.engine import Uniform as Scorer
+    from cluster.engine import run
+    from pac_core import PACLevel, ShardedScores, fit_threshold
+
+    start = time.perf_counter()
+    job = Job.of("many", range(10**8), [Stage(Scorer)], size=10**6)
+    with tempfile.TemporaryDirectory() as place, connected("local", cpus=2):
+        folder = RunFolder(place)
+        run(job, folder)
+        sizes = {shard.number: len(shard) for shard in job.shards}
+
+        def over(function: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
+            for shard, value in folder.over(job.shards, lambda shard, arrays: function(arrays["scores"])):
+                yield shard.number, value
+
+        level = PACLevel(0.01, 1e-5)
+        threshold = fit_threshold(ShardedScores(sizes, over), level)
+        above = sum(int(count) for _, count in over(lambda scores: (scores > threshold.value).sum()))
+        assert above <= threshold.errors < above + 2, "T must be exact"
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, time.perf_counter() - start)
+
+
+def _first() -> None:
+    """Prints the seconds from the start of Ray to the first shard."""
+    from cluster.engine import run
+
+    job, start = rollout_job(), time.perf_counter()
+    with tempfile.TemporaryDirectory() as place, connected("local"):
+        assert run(job, RunFolder(place), workers=(1, 1), limit=1).finished == 1
+        print(time.perf_counter() - start)
+
+
+ALL = {"engine": engine, "memory": memory, "startup": startup}
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["first"]:
+        _first()
+    elif sys.argv[1:]:
+        loop = JOBS[sys.argv[1]](sys.argv[2])
+        print(throughput(loop, lambda folder, show: run_here(loop, folder, progress=show), 1))
+    else:
+        _many()

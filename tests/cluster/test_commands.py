@@ -1,0 +1,172 @@
+"""The program: `pac run` and `pac tune` on real rollouts, images and tracks; stopped, resumed, refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pac_program import refused
+from pac_program import run as pac
+from PIL import Image
+
+from pac_rl import Settings, Transitions, load_policy, make_environment, simulate, train
+
+LEVEL = ["--epsilon", "0.1", "--delta", "0.05"]
+PATIENCE = 120.0
+
+
+@pytest.fixture(scope="session")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small ensemble, really trained."""
+    seen = simulate(make_environment(), load_policy(), np.arange(20) + 10**9, horizon=60, burn_in=(0, 0))
+    small = Settings(members=3, hidden=16, layers=2, epochs=2, batch=128)
+    path = tmp_path_factory.mktemp("ensemble") / "ensemble.safetensors"
+    train(Transitions.of(seen), "HalfCheetah-v5", small).save(path)
+    return path
+
+
+def rl(ensemble: Path, folder: Path | str, *more: object, units: int = 700) -> list[str]:
+    """A run of rollouts that takes a few seconds."""
+    quick = ["--horizon", 3, "--burn-in", 0, 5, "--propagation", "one-step", "--seed", 4]
+    sizes = ["--tune", 300, "--calibrate", 300, "--test", units]
+    return [
+        str(word) for word in ("run", "rl", "--ensemble", ensemble, "--folder", folder, *quick, *sizes, *more)
+    ]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        time.sleep(0.02)
+
+
+def shards(folder: Path) -> dict[str, float]:
+    """Finished shards, and when they were written."""
+    return {path.name: path.stat().st_mtime for path in (folder / "shards").glob("*.arrow")}
+
+
+def test_ray_and_no_ray_give_the_same_certificate(ensemble: Path, tmp_path: Path) -> None:
+    words = {}
+    for address in ("none", "local"):
+        answer = pac(*rl(ensemble, tmp_path / address / "run", *LEVEL, "--address", address))
+        assert answer.exit_code == 0, answer.output
+        words[address] = answer.output
+    certificates = [
+        (tmp_path / a / "run" / "certificate-0.1-0.05.json").read_bytes() for a in ("none", "local")
+    ]
+    assert certificates[0] == certificates[1]
+    assert "estimate  a shard takes" in words["local"]
+    assert re.search(r"logs in \S*/session_\S+/logs", words["local"])
+    assert re.search(r"rl: 1,300 of 1,300 rollouts, \S+ a second, \d workers?, 0 retries", words["local"])
+    assert "not refuted by 700 test units" in words["local"]
+
+
+def test_a_killed_driver_goes_on_where_it_stopped(ensemble: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "cluster", *rl(ensemble, folder, "--workers", 1, *LEVEL, units=5000)]
+    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: (folder / "shards").exists() and len(shards(folder)) >= 2)
+    finally:
+        os.kill(driver.pid, signal.SIGKILL)
+        driver.wait()
+    kept = shards(folder)
+    assert 2 <= len(kept) < 11, "it was killed in the middle"
+    answer = pac(*rl(ensemble, folder, "--address", "none", *LEVEL, units=5000))
+    assert answer.exit_code == 0, answer.output
+    assert "were finished already" in answer.output
+    assert {name: when for name, when in shards(folder).items() if name in kept} == kept, "nothing twice"
+    whole = tmp_path / "whole" / "run"
+    assert pac(*rl(ensemble, whole, "--address", "none", *LEVEL, units=5000)).exit_code == 0
+    assert set(shards(folder)) == set(shards(whole))
+
+
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(ensemble: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "cluster", *rl(ensemble, folder, "--workers", 1, units=9000)]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_for(lambda: (folder / "shards").exists() and len(shards(folder)) >= 1)
+    driver.send_signal(signal.SIGINT)
+    said, _ = driver.communicate(timeout=PATIENCE)
+    assert driver.returncode == 130, said
+    assert "the same command goes on from there" in said
+    assert "Traceback" not in said
+
+
+def test_an_estimate_computes_one_shard_and_keeps_it(ensemble: Path, tmp_path: Path) -> None:
+    answer = pac(*rl(ensemble, tmp_path / "run", "--address", "none", "--estimate", *LEVEL))
+    assert answer.exit_code == 0, answer.output
+    assert re.search(
+        r"takes \d+\.\d s and \d+ MB of memory: 2 left, about \d+ s on 1 worker; \d+ [kM]B", answer.output
+    )
+    assert len(shards(tmp_path / "run")) == 1
+    assert not (tmp_path / "pac-ledger.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--epsilon", "0.1"], "--epsilon and --delta go together"),
+        (["--epsilon", "0.001", "--delta", "1e-5"], "at least 11,508 are needed"),
+        (["--workers", "4..2"], "MIN at most MAX"),
+        (["--workers", "many"], "how many, or MIN..MAX"),
+        (["--shape", "ball"], "--shape must be one of box, max, joint"),
+        (["--address", "nowhere"], "--address must be local, auto, HOST:PORT"),
+        (["--propagation", "magic"], "propagation must be one of"),
+        (["--policy", "nothing.npz"], "nothing.npz"),
+        (["--members", "9"], "members must be 1 to 3, got 9"),
+        (["--folder", "s3://me:word@bucket/x"], "without credentials"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(
+    ensemble: Path, tmp_path: Path, more: list[str], said: str
+) -> None:
+    answer = pac(*rl(ensemble, tmp_path / "run", *more))
+    refused(answer, said)
+    assert not (tmp_path / "run" / "shards").exists()
+
+
+def test_images_and_tracks_run_too(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for label in range(2):
+        (tmp_path / "images" / str(label)).mkdir(parents=True)
+        for i in range(40):
+            shade = np.full((20, 20, 3), 60 + 120 * label + rng.integers(-50, 50), dtype=np.uint8)
+            Image.fromarray(shade).save(tmp_path / "images" / str(label) / f"{i}.png")
+    images = ["run", "imagenet", "--images", tmp_path / "images", "--model", "python:toy_classifier:bright"]
+    sizes = ["--tune", 20, "--calibrate", 40, "--epsilon", 0.2, "--delta", 0.1, "--address", "local"]
+    answer = pac(*images, "--folder", tmp_path / "classified", *sizes)
+    assert answer.exit_code == 0, answer.output
+    assert "not refuted by 20 test units" in answer.output
+    lengths = rng.integers(5, 15, size=60)
+    truth = rng.uniform(10, 90, size=(lengths.sum(), 4))
+    members = truth[:, None] + rng.normal(size=(lengths.sum(), 5, 4))
+    names = np.array([f"video{i}" for i in range(60)])
+    np.savez(tmp_path / "tracks.npz", sequence=names, length=lengths, truth=truth, members=members)
+    tracks = ["run", "otb", "--tracks", tmp_path / "tracks.npz", "--folder", tmp_path / "tracked"]
+    answer = pac(*tracks, "--calibrate", 40, "--epsilon", 0.2, "--delta", 0.1, "--address", "none")
+    assert answer.exit_code == 0, answer.output
+    assert re.search(r"\d of 20 sequences missed", answer.output)
+
+
+def test_tune_writes_table_maps_and_certificates(ensemble: Path, tmp_path: Path) -> None:
+    assert pac(*rl(ensemble, tmp_path / "run", "--address", "none")).exit_code == 0
+    levels = ["--epsilon", 0.1, "--epsilon", 0.2, "--delta", 0.05]
+    answer = pac("tune", tmp_path / "run", *levels, "--shape", "box", "--shape", "joint")
+    assert answer.exit_code == 0, answer.output
+    assert "2 asked for; any of them fails with probability below" in answer.output
+    lines = (tmp_path / "run" / "tune.csv").read_text().splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("epsilon,delta,horizon,members,score,tune size,T,test error")
+    assert (tmp_path / "run" / "tune.png").read_bytes().startswith(b"\x89PNG")
+    refused(pac("tune", tmp_path / "run", "--epsilon", 0.1), "--epsilon and --delta must each be given")
+    refused(pac("tune", tmp_path / "nowhere", *levels), "must be the folder of a finished `pac run`")

@@ -1,0 +1,129 @@
+"""The files that start clusters, held against the tools that read them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.commands import run
+from pac_core.cli import main
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "cluster" / "configs"
+
+
+def read(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((CONFIGS / name).read_text())
+    return document
+
+
+@pytest.mark.parametrize("name", ["aws.yaml", "machines.yaml"])
+def test_the_cluster_launcher_accepts_its_files(name: str) -> None:
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    config = prepare_config(read(name))
+    validate_config(config)
+    kinds = config["available_node_types"]
+    assert config["head_node_type"] in kinds
+
+
+def test_the_cloud_has_workers_of_both_kinds() -> None:
+    kinds = read("aws.yaml")["available_node_types"]
+    assert [kinds[kind]["resources"].get("GPU", 0) for kind in ("head", "cpu_workers", "gpu_workers")] == [
+        0,
+        0,
+        1,
+    ]
+
+
+def test_the_rayjob_is_one_that_kuberay_reads() -> None:
+    """Field names of RayJob and RayCluster, v1; the pods against the schema of Kubernetes."""
+    job = read("rayjob.yaml")
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    spec = job["spec"]
+    assert set(spec) <= {
+        "entrypoint",
+        "shutdownAfterJobFinishes",
+        "ttlSecondsAfterFinished",
+        "backoffLimit",
+        "rayClusterSpec",
+    }
+    cluster = spec["rayClusterSpec"]
+    assert set(cluster) <= {
+        "rayVersion",
+        "enableInTreeAutoscaling",
+        "autoscalerOptions",
+        "headGroupSpec",
+        "workerGroupSpecs",
+    }
+    groups = {group["groupName"]: group for group in cluster["workerGroupSpecs"]}
+    assert set(groups) == {"cpu", "gpu"}
+    for group in groups.values():
+        assert set(group) == {
+            "groupName",
+            "replicas",
+            "minReplicas",
+            "maxReplicas",
+            "rayStartParams",
+            "template",
+        }
+    limits = groups["gpu"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert limits["nvidia.com/gpu"] == "1"
+    for group in (cluster["headGroupSpec"], *groups.values()):
+        assert all(isinstance(value, str) for value in group["rayStartParams"].values())
+        valid_pod(group["template"]["spec"])
+
+
+def valid_pod(spec: dict[str, Any]) -> None:
+    validate = pytest.importorskip(
+        "kubernetes_validate", reason="the schemas of Kubernetes are not installed"
+    )
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": spec}
+    validate.validate(pod, "1.31", strict=True)
+
+
+@pytest.mark.parametrize("name", ["aws.yaml", "machines.yaml", "rayjob.yaml"])
+def test_commands_in_the_files_are_commands_we_have(name: str) -> None:
+    text = re.sub(r"\s*\\?\n#?\s*", " ", (CONFIGS / name).read_text())
+    found = re.findall(r"(?:pac submit --address \S+|python -m cluster) (run rl .*?)(?= ray | #|  |$)", text)
+    assert found
+    known = {option for parameter in run.commands["rl"].params for option in parameter.opts}
+    for command in found:
+        asked = set(re.findall(r"--[a-z-]+", command.split(" shutdownAfter")[0]))
+        assert asked - {"--head", "--autoscaling-config"} <= known
+
+
+def test_every_file_has_the_versions_we_test_with() -> None:
+    constraints = dict(
+        line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
+    )
+    ray = constraints["ray"]
+    assert f"rayproject/ray:{ray}-py311" in (CONFIGS / "Dockerfile").read_text()
+    assert f"torch=={constraints['torch']}" in (CONFIGS / "Dockerfile").read_text()
+    assert read("rayjob.yaml")["spec"]["rayClusterSpec"]["rayVersion"] == ray
+    lines = (CONFIGS / "requirements.txt").read_text().splitlines()
+    listed = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+    shared = set(listed) & set(constraints)
+    assert len(shared) >= 12
+    assert {name: listed[name] for name in shared} == {name: constraints[name] for name in shared}
+
+
+def test_the_image_copies_every_package_and_installs_mbrl_alone() -> None:
+    text = (CONFIGS / "Dockerfile").read_text()
+    for name in ("pac_core", "pac_rl", "pac_vision", "cluster"):
+        assert f" {name} {name}\n" in text
+    for copied in re.findall(r"^COPY --chown=\S+ (.*) \S+$", text, re.MULTILINE):
+        assert all((ROOT / path).exists() for path in copied.split())
+    assert "--no-deps mbrl==0.2.0" in text
+    makefile = (ROOT / "Makefile").read_text()
+    assert "--no-deps mbrl==0.2.0" in makefile
+
+
+def test_nothing_that_looks_like_a_key_is_in_the_files() -> None:
+    for path in CONFIGS.iterdir():
+        assert not re.search(r"(AKIA[0-9A-Z]{16}|secret_access_key|password:)", path.read_text())
+    assert {"run", "tune", "submit"} <= set(main.list_commands(None))  # type: ignore[arg-type]

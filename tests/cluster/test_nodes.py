@@ -1,0 +1,137 @@
+"""Several raylets on one machine: lost nodes, workers killed at random, GPUs that are only counted."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+import toy_scorers as toys
+from ray.cluster_utils import Cluster
+from toy_runs import SIZE, UNITS, files, job
+
+from cluster.engine import run
+from cluster.inprocess import run_here
+from cluster.results import Results
+from cluster.scoring import Job, Stage
+from cluster.states import State
+from cluster.storage import RunFolder
+from pac_core import PACLevel, ShardedScores, fit_threshold, split
+from pac_core.predictors import GivenScore
+
+QUICK = {
+    "health_check_initial_delay_ms": 500,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 2,
+}
+
+
+@contextmanager
+def nodes(*resources: dict[str, float]) -> Iterator[tuple[Cluster, list[Any]]]:
+    """A head without CPUs and a raylet for each of the resources; Ray is connected to them."""
+    ray.shutdown()
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": QUICK})
+    try:
+        added = [cluster.add_node(**{f"num_{kind}": n for kind, n in each.items()}) for each in resources]
+        cluster.wait_for_nodes()
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster, added
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def test_a_node_that_disappears_changes_nothing(tmp_path: Path, notes: Path, undisturbed: list[str]) -> None:
+    with nodes({"cpus": 1}, {"cpus": 1}) as (cluster, added):
+        removed: list[int] = []
+
+        def remove(state: State) -> None:
+            if state.finished >= 4 and not removed:
+                removed.append(state.finished)
+                cluster.remove_node(added[0], allow_graceful=False)
+
+        state = run(job(toys.Marked, str(notes)), RunFolder(tmp_path / "run"), progress=remove)
+    assert removed, "a node was taken away in the middle"
+    assert removed[0] < UNITS // SIZE
+    assert files(tmp_path / "run") == undisturbed
+    assert state.done == UNITS
+
+
+def test_a_node_between_two_stages_disappears(tmp_path: Path, notes: Path) -> None:
+    """What the first stage made may lie on the lost node: it is made again."""
+    stages = [Stage(toys.Marked, (str(notes),)), Stage(toys.Square, gpus=1)]
+    asked = Job.of("two", range(60), stages, size=4)
+    run_here(asked, RunFolder(tmp_path / "twin"))
+    with nodes({"cpus": 1}, {"cpus": 1}, {"cpus": 1, "gpus": 1}) as (cluster, added):
+        removed: list[int] = []
+
+        def remove(state: State) -> None:
+            if state.finished >= 3 and not removed:
+                removed.append(state.finished)
+                cluster.remove_node(added[0], allow_graceful=False)
+
+        run(asked, RunFolder(tmp_path / "run"), workers=(1, 2), progress=remove)
+    assert removed
+    assert files(tmp_path / "run") == files(tmp_path / "twin")
+
+
+def test_killing_workers_at_random_changes_no_digit_of_the_threshold(tmp_path: Path, notes: Path) -> None:
+    asked, killed = job(toys.Marked, str(notes), units=600), []
+    draw = random.Random(0)
+
+    def kill(state: State) -> None:
+        alive = [int(path.name.removeprefix("worker-")) for path in notes.glob("worker-*")]
+        if (
+            state.finished > 4 * len(killed)
+            and state.finished < state.shards - 2
+            and len(alive) > len(killed)
+        ):
+            victim = draw.choice([pid for pid in alive if pid not in killed])
+            killed.append(victim)
+            os.kill(victim, signal.SIGKILL)
+
+    with nodes({"cpus": 2}):
+        state = run(asked, RunFolder(tmp_path / "run"), retries=50, progress=kill)
+    assert len(killed) >= 5
+    assert state.retries >= 1
+    run_here(job(units=600), RunFolder(tmp_path / "twin"))
+    assert files(tmp_path / "run") == files(tmp_path / "twin")
+    names = np.array([str(i) for i in range(600)])
+    results = Results(asked, RunFolder(tmp_path / "run"), names, split(names, tune=0, calibrate=500, seed=0))
+    sharded = results.scores(GivenScore("drawn"), "scores.parquet")
+    assert isinstance(sharded, ShardedScores)
+    direct = [np.random.default_rng(int(name)).normal() for name in names[results.parts.calibrate.rows]]
+    level = PACLevel(0.1, 0.01)
+    assert fit_threshold(sharded, level) == fit_threshold(direct, level)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "each", "workers"), [(None, 1, 2), (0.5, 1, 4)], ids=["one each", "half of one each"]
+)
+def test_model_workers_are_placed_on_gpus(
+    tmp_path: Path, gpus: float | None, each: int, workers: int
+) -> None:
+    """The GPUs are only counted: what is tested is where workers go and what they are told."""
+    asked = Job.of("gpu", range(40), [Stage(toys.Draw), Stage(toys.Tells, gpus=None)], size=2)
+    with nodes({"cpus": 1}, {"cpus": 4, "gpus": 2}):
+        folder, alive = RunFolder(tmp_path), []
+        run(asked, folder, gpus=gpus, progress=lambda state: alive.append(state.workers))
+    told = [arrays for _, arrays in folder.over(asked.shards, lambda shard, arrays: arrays)]
+    assert all(arrays["cuda"][0] == 1 and arrays["gpus"][0] == each for arrays in told)
+    assert len({int(arrays["process"][0]) for arrays in told}) <= workers
+
+
+def test_without_gpus_the_same_job_runs_on_cpus(tmp_path: Path) -> None:
+    asked = Job.of("cpu", range(8), [Stage(toys.Tells, gpus=None)], size=4)
+    with nodes({"cpus": 1}):
+        folder = RunFolder(tmp_path)
+        run(asked, folder)
+    told = [arrays for _, arrays in folder.over(asked.shards, lambda shard, arrays: arrays)]
+    assert all(arrays["cuda"][0] == 0 for arrays in told)

@@ -1,0 +1,106 @@
+"""From shards to numbers: the same as from all units at once, to the last bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pac_program import run as pac
+from toy_walks import DIMS, walking, world
+
+from cluster.driver import Task, certify_run
+from cluster.inprocess import run_here
+from cluster.results import View
+from cluster.storage import RunFolder
+from pac_core import (
+    GaussianForecast,
+    InvalidInput,
+    PACLevel,
+    SecondLook,
+    Trajectories,
+    accumulated,
+    evaluate,
+    fit_temperature,
+    fit_threshold,
+    read_certificate,
+)
+from pac_core.predictors import Likelihood
+
+LEVEL = PACLevel(0.1, 0.01)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    folder = RunFolder(tmp_path_factory.mktemp("walks") / "run")
+    task = walking()
+    task.write(folder)
+    run_here(task.job, folder)
+    return folder
+
+
+def directly(task: Task, folder: RunFolder, part: str) -> tuple[GaussianForecast, Trajectories]:
+    """The same part without any shard."""
+    rows = getattr(task.results(folder).parts, part).rows
+    found = world(rows)
+    return GaussianForecast(found["mean"], found["var"]), Trajectories(found["truth"], found["lengths"])
+
+
+def test_temperatures_come_from_the_sums_of_shards(finished: RunFolder) -> None:
+    task = walking()
+    score = task.results(finished).paper_score()
+    direct = Likelihood.fit(*directly(task, finished, "tune"), (accumulated, fit_temperature))
+    assert score.to_json() == direct.to_json()
+
+
+def test_certificate_threshold_and_test_are_those_of_all_units_at_once(
+    finished: RunFolder, tmp_path: Path
+) -> None:
+    task = walking()
+    made, [finding] = certify_run(task, finished, [LEVEL], tmp_path / "ledger.json", shape="joint")
+    calibrate, test = (directly(task, finished, part) for part in ("calibrate", "test"))
+    threshold = fit_threshold(made.score.scores(*calibrate), LEVEL)
+    assert finding.certificate.predictor.threshold == threshold
+    direct = evaluate(finding.certificate.predictor.sets(test[0]), test[1], LEVEL)
+    assert finding.evaluation is not None
+    assert finding.evaluation.all == direct.all
+    stored = Path(finished.root) / finding.file
+    assert read_certificate(stored).predictor.threshold == threshold
+    answer = pac("verify", stored, Path(finished.root) / "scores.parquet")
+    assert answer.exit_code == 0, answer.output
+
+
+def test_a_second_look_at_the_same_units_is_refused(finished: RunFolder, tmp_path: Path) -> None:
+    certify_run(walking(), finished, [LEVEL], tmp_path / "ledger.json", shape="joint")
+    with pytest.raises(SecondLook):
+        certify_run(walking(), finished, [PACLevel(0.2, 0.01)], tmp_path / "ledger.json", shape="joint")
+
+
+def test_a_view_reads_fewer_steps_and_members(finished: RunFolder) -> None:
+    results = walking().results(finished)
+    forecast, truth = results.gathered("tune", View(members=2, horizon=3))
+    assert forecast.mean.shape == (300, 3, DIMS)
+    assert (forecast.var == 2.0).all()
+    assert truth.lengths.max() == 3
+    for view, said in (
+        (View(members=7), "no forecasts of 7 members"),
+        (View(horizon=9), "horizon must be within"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            results.gathered("tune", view)
+
+
+def test_a_folder_can_be_read_without_knowing_its_task(finished: RunFolder) -> None:
+    task = Task.read(finished)
+    assert (task.unit, task.tune, task.model.name) == ("walk", 300, "a walk")
+    assert (task.names == walking().names).all()
+    assert [shard.ids for shard in task.job.shards][1][0] == 64
+    with pytest.raises(InvalidInput, match="must be the folder of a finished `pac run`"):
+        Task.read(RunFolder(Path(finished.root) / "elsewhere"))
+
+
+@pytest.mark.parametrize("sizes", [{"tune": 800, "calibrate": 101}, {"tune": -1}, {"calibrate": 0}])
+def test_parts_that_cannot_be_are_refused(sizes: dict[str, int]) -> None:
+    with pytest.raises(
+        InvalidInput, match="tune and calibrate must be at least 0 and 1, and together at most"
+    ):
+        walking(**sizes)

@@ -1,0 +1,109 @@
+"""A cluster started by hand: a run joined to it, one through Ray Client, one submitted as a job."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+from pac_program import refused
+from pac_program import run as pac
+
+from cluster.submission import pinned, runtime_env
+from pac_core import InvalidInput
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def head(folder: Path) -> Iterator[dict[str, int]]:
+    """`ray start --head` with two CPUs, on ports of its own; ended by its own process group."""
+    ray.shutdown()
+    ports = {name: free_port() for name in ("port", "dashboard-port", "ray-client-server-port")}
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--num-cpus=2"]
+    command += ["--disable-usage-stats", "--include-dashboard=true", f"--temp-dir={folder}"]
+    command += [f"--{name}={port}" for name, port in ports.items()]
+    with (folder / "head.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield ports
+    finally:
+        ray.shutdown()
+        process.terminate()
+        process.wait(timeout=60)
+
+
+@pytest.fixture
+def tracks(tmp_path: Path) -> list[object]:
+    """A small run: tracks of videos."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(5, 15, size=60)
+    truth = rng.uniform(10, 90, size=(lengths.sum(), 4))
+    members = truth[:, None] + rng.normal(size=(lengths.sum(), 5, 4))
+    names = np.array([f"video{i}" for i in range(60)])
+    np.savez(tmp_path / "tracks.npz", sequence=names, length=lengths, truth=truth, members=members)
+    level = ["--epsilon", 0.2, "--delta", 0.1]
+    return ["run", "otb", "--tracks", tmp_path / "tracks.npz", "--calibrate", 40, *level]
+
+
+def test_a_run_joins_a_cluster_and_is_submitted_as_a_job(
+    tracks: list[object], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    short = Path(os.environ.get("TMPDIR", "/tmp")) / f"pac-{os.getpid()}"  # sockets have short names
+    short.mkdir()
+    with head(short) as ports:
+        dashboard = f"http://127.0.0.1:{ports['dashboard-port']}"
+        submitted = _until_it_answers(dashboard, tracks, tmp_path / "job" / "run")
+        joined = pac(
+            *tracks, "--folder", tmp_path / "joined" / "run", "--address", f"127.0.0.1:{ports['port']}"
+        )
+        client = f"ray://127.0.0.1:{ports['ray-client-server-port']}"
+        far = pac(*tracks, "--folder", tmp_path / "far" / "run", "--address", client)
+    assert "succeeded" in submitted
+    assert "sequences missed" in submitted, "what the job prints is shown"
+    assert joined.exit_code == 0, joined.output
+    assert far.exit_code == 0, far.output
+    certificates = {
+        (tmp_path / how / "run" / "certificate-0.2-0.1.json").read_bytes() for how in ("job", "joined", "far")
+    }
+    assert len(certificates) == 1, "the same certificate, whichever way it was launched"
+
+
+def _until_it_answers(dashboard: str, tracks: list[object], folder: Path) -> str:
+    """Submits the run as soon as the dashboard of the new cluster listens."""
+    for _ in range(60):
+        answer = pac("submit", "--address", dashboard, *tracks, "--folder", folder)
+        if answer.exit_code != 2:
+            assert answer.exit_code == 0, answer.output
+            return answer.output
+    raise AssertionError(answer.output)
+
+
+def test_nobody_there_is_said_in_one_sentence(tracks: list[object], tmp_path: Path) -> None:
+    nowhere = f"127.0.0.1:{free_port()}"
+    refused(pac("submit", "--address", f"http://{nowhere}", *tracks), "the cluster does not take the job")
+    refused(pac("submit", "--address", f"http://{nowhere}", "fit", "x"), "takes the arguments of `pac run`")
+
+
+def test_packages_are_shipped_and_requirements_must_be_pinned(tmp_path: Path) -> None:
+    env = runtime_env()
+    assert [Path(path).name for path in env["py_modules"]] == ["pac_core", "pac_rl", "pac_vision", "cluster"]
+    assert all((Path(path) / "__init__.py").exists() for path in env["py_modules"])
+    assert env["env_vars"]["RAY_USAGE_STATS_ENABLED"] == "0"
+    (tmp_path / "loose.txt").write_text("numpy==2.4.6\nscipy>=1\n")
+    with pytest.raises(InvalidInput, match=r"must pin each package as name==version, got \['scipy>=1'\]"):
+        pinned(tmp_path / "loose.txt")
+    shipped = runtime_env(Path(__file__).parents[2] / "cluster" / "configs" / "requirements.txt")["pip"]
+    assert "mbrl==0.2.0" in shipped["packages"]
+    assert shipped["pip_install_options"] == ["--no-deps"]

@@ -1,0 +1,141 @@
+"""Sweeps: every choice on the tune part, one look at the calibrate part, and the menu in the ledger first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from toy_walks import UNITS, walking
+
+from cluster import sweeps
+from cluster.figures import heat_maps
+from cluster.inprocess import run_here
+from cluster.results import ALL, Results, View
+from cluster.storage import RunFolder
+from cluster.sweeps import Candidate, candidates, choose, held_out_size, sweep
+from pac_core import InvalidInput, LogitForecast, PACLevel, SecondLook, read_certificate, read_ledger
+
+LEVELS = [PACLevel(0.1, 0.01), PACLevel(0.1, 0.05), PACLevel(0.2, 0.01), PACLevel(0.2, 0.05)]
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> RunFolder:
+    folder, task = RunFolder(tmp_path / "run"), walking()
+    task.write(folder)
+    run_here(task.job, folder)
+    return folder
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_sweep_chooses_certifies_once_and_tests(finished: RunFolder, tmp_path: Path) -> None:
+    book = tmp_path / "ledger.json"
+    rows, cost = sweep(
+        walking(),
+        finished,
+        LEVELS,
+        book,
+        tmp_path / "ray",
+        horizons=(2, 4),
+        members=(None, 2),
+        shapes=("max", "joint"),
+    )
+    assert [(row["horizon"], row["epsilon"], row["delta"]) for row in rows] == [
+        (horizon, level.epsilon, level.delta) for horizon in (2, 4) for level in LEVELS
+    ]
+    [opening] = read_ledger(book)
+    assert len(opening.menu) == len(rows) == 8
+    assert opening.cost == cost
+    for row in rows:
+        assert row["refuted"] == "no"
+        assert row["test error"] <= row["epsilon"]
+        stored = read_certificate(Path(finished.root) / row["file"])
+        assert stored.predictor.threshold.level == PACLevel(row["epsilon"], row["delta"])
+        assert stored.menu is not None
+        assert (stored.menu.asked, stored.menu.cost) == (8, cost)
+        assert stored.predictor.domain == ("trajectories", row["horizon"], 2)
+    assert rows[0]["size"] < rows[4]["size"], "fewer steps make smaller tubes"
+    with pytest.raises(SecondLook):
+        sweep(walking(), finished, LEVELS[:1], book, tmp_path / "again", shapes=("joint",))
+
+
+@pytest.mark.usefixtures("engine")
+def test_one_score_for_all_levels_costs_less_together(finished: RunFolder, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"shapes": ("box",)}
+    own, alone = sweep(walking(), finished, LEVELS, tmp_path / "a.json", tmp_path / "a", **options)
+    same, together = sweep(
+        walking(), finished, LEVELS, tmp_path / "b.json", tmp_path / "b", same=True, **options
+    )
+    assert together < alone <= sum(level.delta for level in LEVELS)
+    assert len({row["T"] for row in same if row["epsilon"] == 0.1}) == 2
+    assert [row["epsilon"] for row in own] == [row["epsilon"] for row in same]
+
+
+def test_the_calibrate_part_is_not_read_before_the_ledger_is_written(
+    finished: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials run here, so that every reading of a part can be watched."""
+    parts: list[str] = []
+    over = Results.over
+
+    def watched(self: Results, part: str, view: View = ALL) -> Any:
+        if part == "calibrate":
+            assert (tmp_path / "ledger.json").exists()
+        parts.append(part)
+        return over(self, part, view)
+
+    def here(tune: Any, menu: Any, levels: Any, storage: Path) -> Any:
+        return {(c, level): held_out_size(c, *tune[c.view], level) for c in menu for level in levels}
+
+    monkeypatch.setattr(Results, "over", watched)
+    monkeypatch.setattr(sweeps, "sizes_by_tune", here)
+    sweep(walking(), finished, LEVELS[:1], tmp_path / "ledger.json", tmp_path, shapes=("joint",))
+    assert parts[0] == "tune"
+    assert parts.count("calibrate") == 1
+
+
+def test_the_smallest_held_out_size_is_chosen_for_each_level() -> None:
+    first, second, short = Candidate("box"), Candidate("max"), Candidate("max", view=View(horizon=2))
+    a, b = LEVELS[0], LEVELS[2]
+    sizes = {
+        (first, a): 3.0,
+        (first, b): 1.0,
+        (second, a): 2.0,
+        (second, b): 1.4,
+        (short, a): 9.0,
+        (short, b): 9.0,
+    }
+    assert choose(sizes) == {(None, a): second, (None, b): first, (2, a): short, (2, b): short}
+    assert choose(sizes, same=True)[None, b] == second, "2.0 * 1.4 < 3.0 * 1.0"
+
+
+def test_temperature_is_a_choice_for_a_classifier() -> None:
+    """Logits that are far too sure: with a temperature the sets are smaller, and the sweep can see it."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2000, 6))
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    unsure = LogitForecast(logits * np.where(rng.uniform(size=(2000, 1)) < 0.5, 1.0, 1.0) * 8)
+    tempered, plain = candidates("labels", (), ())
+    assert (tempered.temperature, plain.temperature) == (True, False)
+    level = PACLevel(0.1, 0.05)
+    sizes = [held_out_size(c, unsure, labels, level) for c in (tempered, plain)]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.05), "one scale for all: the order of scores is kept"
+
+
+def test_unknown_shapes_and_runs_without_forecasts_are_refused(finished: RunFolder, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="shapes must be of box, max, joint, got ball"):
+        candidates("trajectories", ("ball",), (ALL,))
+    task = walking(tune=0, calibrate=UNITS, score="a score")
+    with pytest.raises(InvalidInput, match="a sweep needs forecasts and tune units"):
+        sweep(task, finished, LEVELS, tmp_path / "l.json", tmp_path)
+
+
+def test_heat_maps_are_drawn_and_refusals_are_named(tmp_path: Path) -> None:
+    rows = [
+        {"epsilon": e, "delta": d, "size": 1.0 / e, "test error": e / 2}
+        for e in (0.01, 0.1)
+        for d in (1e-5, 0.1)
+    ]
+    rows[0] |= {"size": "", "test error": ""}
+    assert heat_maps(rows, "a title").startswith(b"\x89PNG")

@@ -1,0 +1,15 @@
+"""A classifier for the tests: two labels by brightness, with doubt near the middle."""
+
+from __future__ import annotations
+
+import torch
+
+
+class Bright(torch.nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        light = images.mean(dim=(1, 2, 3))
+        return torch.stack([-light, light], dim=1)
+
+
+def bright() -> torch.nn.Module:
+    return Bright().eval()

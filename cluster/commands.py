@@ -145,6 +145,7 @@ def run_rl(
 @click.option("--labels", type=FILE, help="For images in one folder: their labels.")
 @click.option("--model", required=True, help="efficientnet-lite0, onnx:FILE, python:MODULE:FACTORY, ...")
 @click.option("--batch", default=1, show_default=True, help="Images computed together; more on a GPU.")
+@click.option("--temperature/--no-temperature", default=True, help="Fit a temperature on the tune images.")
 @click.option("--tune", required=True, type=int, help="Images to fit the temperature on.")
 @click.option("--calibrate", required=True, type=int, help="Images to prove on; the rest tests.")
 @engine_options
@@ -153,6 +154,7 @@ def run_imagenet(
     labels: Path | None,
     model: str,
     batch: int,
+    temperature: bool,
     tune: int,
     calibrate: int,
     seed: int,
@@ -163,7 +165,7 @@ def run_imagenet(
     """Images of a folder, classified by a model; every worker must see the folder."""
     sizes = {"tune": tune, "calibrate": calibrate, "seed": seed}
     task = image_task(images=images, labels=labels, model=model, batch=batch, cpus=cpus, **sizes)
-    launch(task, RunFolder(folder), **engine)
+    launch(task, RunFolder(folder), shape="box" if temperature else "plain", **engine)
 
 
 @run.command("otb")

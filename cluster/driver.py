@@ -24,6 +24,7 @@ from pac_core import (
     Certificate,
     Evaluation,
     InvalidInput,
+    Likelihood,
     PACLevel,
     Record,
     SplitRecord,
@@ -184,7 +185,8 @@ def _fitted(task: Task, results: Results, shape: str, level: PACLevel) -> tuple[
         return GivenScore(task.score), None
     _, _, (_, forecast, _) = next(results.over("calibrate"))
     if forecast.domain[0] != "trajectories":
-        return tempered(*results.gathered("tune"), level), forecast.domain
+        plain = shape == "plain"
+        return Likelihood() if plain else tempered(*results.gathered("tune"), level), forecast.domain
     if shape == "joint":
         return results.paper_score(), forecast.domain
     return fit_shape(*results.gathered("tune"), level, shape=shape), forecast.domain

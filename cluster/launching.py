@@ -42,7 +42,7 @@ def launch(
     """Runs a task where the user wants it, and certifies what was asked for."""
     if bool(epsilon) != bool(delta):
         raise InvalidInput("--epsilon and --delta go together, got only one of them")
-    if shape not in SHAPES:
+    if shape not in (*SHAPES, "plain"):
         raise InvalidInput(f"--shape must be one of {', '.join(SHAPES)}, got {shape!r}")
     levels = levels_of(epsilon, delta)
     task.check(levels)

@@ -74,7 +74,7 @@ def words(state: State) -> str:
 def duration(seconds: float) -> str:
     """Seconds in words.
 
-    >>> duration(4.2), duration(75), duration(7300)
+    >>> duration(4.2), duration(75), duration(7330)
     ('4 s', '1 min 15 s', '2 h 2 min')
     """
     whole = round(seconds)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pac_core import InvalidInput
@@ -37,6 +38,16 @@ class Session:
         )
 
 
+def set_environment() -> None:
+    """Settings that Ray reads when it is imported."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is reported to anybody
+    os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # the engine reads the first error, and stops
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default
+    tokens = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+    if any(name in os.environ for name in tokens) or (Path.home() / ".ray" / "auth_token").exists():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # as Ray itself does where it starts a cluster
+
+
 @contextmanager
 def connected(address: str, *, cpus: int | None = None, dashboard: bool = False) -> Iterator[Session]:
     """Ray at an address: `local` starts it on this machine, the others join what runs.
@@ -46,10 +57,9 @@ def connected(address: str, *, cpus: int | None = None, dashboard: bool = False)
     """
     if address not in ("local", "auto") and ":" not in address:
         raise InvalidInput(f"--address must be {ADDRESSES}, got {address!r}")
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is reported to anybody
-    os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # the engine reads the first error, and stops
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default
+    set_environment()
     import ray
+    from ray.exceptions import RayError
 
     if address == "local":  # what can be imported here, can be imported by the workers
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
@@ -58,8 +68,8 @@ def connected(address: str, *, cpus: int | None = None, dashboard: bool = False)
         options = {"num_cpus": cpus, "include_dashboard": dashboard}
     try:
         context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
-    except (ConnectionError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (ConnectionError, RuntimeError, RayError) as error:
+        reason = str(error).strip().splitlines()[-1]
         raise InvalidInput(f"--address {address}: no Ray cluster answers there ({reason})") from None
     try:
         total = ray.cluster_resources()  # type: ignore[no-untyped-call]

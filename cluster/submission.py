@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cluster.session import set_environment
 from pac_core import InvalidInput
 
 PACKAGES = ("pac_core", "pac_rl", "pac_vision", "cluster")
@@ -50,7 +50,8 @@ def submit(arguments: Sequence[str], *, address: str, requirements: Path | None 
 
     address: of the cluster's dashboard, such as http://127.0.0.1:8265
     """
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    set_environment()
+    from ray.exceptions import RayError
     from ray.job_submission import JobSubmissionClient
 
     try:
@@ -61,8 +62,8 @@ def submit(arguments: Sequence[str], *, address: str, requirements: Path | None 
                 runtime_env=runtime_env(requirements),
             )
         )
-    except (ConnectionError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (ConnectionError, RuntimeError, RayError) as error:
+        reason = str(error).strip().splitlines()[-1]
         raise InvalidInput(f"--address {address}: the cluster does not take the job ({reason})") from None
 
 

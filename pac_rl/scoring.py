@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from pac_core import InvalidInput
 from pac_rl.ensembles import Ensemble
 from pac_rl.environments import make_environment
-from pac_rl.forecasts import closed_loop
+from pac_rl.forecasts import PROPAGATIONS, closed_loop
 from pac_rl.policies import Policy, fitting
 from pac_rl.trajectories import BATCH, simulate
 
@@ -62,6 +63,8 @@ class ForecastRollouts:
     ) -> None:
         self.environment = make_environment(env)
         self.policy = fitting(self.environment, policy)
+        if propagation not in PROPAGATIONS:
+            raise InvalidInput(f"propagation must be one of {', '.join(PROPAGATIONS)}, got {propagation!r}")
         whole = ensemble.to(device)
         self.ensembles = {"": whole} | {f"_{size}": whole.first(size) for size in members}
         self.propagation = propagation

@@ -140,7 +140,7 @@ def test_images_and_tracks_run_too(tmp_path: Path) -> None:
     for label in range(2):
         (tmp_path / "images" / str(label)).mkdir(parents=True)
         for i in range(40):
-            shade = np.full((20, 20, 3), 60 + 120 * label + rng.integers(-50, 50), dtype=np.uint8)
+            shade = np.full((20, 20, 3), 90 + 70 * label + rng.integers(-60, 60), dtype=np.uint8)
             Image.fromarray(shade).save(tmp_path / "images" / str(label) / f"{i}.png")
     images = ["run", "imagenet", "--images", tmp_path / "images", "--model", "python:toy_classifier:bright"]
     sizes = ["--tune", 20, "--calibrate", 40, "--epsilon", 0.2, "--delta", 0.1, "--address", "local"]

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -79,11 +80,8 @@ def test_the_rayjob_is_one_that_kuberay_reads() -> None:
 
 
 def valid_pod(spec: dict[str, Any]) -> None:
-    validate = pytest.importorskip(
-        "kubernetes_validate", reason="the schemas of Kubernetes are not installed"
-    )
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": spec}
-    validate.validate(pod, "1.31", strict=True)
+    kubernetes_validate.validate(pod, "1.31", strict=True)
 
 
 @pytest.mark.parametrize("name", ["aws.yaml", "machines.yaml", "rayjob.yaml"])

@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,7 +37,9 @@ def head(folder: Path) -> Iterator[dict[str, int]]:
     command += ["--disable-usage-stats", "--include-dashboard=true", f"--temp-dir={folder}"]
     command += [f"--{name}={port}" for name, port in ports.items()]
     with (folder / "head.log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        found = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        env = {**os.environ, "PATH": found, "PYTHONPATH": ""}  # our packages come with the job alone
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=env)
     try:
         yield ports
     finally:
@@ -57,37 +61,35 @@ def tracks(tmp_path: Path) -> list[object]:
     return ["run", "otb", "--tracks", tmp_path / "tracks.npz", "--calibrate", 40, *level]
 
 
-def test_a_run_joins_a_cluster_and_is_submitted_as_a_job(
-    tracks: list[object], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    short = Path(os.environ.get("TMPDIR", "/tmp")) / f"pac-{os.getpid()}"  # sockets have short names
-    short.mkdir()
-    with head(short) as ports:
-        dashboard = f"http://127.0.0.1:{ports['dashboard-port']}"
-        submitted = _until_it_answers(dashboard, tracks, tmp_path / "job" / "run")
-        joined = pac(
-            *tracks, "--folder", tmp_path / "joined" / "run", "--address", f"127.0.0.1:{ports['port']}"
-        )
-        client = f"ray://127.0.0.1:{ports['ray-client-server-port']}"
-        far = pac(*tracks, "--folder", tmp_path / "far" / "run", "--address", client)
-    assert "succeeded" in submitted
-    assert "sequences missed" in submitted, "what the job prints is shown"
-    assert joined.exit_code == 0, joined.output
-    assert far.exit_code == 0, far.output
-    certificates = {
-        (tmp_path / how / "run" / "certificate-0.2-0.1.json").read_bytes() for how in ("job", "joined", "far")
-    }
+def program(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """`pac` in a process of its own, as a user starts it."""
+    command = [sys.executable, "-m", "cluster", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_a_run_joins_a_cluster_and_is_submitted_as_a_job(tracks: list[object], tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as short, head(Path(short)) as ports:  # sockets want short names
+        answers = {"job": _until_it_answers(f"http://127.0.0.1:{ports['dashboard-port']}", tracks, tmp_path)}
+        for how, address in (
+            ("joined", f"127.0.0.1:{ports['port']}"),
+            ("far", f"ray://127.0.0.1:{ports['ray-client-server-port']}"),
+        ):
+            answers[how] = program(*tracks, "--folder", tmp_path / how / "run", "--address", address)
+    for how, answer in answers.items():
+        assert answer.returncode == 0, (how, answer.stdout, answer.stderr)
+        assert "sequences missed" in answer.stdout
+    certificates = {(tmp_path / how / "run" / "certificate-0.2-0.1.json").read_bytes() for how in answers}
     assert len(certificates) == 1, "the same certificate, whichever way it was launched"
 
 
-def _until_it_answers(dashboard: str, tracks: list[object], folder: Path) -> str:
+def _until_it_answers(dashboard: str, tracks: list[object], folder: Path) -> subprocess.CompletedProcess[str]:
     """Submits the run as soon as the dashboard of the new cluster listens."""
-    for _ in range(60):
-        answer = pac("submit", "--address", dashboard, *tracks, "--folder", folder)
-        if answer.exit_code != 2:
-            assert answer.exit_code == 0, answer.output
-            return answer.output
-    raise AssertionError(answer.output)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        answer = program("submit", "--address", dashboard, *tracks, "--folder", folder / "job" / "run")
+        if "does not take the job" not in answer.stderr:
+            break
+    return answer
 
 
 def test_nobody_there_is_said_in_one_sentence(tracks: list[object], tmp_path: Path) -> None:

@@ -15,7 +15,16 @@ from cluster.inprocess import run_here
 from cluster.results import ALL, Results, View
 from cluster.storage import RunFolder
 from cluster.sweeps import Candidate, candidates, choose, held_out_size, sweep
-from pac_core import InvalidInput, LogitForecast, PACLevel, SecondLook, read_certificate, read_ledger
+from pac_core import (
+    InvalidInput,
+    LogitForecast,
+    PACLevel,
+    SecondLook,
+    fit_temperature,
+    max_errors,
+    read_certificate,
+    read_ledger,
+)
 
 LEVELS = [PACLevel(0.1, 0.01), PACLevel(0.1, 0.05), PACLevel(0.2, 0.01), PACLevel(0.2, 0.05)]
 
@@ -110,17 +119,26 @@ def test_the_smallest_held_out_size_is_chosen_for_each_level() -> None:
     assert choose(sizes, same=True)[None, b] == second, "2.0 * 1.4 < 3.0 * 1.0"
 
 
-def test_temperature_is_a_choice_for_a_classifier() -> None:
-    """Logits that are far too sure: with a temperature the sets are smaller, and the sweep can see it."""
+def test_sizes_are_measured_on_units_a_candidate_was_not_fitted_on() -> None:
+    """Logits that are ten times too sure, with and without a temperature: each size again by hand."""
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(2000, 6))
     labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    unsure = LogitForecast(logits * np.where(rng.uniform(size=(2000, 1)) < 0.5, 1.0, 1.0) * 8)
-    tempered, plain = candidates("labels", (), ())
-    assert (tempered.temperature, plain.temperature) == (True, False)
-    level = PACLevel(0.1, 0.05)
-    sizes = [held_out_size(c, unsure, labels, level) for c in (tempered, plain)]
-    assert sizes[0] == pytest.approx(sizes[1], rel=0.05), "one scale for all: the order of scores is kept"
+    forecast, level = LogitForecast(10 * logits), PACLevel(0.1, 0.05)
+    order = np.random.default_rng(0).permutation(2000)
+    halves = [np.sort(order[::2]), np.sort(order[1::2])]
+    for candidate in candidates("labels", (), ()):
+        scores, sets = [], []
+        for mine, other in (halves, halves[::-1]):
+            tau = fit_temperature(forecast.take(mine), labels[mine]).tau if candidate.temperature else 1.0
+            z = 10 * logits[other] * tau
+            negative = np.log(np.exp(z - z.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)) - z
+            negative += z.max(axis=1, keepdims=True)
+            scores += negative[np.arange(1000), labels[other]].tolist()
+            sets.append(negative[:500])
+        limit = np.sort(scores)[-1 - max_errors(2000, level)]
+        by_hand = np.mean(np.concatenate(sets) <= limit) * 6
+        assert held_out_size(candidate, forecast, labels, level) == pytest.approx(by_hand, rel=1e-3)
 
 
 def test_unknown_shapes_and_runs_without_forecasts_are_refused(finished: RunFolder, tmp_path: Path) -> None:

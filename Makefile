@@ -19,7 +19,7 @@ demo: $(READY)
 
 test: lint types
 	@echo "== tests, doctests and the promise itself"
-	@$(BIN)/python -m pytest -n 2 -q
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q
 
 lint: $(READY)
 	@echo "== ruff"

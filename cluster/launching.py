@@ -17,7 +17,7 @@ from cluster.figures import heat_maps
 from cluster.inprocess import run_here
 from cluster.progress import shown
 from cluster.results import levels_of
-from cluster.session import connected, gauges
+from cluster.session import connected, gauges, run_on_ray
 from cluster.states import State
 from cluster.storage import RunFolder
 from cluster.sweeps import SHAPES, sweep
@@ -115,10 +115,8 @@ def _compute(
         return
     with connected(address, dashboard=dashboard) as session:
         say("ray", str(session))
-        from cluster.engine import run
-
         with shown(job.name, task.unit, gauges=gauges(str(folder))) as show:
-            run(job, folder, workers=workers, gpus=gpus, limit=limit, progress=progress)
+            run_on_ray(job, folder, workers=workers, gpus=gpus, limit=limit, progress=progress)
 
 
 def _certify(task: Task, folder: RunFolder, levels: list[PACLevel], book: Path, shape: str) -> None:

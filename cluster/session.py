@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.scoring import Job
+from cluster.states import State
+from cluster.storage import RunFolder
 from pac_core import InvalidInput
 
 ADDRESSES = "local, auto, HOST:PORT or ray://HOST:PORT"
@@ -98,3 +101,10 @@ def gauges(run: str) -> Callable[[dict[str, float]], None]:
             made[name].set(value, tags={"run": run})
 
     return show
+
+
+def run_on_ray(job: Job, folder: RunFolder, **options: Any) -> State:
+    """Every shard of the job on Ray, written to the folder; options are those of `cluster.engine.run`."""
+    from cluster.engine import run  # imports Ray, which must come after `set_environment`
+
+    return run(job, folder, **options)

@@ -19,6 +19,8 @@ from PIL import Image
 
 from pac_rl import Settings, Transitions, load_policy, make_environment, simulate, train
 
+pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
+
 LEVEL = ["--epsilon", "0.1", "--delta", "0.05"]
 PATIENCE = 120.0
 

@@ -17,7 +17,7 @@ from cluster.scoring import Job, Stage, versions
 from cluster.storage import RunFolder
 from pac_core import InvalidInput
 
-pytestmark = pytest.mark.usefixtures("engine")
+pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.xdist_group("ray")]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

@@ -26,6 +26,8 @@ from cluster.storage import RunFolder
 from pac_core import PACLevel, ShardedScores, fit_threshold, split
 from pac_core.predictors import GivenScore
 
+pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
+
 QUICK = {
     "health_check_initial_delay_ms": 500,
     "health_check_period_ms": 500,

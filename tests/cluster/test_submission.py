@@ -21,6 +21,8 @@ from pac_program import run as pac
 from cluster.submission import pinned, runtime_env
 from pac_core import InvalidInput
 
+pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
+
 
 def free_port() -> int:
     with socket.socket() as probe:

@@ -26,6 +26,8 @@ from pac_core import (
     read_ledger,
 )
 
+pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
+
 LEVELS = [PACLevel(0.1, 0.01), PACLevel(0.1, 0.05), PACLevel(0.2, 0.01), PACLevel(0.2, 0.05)]
 
 

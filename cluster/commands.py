@@ -53,7 +53,7 @@ def options(*chosen: Callable[[Function], Function]) -> Callable[[Function], Fun
 level_options = options(
     click.option("--epsilon", type=float, multiple=True, help="Promised share of misses, once or more."),
     click.option("--delta", type=float, multiple=True, help="1 - confidence, once or more."),
-    click.option("--ledger", type=FILE, help="[default: pac-ledger.json beside the run folder]"),
+    click.option("--ledger", type=FILE, help="[default: pac-ledger.json beside a local run folder]"),
 )
 address_option = click.option(
     "--address", default="local", show_default=True, help=f"Ray: {ADDRESSES}; none goes without Ray."
@@ -229,7 +229,7 @@ def tune(
         )
 
 
-@click.command("submit", context_settings={"ignore_unknown_options": True})
+@click.command("submit", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--address", required=True, help="The cluster's dashboard: http://HOST:8265.")
 @click.option("--requirements", type=FILE, help="Fully pinned list to install; not needed with our image.")
 @click.option("--wait/--no-wait", default=True, help="Show what the job prints until it ends.")

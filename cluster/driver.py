@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cluster.packing import pack, unpack
 from cluster.results import ALL, Results, View, part_names
 from cluster.scoring import Job, Stage
-from cluster.shards import Ids, cut
+from cluster.shards import Ids, cut, ids_fingerprint
 from cluster.storage import RunFolder
 from pac_core import (
     Asked,
@@ -28,6 +28,7 @@ from pac_core import (
     PACLevel,
     Record,
     SplitRecord,
+    UnreadableFile,
     certify_menu,
     fit_shape,
     fit_threshold,
@@ -79,14 +80,22 @@ class Task:
         **configuration: Any,
     ) -> Task:
         """A task whose run folder holds everything that is needed to read it again."""
-        about = {"unit": unit, "model": asdict(model), "score": score, "tune": tune, "calibrate": calibrate}
+        names = np.asarray(names)
+        known = {"names": ids_digest(names)}
+        about = known | {
+            "unit": unit,
+            "model": asdict(model),
+            "score": score,
+            "tune": tune,
+            "calibrate": calibrate,
+        }
         if tune < 0 or calibrate < 1 or tune + calibrate > len(ids):
             raise InvalidInput(
                 f"tune and calibrate must be at least 0 and 1, and together at most the {len(ids):,} "
                 f"{unit}s, got {tune:,} and {calibrate:,}"
             )
         job = Job.of(name, ids, stages, size=size, seed=seed, **about, **configuration)
-        return cls(job, np.asarray(names), unit, model, score, tune, calibrate, seed)
+        return cls(job, names, unit, model, score, tune, calibrate, seed)
 
     def write(self, folder: RunFolder) -> None:
         """Writes down what the folder is for, and which units there are."""
@@ -98,11 +107,14 @@ class Task:
     def read(cls, folder: RunFolder) -> Task:
         """The task of a folder, to read its results; it cannot be run."""
         about = folder.configuration()
-        if about is None or not {"unit", "model", "score", "tune", "calibrate", "size"} <= set(about):
+        if about is None or not {"unit", "model", "score", "tune", "calibrate", "size", "names"} <= set(
+            about
+        ):
             raise InvalidInput(f"{folder} must be the folder of a finished `pac run`, and is none")
         units = unpack(folder.get("units.arrow"))
-        ids: list[Any] = units["ids"].tolist()
-        job = Job(about["task"], tuple(cut(ids, about["size"], seed=about["seed"])), ())
+        job = Job(about["task"], tuple(cut(_ids(units["ids"]), about["size"], seed=about["seed"])), ())
+        if (ids_digest(units["names"]), ids_fingerprint(job.shards)) != (about["names"], about["ids"]):
+            raise UnreadableFile(f"{folder}/units.arrow is not the one of this run: start the run again")
         parts = {name: about[name] for name in ("unit", "score", "tune", "calibrate", "seed")}
         return cls(job, units["names"], model=Record(**about["model"]), **parts)
 
@@ -181,15 +193,23 @@ def found(results: Results, certificate: Certificate, view: View = ALL, prefix: 
 
 def _fitted(task: Task, results: Results, shape: str, level: PACLevel) -> tuple[Score, Any]:
     """A score fitted on the tune part for this level, and the domain of its forecasts."""
-    if task.score is not None:
-        return GivenScore(task.score), None
-    _, _, (_, forecast, _) = next(results.over("calibrate"))
-    if forecast.domain[0] != "trajectories":
-        plain = shape == "plain"
-        return Likelihood() if plain else tempered(*results.gathered("tune"), level), forecast.domain
+    domain = results.domain()
+    if task.score is not None or domain is None:
+        return GivenScore(task.score or "not named"), None
+    if domain[0] != "trajectories":
+        return Likelihood() if shape == "plain" else tempered(*results.gathered("tune"), level), domain
     if shape == "joint":
-        return results.paper_score(), forecast.domain
-    return fit_shape(*results.gathered("tune"), level, shape=shape), forecast.domain
+        return results.paper_score(), domain
+    return fit_shape(*results.gathered("tune"), level, shape=shape), domain
+
+
+def _ids(stored: NDArray[Any]) -> Ids:
+    """Ids as they were handed over: a range again, where they were one."""
+    ids: list[Any] = stored.tolist()
+    if stored.dtype.kind != "i":
+        return ids
+    whole = range(ids[0], ids[0] + len(ids))
+    return whole if list(whole) == ids else ids
 
 
 def csv_bytes(rows: Sequence[dict[str, Any]]) -> bytes:

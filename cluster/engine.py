@@ -17,7 +17,8 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
-from cluster.errors import ShardFailed, WorkerDiffers
+from cluster.errors import Incomplete, ShardFailed, WorkerDiffers
+from cluster.faults import cause, out_of_memory, words
 from cluster.pools import AHEAD, Member, Pool, arrange
 from cluster.scoring import Job, Receipt, versions
 from cluster.shards import Shard
@@ -68,19 +69,21 @@ def run(
     """
     if workers is not None and not 1 <= workers[0] <= workers[1]:
         raise InvalidInput(f"workers must be at least 1, and no more at least than at most, got {workers}")
-    folder.claim(job)
-    found = folder.receipts(job)
+    pools = arrange(job.stages, versions(job.needs), workers, gpus)
+    run_of_folder = folder.claim(job, pools[-1].device)
+    for pool in pools:
+        pool.claim(run_of_folder)
+    found = folder.receipts(job, mend=True)
     todo = [shard for shard in job.shards if shard.number not in found][:limit]
-    engine = _Engine(job, folder, State.of(job, found), todo, retries, progress or (lambda state: None))
+    engine = _Engine(folder, State.of(job, found), todo, retries, progress or (lambda state: None))
     if todo:
-        engine.run(arrange(job.stages, versions(job.needs), workers, gpus))
+        engine.run(pools)
     return engine.state
 
 
 class _Engine:
     def __init__(
         self,
-        job: Job,
         folder: RunFolder,
         state: State,
         todo: list[Shard],
@@ -95,7 +98,8 @@ class _Engine:
         self.losses: Counter[int] = Counter()
         self.begun = time.monotonic()
         self.stillborn = 0
-        self.repeated: set[int] = set()
+        self.repeated: set[tuple[int, int]] = set()
+        """pool and shard: begun a second time"""
         self.passed: set[tuple[int, int]] = set()
         """pool and shard: whose result has been handed on"""
         self.pools: list[Pool] = []
@@ -121,6 +125,10 @@ class _Engine:
         late = time.monotonic() - self.begun > LATE and all(pool.alive for pool in scarce)
         placed = late or all(pool.alive >= min(pool.least, len(self.todo)) for pool in scarce)
         everywhere = all(pool.alive for pool in self.pools)
+        if not all(pool.alive for pool in scarce):  # they need the CPUs that others wait for
+            for pool in (pool for pool in self.pools if pool not in scarce):
+                for member in [member for member in pool.members if not member.host]:
+                    pool.drop(member)
         for pool in self.pools:
             first = pool is self.pools[0]
             wanted = len(pool.waiting) + pool.in_hand if first else len(self.todo)
@@ -135,7 +143,7 @@ class _Engine:
         for pool, following in zip(self.pools, [*self.pools[1:], None], strict=True):
             # What is done and not yet taken by the next pool waits in the object store: not too much of it.
             room = 10**9 if following is None else AHEAD * following.most - len(following.waiting)
-            ahead = AHEAD if len(pool.waiting) >= len(pool.members) else 1
+            ahead = AHEAD if len(pool.waiting) >= pool.alive else 1
             while pool.waiting and room > 0 and (member := pool.next_free(ahead)):
                 self._give(pool, member, *pool.waiting.popleft())
                 room -= 1
@@ -155,15 +163,21 @@ class _Engine:
             limit = max(PATIENCE, SLOW * statistics.median(pool.seconds))
             slow = [m.hands for m in pool.members if m.hands and now - m.hands[0].since > limit]
             stuck = [attempt for hands in slow for attempt in hands]
-            attempt = next((one for one in stuck if one.shard.number not in self.repeated), None)
-            if attempt is not None:
-                self.repeated.add(attempt.shard.number)
+            fresh = (one for one in stuck if self._place(one) not in self.repeated | self.passed)
+            if (attempt := next(fresh, None)) is not None:
+                self.repeated.add(self._place(attempt))
                 self.state.repeats += 1
                 self._give(pool, idle, attempt.shard, attempt.given)
+
+    def _place(self, attempt: Attempt) -> tuple[int, int]:
+        """Pool and shard."""
+        return self.pools.index(attempt.pool), attempt.shard.number
 
     def _listen(self) -> None:
         starting = {m.ready: (pool, m) for pool in self.pools for m in pool.members if not m.host}
         refs = [*self.running, *starting]
+        if not refs:
+            raise Incomplete(f"{self.goal - self.state.finished} shards are in nobody's hands; start again")
         ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
         if not ready:
             ready, _ = ray.wait(refs, timeout=0.5, fetch_local=False)
@@ -179,46 +193,60 @@ class _Engine:
             member.host = ray.get(member.ready)
             self.stillborn = 0
         except RayTaskError as error:
-            cause = _cause(error)
-            if isinstance(cause, WorkerDiffers):
-                raise cause from None
-            raise ShardFailed("the start of a worker", _words(cause), str(error)) from cause
+            raised = cause(error)
+            if isinstance(raised, WorkerDiffers):
+                raise raised from None
+            if not out_of_memory(raised):
+                raise ShardFailed("the start of a worker", words(raised), str(error)) from raised
+            self._stillborn(pool, member, error)
         except RayError as error:
-            self.stillborn += 1
-            if self.stillborn > self.retries:
-                raise ShardFailed("the start of a worker", _words(error)) from error
-            pool.drop(member)
+            self._stillborn(pool, member, error)
+
+    def _stillborn(self, pool: Pool, member: Member, error: RayError) -> None:
+        """A worker died before it was ready: another is tried, unless none ever lives."""
+        pool.drop(member)
+        self.stillborn += 1
+        if self.stillborn > self.retries + pool.most and not pool.alive:
+            raise ShardFailed("the start of a worker", words(cause(error))) from error
 
     def _take(self, attempt: Attempt) -> None:
         try:
             receipt = ray.get(attempt.receipt)
             content = ray.get(attempt.payload) if attempt.pool.last else None
-        except RayTaskError as error:
-            cause = _cause(error)
-            if not isinstance(cause, MemoryError):
-                raise ShardFailed(str(attempt.shard), _words(cause), str(error)) from cause
-            self._bury(attempt.pool, attempt.member)
-        except ObjectLostError:  # what this shard was given, or made, went down with another node
-            self._release(attempt)
-            self._lose(attempt)
-        except RayError:
-            self._bury(attempt.pool, attempt.member)
+        except RayError as error:
+            self._judge(attempt, error)
         else:
             self._release(attempt)
             attempt.pool.seconds.append(time.monotonic() - attempt.since)
             self._pass_on(attempt, receipt, content)
 
+    def _judge(self, attempt: Attempt, error: RayError) -> None:
+        """Whose fault was it: a lost node's, a dead worker's, or the shard's own?"""
+        raised = cause(error)
+        if isinstance(raised, ObjectLostError):  # what it was given, or made, went down with another node
+            self._release(attempt)
+            self._lose(attempt, error)
+        elif isinstance(error, RayTaskError) and not out_of_memory(raised):
+            raise ShardFailed(str(attempt.shard), words(raised), str(error)) from raised
+        else:
+            self._bury(attempt.pool, attempt.member, error)
+
     def _pass_on(self, attempt: Attempt, receipt: Receipt, content: Any) -> None:
         """To the next pool or, from the last one, into the folder; only the first result counts."""
-        place = self.pools.index(attempt.pool), attempt.shard.number
+        place = self._place(attempt)
         if place in self.passed:
             return
         self.passed.add(place)
-        if not attempt.pool.last:
+        if attempt.pool.last:
+            self.folder.keep(receipt, content)
+            self.state.kept(receipt)
+        else:
             self.pools[place[0] + 1].waiting.append((attempt.shard, attempt.payload))
-            return
-        self.folder.keep(receipt, content)
-        self.state.kept(receipt)
+        for other in [one for one in self.running.values() if self._place(one) == place]:
+            if (
+                other in other.member.hands and other is other.member.hands[0]
+            ):  # a straggler that was overtaken
+                self._bury(other.pool, other.member)
 
     def _release(self, attempt: Attempt) -> None:
         del self.running[attempt.receipt]
@@ -226,37 +254,36 @@ class _Engine:
         if attempt.member.hands:
             attempt.member.hands[0].since = time.monotonic()
 
-    def _bury(self, pool: Pool, member: Member) -> None:
-        """A worker died: what it had in hand is computed again; only what it had begun counts as a loss."""
+    def _bury(self, pool: Pool, member: Member, error: RayError | None = None) -> None:
+        """Ends a worker: what it had in hand is computed again; only what it had begun counts as a loss."""
         for place, attempt in enumerate(pool.drop(member)):
             del self.running[attempt.receipt]
-            self._lose(attempt, counts=place == 0)
+            self._lose(attempt, error if place == 0 else None)
 
-    def _lose(self, attempt: Attempt, *, counts: bool = True) -> None:
-        """Back to the first stage with a shard, unless it is done or in other hands."""
+    def _lose(self, attempt: Attempt, error: RayError | None) -> None:
+        """Back to the first stage with a shard, unless its result is there or on its way."""
         number = attempt.shard.number
-        others = any(other.shard.number == number for other in self.running.values())
-        if others or (len(self.pools) - 1, number) in self.passed:
+        if self._place(attempt) in self.passed:
             return
-        if counts:
-            self.state.retries += 1
-            self.losses[number] += 1
-        if self.losses[number] > self.retries:
+        everywhere = {(place, number) for place in range(len(self.pools))}
+        self.passed -= everywhere
+        self.repeated -= everywhere
+        if error is not None:
+            self._count(attempt, error)
+        waiting = any(shard.number == number for pool in self.pools for shard, _ in pool.waiting)
+        if not waiting and all(other.shard.number != number for other in self.running.values()):
+            self.pools[0].waiting.appendleft((attempt.shard, {}))
+
+    def _count(self, attempt: Attempt, error: RayError) -> None:
+        """One more loss of a shard; a worker that dies at once may have been dead before it was given it."""
+        number, limit = attempt.shard.number, self.retries
+        self.state.retries += 1
+        self.losses[number] += 1
+        if time.monotonic() - attempt.since < PATIENCE:
+            limit += attempt.pool.most
+        if self.losses[number] > limit:
             raise ShardFailed(
                 str(attempt.shard),
-                f"its worker died {self.losses[number]} times (out of memory, or killed); try smaller "
-                "shards, or workers with more memory",
+                f"its worker died {self.losses[number]} times ({words(cause(error))}); if memory ran out, "
+                "try smaller shards or workers with more of it",
             )
-        self.passed -= {(place, number) for place in range(len(self.pools))}
-        self.pools[0].waiting.appendleft((attempt.shard, {}))
-
-
-def _cause(error: RayTaskError) -> BaseException:
-    """What the scorer raised, as it raised it where that can be sent between processes."""
-    return error.cause if isinstance(error.cause, BaseException) else error
-
-
-def _words(cause: BaseException) -> str:
-    text = str(cause).strip().splitlines()
-    kind = type(cause).__name__
-    return f"{kind}: {text[-1]}" if text else kind

@@ -23,14 +23,14 @@ def run_here(
 
     limit: stop after so many
     """
-    folder.claim(job)
-    found = folder.receipts(job)
+    run = folder.claim(job, device)
+    found = folder.receipts(job, mend=True)
     state = State.of(job, found)
     todo = [shard for shard in job.shards if shard.number not in found][:limit]
     scorers = make_scorers(job.stages, device, job.stages[0].cpus) if todo else []
     for shard in todo:
         started = time.perf_counter()
-        receipt, content = finish(shard, run_stages(scorers, shard, {}), started)
+        receipt, content = finish(shard, run_stages(scorers, shard, {}), started, run)
         folder.keep(receipt, content)
         state.kept(receipt)
         if progress is not None:

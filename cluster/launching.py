@@ -46,7 +46,7 @@ def launch(
         raise InvalidInput(f"--shape must be one of {', '.join(SHAPES)}, got {shape!r}")
     levels = levels_of(epsilon, delta)
     task.check(levels)
-    book = ledger or ledger_of(folder)
+    book = (ledger or ledger_of(folder)) if levels else Path("pac-ledger.json")
     refuse_unwritable("--ledger", book)
     task.write(folder)
     say("units", f"{task.job.units:,} {task.unit}s in {len(task.job.shards):,} shards, kept in {folder}")
@@ -64,8 +64,13 @@ def launch(
 
 
 def ledger_of(folder: RunFolder) -> Path:
-    """The ledger beside a run folder; in the working directory if that is far away."""
-    return (Path(folder.root).parent if folder.local else Path()) / "pac-ledger.json"
+    """The ledger beside a run folder."""
+    if not folder.local:
+        raise InvalidInput(
+            "--ledger must be given where the run folder is a URL: a file that outlives the machines, "
+            "because a ledger that is lost lets units be calibrated on twice"
+        )
+    return Path(folder.root).parent / "pac-ledger.json"
 
 
 def tune_run(

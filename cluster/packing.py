@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from pac_core import InvalidInput
 
 
-def pack(arrays: dict[str, NDArray[Any]]) -> NDArray[np.uint8]:
-    """An Arrow file: a column for each array, the same bytes for the same arrays.
+def pack(arrays: dict[str, NDArray[Any]], label: str = "") -> NDArray[np.uint8]:
+    """An Arrow file: a column for each array, the same bytes for the same arrays and label.
 
     >>> sorted(unpack(pack({"ids": np.array(["a", "b"]), "scores": np.array([1.0, 2.0])})))
     ['ids', 'scores']
     """
     table = pa.table({name: _column(name, array) for name, array in arrays.items()})
+    table = table.replace_schema_metadata({"label": label})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
@@ -28,6 +29,12 @@ def unpack(content: Any) -> dict[str, NDArray[Any]]:
     """The arrays of an Arrow file made by `pack`; numbers are not copied."""
     table = pa.ipc.open_file(pa.py_buffer(content)).read_all()
     return {name: _array(table.column(name).combine_chunks()) for name in table.column_names}
+
+
+def label_of(content: Any) -> str:
+    """The label that was packed with the arrays."""
+    metadata = pa.ipc.open_file(pa.py_buffer(content)).schema.metadata or {}
+    return str(metadata.get(b"label", b"").decode())
 
 
 def _column(name: str, array: NDArray[Any]) -> Any:

@@ -22,15 +22,18 @@ AHEAD = 2
 class Worker:
     """One or more stages in a process of their own; it knows nothing of Ray."""
 
-    def prepare(self, device: str, cpus: int, expected: Mapping[str, str], last: bool, *stages: Stage) -> str:
-        """Makes the scorers, if this machine has the driver's versions; returns the name of the host."""
+    def prepare(self, device: str, cpus: int, expected: Mapping[str, str], run: str, *stages: Stage) -> str:
+        """Makes the scorers, if this machine has the driver's versions; returns the name of the host.
+
+        run: digest of the run, in the last pool; empty in the others
+        """
         found = versions([name for name in expected if name not in ("python", "pac-sets")])
         differing = [
             f"{n} ({found[n]} there, {want} here)" for n, want in expected.items() if found[n] != want
         ]
         if differing:
             raise WorkerDiffers(socket.gethostname(), ", ".join(differing))
-        self.last = last
+        self.run = run
         self.scorers = make_scorers(stages, device, cpus)
         return socket.gethostname()
 
@@ -38,7 +41,7 @@ class Worker:
         """Nothing and the arrays for the next stage; from the last, a receipt and the shard's file."""
         started = time.perf_counter()
         arrays = run_stages(self.scorers, shard, given)
-        return finish(shard, arrays, started) if self.last else (None, arrays)
+        return finish(shard, arrays, started, self.run) if self.run else (None, arrays)
 
 
 @dataclass(eq=False)
@@ -77,9 +80,14 @@ class Pool:
         self.resources, self.least, self.most, self.last = resources, least, most, last
         self.members: list[Member] = []
         self.waiting: deque[tuple[Shard, Any]] = deque()
-        self.seconds: list[float] = []
-        self._expected = dict(expected)
+        self.seconds: deque[float] = deque(maxlen=101)
+        """what the latest shards took"""
+        self._expected, self._run = dict(expected), ""
         self._stages = [ray.put(stage) for stage in stages]  # once; every worker takes it from the store
+
+    @property
+    def device(self) -> str:
+        return "cuda" if self.resources.gpus else "cpu"
 
     @property
     def alive(self) -> int:
@@ -90,6 +98,10 @@ class Pool:
     def in_hand(self) -> int:
         """Shards that workers have in hand."""
         return sum(len(member.hands) for member in self.members)
+
+    def claim(self, run: str) -> None:
+        """Of which run the files are that this pool makes, if it is the last."""
+        self._run = run if self.last else ""
 
     def grow(self, wanted: int) -> None:
         """Starts workers until there are `wanted`, or as many as there may be."""
@@ -119,7 +131,6 @@ class Pool:
         return min(free, key=lambda m: len(m.hands), default=None)
 
     def _start(self) -> Member:
-        device = "cuda" if self.resources.gpus else "cpu"
         options = {
             "num_cpus": self.resources.cpus,
             "num_gpus": self.resources.gpus,
@@ -127,7 +138,9 @@ class Pool:
             "scheduling_strategy": "SPREAD",
         }
         actor: Any = ray.remote(Worker).options(**options).remote()
-        ready = actor.prepare.remote(device, self.resources.cpus, self._expected, self.last, *self._stages)
+        ready = actor.prepare.remote(
+            self.device, self.resources.cpus, self._expected, self._run, *self._stages
+        )
         return Member(actor, ready)
 
 

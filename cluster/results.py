@@ -9,12 +9,14 @@ import hashlib
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from cluster.errors import Incomplete
 from cluster.scoring import Arrays, Job
 from cluster.shards import Shard
 from cluster.storage import RunFolder
@@ -114,14 +116,15 @@ class Results:
 
     def scores(self, score: Score, target: str, view: View = ALL) -> ShardedScores:
         """The calibration scores, computed a shard at a time and kept in the parquet file `target`."""
-        with self.folder.fs.open(f"{self.folder.root}/{target}.part", "wb") as file:
+        part = f"{self.folder.root}/{target}.{uuid4().hex[:8]}.part"
+        with self.folder.fs.open(part, "wb") as file:
             schema = pa.schema({"id": pa.string(), "score": pa.float64()})
             with pq.ParquetWriter(file, schema) as writer:
                 for _, rows, (given, forecast, truth) in self.over("calibrate", view):
                     values = given if isinstance(score, GivenScore) else score.scores(forecast, truth)
                     columns = {"id": self.names[rows].tolist(), "score": np.asarray(values, np.float64)}
                     writer.write_table(pa.table(columns, schema=schema))
-        self.folder.fs.mv(f"{self.folder.root}/{target}.part", f"{self.folder.root}/{target}")
+        self.folder.fs.mv(part, f"{self.folder.root}/{target}")
         return sharded(self.folder, target)
 
     def evaluate(self, predictor: Predictor, view: View = ALL) -> Evaluation:
@@ -131,8 +134,17 @@ class Results:
 
     def digest(self) -> str:
         """A fingerprint of what was found of all units: that of the files of all shards."""
-        listed = sorted(receipt.digest for receipt in self.folder.receipts(self.job).values())
+        found = self.folder.receipts(self.job)
+        if len(found) != len(self.job.shards):
+            raise Incomplete(f"{self.folder} has {len(found):,} sound shards of {len(self.job.shards):,}")
+        listed = sorted(receipt.digest for receipt in found.values())
         return hashlib.sha256("".join(listed).encode()).hexdigest()
+
+    def domain(self, view: View = ALL) -> tuple[Any, ...] | None:
+        """What is forecast, from the shapes of the first shard; None if the run stores scores."""
+        _, arrays = next(self.folder.over(self.job.shards, lambda shard, arrays: arrays))
+        _, forecast, _ = view({name: array[:1] for name, array in arrays.items()})
+        return None if forecast is None else tuple(forecast.domain)
 
 
 def sharded(folder: RunFolder, name: str) -> ShardedScores:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import json
 import os
 import resource
 import sys
@@ -94,6 +95,12 @@ class Job:
         return {"task": self.name, **self.configuration, **ids, "versions": versions(self.needs)}
 
 
+def run_digest(description: Mapping[str, Any]) -> str:
+    """What tells the files of a run from those of others; the device is compared on its own."""
+    known = {name: value for name, value in description.items() if name != "device"}
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32]
+
+
 @dataclass(frozen=True)
 class Receipt:
     """What is known of a finished shard: a few bytes, whatever it holds.
@@ -128,9 +135,9 @@ def run_stages(scorers: Sequence[Scorer], shard: Shard, given: Arrays) -> Arrays
     return given
 
 
-def finish(shard: Shard, arrays: Arrays, started: float) -> tuple[Receipt, NDArray[np.uint8]]:
-    """The file of a shard as bytes, with its receipt."""
-    content = pack(arrays)
+def finish(shard: Shard, arrays: Arrays, started: float, run: str = "") -> tuple[Receipt, NDArray[np.uint8]]:
+    """The file of a shard as bytes, which say of which run they are, with its receipt."""
+    content = pack(arrays, run)
     digest = hashlib.sha256(content.data).hexdigest()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     seconds = time.perf_counter() - started

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ def set_environment() -> None:
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # the engine reads the first error, and stops
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default
     tokens = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-    if any(name in os.environ for name in tokens) or (Path.home() / ".ray" / "auth_token").exists():
+    known = any(name in os.environ for name in tokens) or (Path.home() / ".ray" / "auth_token").exists()
+    if known and "ray" not in sys.modules:
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # as Ray itself does where it starts a cluster
 
 
@@ -72,8 +74,10 @@ def connected(address: str, *, cpus: int | None = None, dashboard: bool = False)
     try:
         context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError, RayError) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise InvalidInput(f"--address {address}: no Ray cluster answers there ({reason})") from None
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise InvalidInput(
+            f"--address {address}: Ray cannot be reached or started there ({reason})"
+        ) from None
     try:
         total = ray.cluster_resources()  # type: ignore[no-untyped-call]
         nodes = sum(bool(node["Alive"]) for node in ray.nodes())  # type: ignore[no-untyped-call]

@@ -10,23 +10,26 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import fsspec
 import numpy as np
 from numpy.typing import NDArray
 
 from cluster.errors import Incomplete
-from cluster.packing import unpack
-from cluster.scoring import Arrays, Job, Receipt
+from cluster.packing import label_of, unpack
+from cluster.scoring import Arrays, Job, Receipt, run_digest
 from cluster.shards import Shard
 from pac_core import InvalidInput, UnreadableFile
 
 Result = TypeVar("Result")
 _NAME = re.compile(r"(\d+)-(\d+)-([0-9a-f]{64})\.arrow")
+_NAMED = ("abfs", "abfss", "az", "sftp", "ssh", "ftp", "hdfs")  # where a name before @ is no secret
 _SECRET = re.compile(r"(key|secret|token|password|sig)[^=&]*=", re.IGNORECASE)
 
 
@@ -46,18 +49,26 @@ class RunFolder:
     def __str__(self) -> str:
         return self.url
 
-    def claim(self, job: Job) -> None:
-        """Writes down what the folder is for; refuses one that belongs to another job."""
+    def claim(self, job: Job, device: str | None = None) -> str:
+        """Writes down what the folder is for, and returns its digest; refuses one that is for another job.
+
+        device: what scores, where that is known; digits differ between kinds of devices
+        """
         ours = json.loads(json.dumps(job.describe()))
         theirs = self.configuration()
         if theirs is None:
-            return self.put("run.json", (json.dumps(ours, indent=2) + "\n").encode())
-        differing = [_difference(name, theirs, ours) for name in ours | theirs]
-        if any(differing):
-            raise InvalidInput(
-                f"{self} belongs to another run: it has {'; '.join(filter(None, differing))}. Choose "
-                "another folder, or start with what it was made with"
-            )
+            theirs = {}
+        else:
+            wanted = ours | {"device": device if device and theirs.get("device") else theirs.get("device")}
+            differing = _differences(theirs, wanted)
+            if differing:
+                raise InvalidInput(
+                    f"{self} belongs to another run: it has {'; '.join(differing)}. Choose another "
+                    "folder, or start with what it was made with"
+                )
+        if not theirs.get("device"):
+            self.put("run.json", (json.dumps(ours | {"device": device}, indent=2) + "\n").encode())
+        return run_digest(ours)
 
     def configuration(self) -> dict[str, Any] | None:
         """What the folder is for; None if it is new."""
@@ -78,8 +89,9 @@ class RunFolder:
             self.fs.pipe_file(path, bytes(content))
             return
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-        self.fs.pipe_file(f"{path}.part", memoryview(content))
-        self.fs.mv(f"{path}.part", path)
+        part = f"{path}.{uuid4().hex[:8]}.part"  # of its own, whoever else writes
+        self.fs.pipe_file(part, memoryview(content))
+        self.fs.mv(part, path)
 
     def put_text(self, name: str, text: str) -> str:
         """Writes a text, and returns where it is."""
@@ -98,59 +110,63 @@ class RunFolder:
         """Writes the file of a finished shard."""
         self.put(_file(receipt), content)
 
-    def receipts(self, job: Job) -> dict[int, Receipt]:
-        """The finished shards, by number, each read and checked; what is damaged is removed."""
-        sizes = {shard.number: len(shard) for shard in job.shards}
+    def receipts(self, job: Job, *, mend: bool = False) -> dict[int, Receipt]:
+        """The finished shards, by number, each read and checked.
+
+        mend: remove what is damaged, of other units or of another run
+        """
+        shards, run = {shard.number: shard for shard in job.shards}, self._run()
         found: dict[int, Receipt] = {}
         for receipt in self._listed():
-            if receipt.number in found or sizes.get(receipt.number) != receipt.n:
+            if receipt.number in found or receipt.number not in shards:
                 continue
-            if self._content(receipt) is None:
+            if self._arrays(receipt, shards[receipt.number], run) is not None:
+                found[receipt.number] = receipt
+            elif mend:
                 self.fs.rm_file(self._path(_file(receipt)))
-                continue
-            found[receipt.number] = receipt
         return found
-
-    def read(self, receipt: Receipt, shard: Shard) -> Arrays:
-        """The arrays of a shard, refused unless they are what was written, for these units."""
-        content = self._content(receipt)
-        if content is None:
-            raise Incomplete(
-                f"{self}/{_file(receipt)} is damaged or gone; start the run again to compute it anew"
-            )
-        arrays = unpack(content)
-        if not np.array_equal(arrays["ids"], np.asarray(shard.ids)):
-            raise Incomplete(f"{self}/{_file(receipt)} holds other units than {shard}")
-        return arrays
 
     def over(
         self, shards: Sequence[Shard], function: Callable[[Shard, Arrays], Result]
     ) -> Iterator[tuple[Shard, Result]]:
         """What `function` makes of each shard, one at a time; refused unless all are there, each once."""
-        listed = {receipt.number: receipt for receipt in self._listed()}
+        run, listed = self._run(), defaultdict[int, list[Receipt]](list)
+        for receipt in self._listed():
+            listed[receipt.number].append(receipt)
         missing = [shard for shard in shards if shard.number not in listed]
         if missing:
             raise Incomplete(f"{self} lacks {len(missing):,} of {len(shards):,} shards, first {missing[0]}")
         for shard in shards:
-            yield shard, function(shard, self.read(listed[shard.number], shard))
+            found = (self._arrays(receipt, shard, run) for receipt in listed[shard.number])
+            arrays = next((arrays for arrays in found if arrays is not None), None)
+            if arrays is None:
+                raise Incomplete(
+                    f"{self}/{_file(listed[shard.number][0])} is damaged, or of another run or other units: "
+                    "start the run again to compute it anew"
+                )
+            yield shard, function(shard, arrays)
+
+    def _run(self) -> str:
+        """The digest of the run that this folder is for."""
+        return run_digest(self.configuration() or {})
 
     def _listed(self) -> list[Receipt]:
-        """Every file that is named like a shard; where there are two of a number, the first name counts."""
+        """Every file that is named like a shard, by name."""
         folder = self._path("shards")
         names = self.fs.ls(folder, detail=False, refresh=True) if self.fs.exists(folder) else []
         matches = filter(None, (_NAME.fullmatch(name.rpartition("/")[2]) for name in sorted(names)))
-        found: dict[int, Receipt] = {}
-        for match in matches:
-            found.setdefault(int(match[1]), Receipt(int(match[1]), int(match[2]), match[3], 0))
-        return list(found.values())
+        return [Receipt(int(match[1]), int(match[2]), match[3], 0) for match in matches]
 
-    def _content(self, receipt: Receipt) -> bytes | None:
-        """The bytes of a shard's file, or None if they are not those that were written."""
+    def _arrays(self, receipt: Receipt, shard: Shard, run: str) -> Arrays | None:
+        """The arrays of a file, or None unless they are what was written, by this run, for these units."""
         try:
             content: bytes = self.fs.cat_file(self._path(_file(receipt)))
         except FileNotFoundError:
             return None
-        return content if hashlib.sha256(content).hexdigest() == receipt.digest else None
+        if hashlib.sha256(content).hexdigest() != receipt.digest or label_of(content) != run:
+            return None
+        arrays = unpack(content)
+        return arrays if np.array_equal(arrays["ids"], np.asarray(shard.ids)) else None
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"
@@ -158,25 +174,28 @@ class RunFolder:
 
 def refuse_secrets(url: str) -> None:
     """Refuse a URL that holds a user, a password or a key: it is printed and written down."""
-    parts = urlsplit(url)
-    if parts.scheme and (parts.password is not None or _SECRET.search(parts.query)):
-        raise InvalidInput(
-            f"the run folder must be a URL without credentials (got one on {parts.hostname}): storage "
-            "libraries take them from the environment or their own configuration"
-        )
+    for part in map(urlsplit, url.split("::")):  # fsspec chains protocols with ::
+        named = part.username is not None and part.scheme not in _NAMED
+        if part.scheme and (named or part.password is not None or _SECRET.search(part.query)):
+            raise InvalidInput(
+                f"the run folder must be a URL without credentials (got one of {part.scheme}://): storage "
+                "libraries take them from the environment or their own configuration"
+            )
 
 
 def _file(receipt: Receipt) -> str:
     return f"shards/{receipt.number:06d}-{receipt.n}-{receipt.digest}.arrow"
 
 
-def _difference(name: str, theirs: dict[str, Any], ours: dict[str, Any]) -> str:
-    """In words, what differs under this name; empty if nothing does."""
-    was, now = (side.get(name) for side in (theirs, ours))
-    if was == now:
-        return ""
-    if isinstance(was, dict) and isinstance(now, dict):
-        return ", ".join(filter(None, (_difference(part, was, now) for part in was | now)))
-    if name == "ids":
-        return "other unit ids or shards"
-    return f"{name} {was!r} and not {now!r}"
+def _differences(theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
+    """In words, what differs."""
+    found = []
+    for name in ours | theirs:
+        was, now = (side.get(name) for side in (theirs, ours))
+        if was == now:
+            continue
+        if isinstance(was, dict) and isinstance(now, dict):
+            found += _differences(was, now)
+        else:
+            found.append("other unit ids or shards" if name == "ids" else f"{name} {was!r} and not {now!r}")
+    return found

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cluster.scoring import OURS
 from cluster.session import set_environment
 from pac_core import InvalidInput
 
-PACKAGES = ("pac_core", "pac_rl", "pac_vision", "cluster")
 ENDED = {"SUCCEEDED", "FAILED", "STOPPED"}
 
 
@@ -25,7 +25,7 @@ def runtime_env(requirements: Path | None = None) -> dict[str, Any]:
 
     home = Path(cluster.__file__).parent.parent
     env: dict[str, Any] = {
-        "py_modules": [str(home / name) for name in PACKAGES],
+        "py_modules": [str(home / name) for name in OURS],
         "env_vars": {"RAY_USAGE_STATS_ENABLED": "0"},
     }
     if requirements is not None:
@@ -63,7 +63,7 @@ def submit(arguments: Sequence[str], *, address: str, requirements: Path | None 
             )
         )
     except (ConnectionError, RuntimeError, RayError) as error:
-        reason = str(error).strip().splitlines()[-1]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise InvalidInput(f"--address {address}: the cluster does not take the job ({reason})") from None
 
 

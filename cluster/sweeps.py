@@ -119,7 +119,12 @@ def sizes_by_tune(
         ray_tune.with_resources(ray_tune.with_parameters(trial, tune=tune), {"cpu": 1}),
         param_space=grid,
         tune_config=ray_tune.TuneConfig(metric="size", mode="min", reuse_actors=True),
-        run_config=ray_tune.RunConfig(name="tune", storage_path=str(storage.resolve()), verbose=0),
+        run_config=ray_tune.RunConfig(
+            name="tune",
+            storage_path=str(storage.resolve()),
+            verbose=0,
+            failure_config=ray_tune.FailureConfig(max_failures=3),  # a worker that dies is no answer
+        ),
     )
     found = {}
     grid_of_results = tuner.fit()
@@ -184,15 +189,7 @@ def sweep(
     menu: dict[tuple[str, View], list[Any]] = {}
     for place, score in fitted.items():
         menu.setdefault((score_digest(score), chosen[place].view), []).append(place)
-    asked = [
-        Asked(
-            fitted[places[0]],
-            tuple(level for _, level in places),
-            partial(results.scores, fitted[places[0]], f"scores-{digest[:12]}.parquet", view),
-            tune[view][0].domain,
-        )
-        for (digest, view), places in menu.items()
-    ]
+    asked = [_asked(results, fitted[places[0]], places, view) for (_, view), places in menu.items()]
     made = certify_results(task, results, asked, ledger)
     rows = []
     for certified, ((_, view), places) in zip(made, menu.items(), strict=True):
@@ -201,6 +198,14 @@ def sweep(
     order = {place: i for i, place in enumerate(chosen)}
     rows.sort(key=lambda row: order[row["horizon"] or None, PACLevel(row["epsilon"], row["delta"])])
     return rows, made[0].look.cost
+
+
+def _asked(results: Results, score: Score, places: Sequence[Any], view: View) -> Asked:
+    """One score on the menu, with a file for its calibration scores."""
+    levels = tuple(level for _, level in places)
+    asked = Asked(score, levels, lambda: results.scores(score, target, view), results.domain(view), str(view))
+    target = f"scores-{asked.digest[:12]}.parquet"
+    return asked
 
 
 def _row(

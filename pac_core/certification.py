@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -32,12 +33,20 @@ class Asked:
 
     scores: called after the ledger is written; returns them `[n]` or as `ShardedScores`
     domain: of the forecasts it scores, see `GaussianForecast.domain`
+    of: which forecasts, where several of the same units are at hand: the same score of others is another
     """
 
     score: Score
     levels: tuple[PACLevel, ...]
     scores: Callable[[], Any]
     domain: tuple[Any, ...] | None = None
+    of: str = ""
+
+    @property
+    def digest(self) -> str:
+        """What the ledger knows it by."""
+        plain = score_digest(self.score)
+        return hashlib.sha256(f"{plain} of {self.of}".encode()).hexdigest() if self.of else plain
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,11 +232,7 @@ def certify_menu(
         raise InvalidInput(f"ids must be unique, got {len(names) - len(np.unique(names))} repeats")
     for level in (level for asked in menu for level in asked.levels):
         max_errors(len(names), level)
-    entries = [
-        Entry(score_digest(asked.score), level.epsilon, level.delta)
-        for asked in menu
-        for level in asked.levels
-    ]
+    entries = [Entry(asked.digest, level.epsilon, level.delta) for asked in menu for level in asked.levels]
     look = open_split(ledger, Opening.of(ids, entries, data))
     about["menu"] = MenuRecord(len(entries), look.cost)
     made = []

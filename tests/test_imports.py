@@ -94,6 +94,7 @@ ORDER = {
         "storage",
         "inprocess",
         "pools",
+        "faults",
         "engine",
         "progress",
         "estimates",

@@ -100,6 +100,32 @@ class Poisoned(Marked):
         return super().__call__(shard, given)
 
 
+class Bulky(Marked):
+    """Adds so much to each unit that it stays on the node that made it."""
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        return super().__call__(shard, given) | {"bulk": np.zeros((len(shard), 100_000))}
+
+
+class SquareDiesOnce(Marked):
+    """A second stage that is killed in the middle of shard 3, the first time."""
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        if shard.number == 3 and not self.begun(shard):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"ids": given["ids"], "scores": given["scores"] ** 2}
+
+
+class HardOnesFail(Marked):
+    """A shard with a large score runs out of memory, the first time: failures are no random sample."""
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        found = super().__call__(shard, given)
+        if found["scores"].max() > 1.5 and len(list(self.notes.glob(f"begun-{shard.number}-*"))) == 1:
+            raise MemoryError("this one was hard")
+        return found
+
+
 class CannotStart:
     def __init__(self, *, device: str) -> None:
         raise FileNotFoundError("weights.bin is not there")

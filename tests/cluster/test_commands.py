@@ -127,6 +127,7 @@ def test_an_estimate_computes_one_shard_and_keeps_it(ensemble: Path, tmp_path: P
         (["--policy", "nothing.npz"], "nothing.npz"),
         (["--members", "9"], "members must be 1 to 3, got 9"),
         (["--folder", "s3://me:word@bucket/x"], "without credentials"),
+        (["--folder", "memory://run", *LEVEL], "--ledger must be given where the run folder is a URL"),
     ],
 )
 def test_bad_input_is_refused_in_one_sentence(

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toy_scorers as toys
+from scipy.stats import norm
 from toy_runs import SIZE, UNITS, files, job
 
 from cluster import engine as engine_module
@@ -15,7 +16,7 @@ from cluster.errors import NoWorkers, ShardFailed, WorkerDiffers
 from cluster.inprocess import run_here
 from cluster.scoring import Job, Stage, versions
 from cluster.storage import RunFolder
-from pac_core import InvalidInput
+from pac_core import InvalidInput, PACLevel, fit_threshold
 
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.xdist_group("ray")]
 
@@ -57,7 +58,7 @@ def test_a_straggler_is_overtaken(tmp_path: Path, notes: Path, undisturbed: list
 
 
 def test_a_shard_that_kills_every_worker_stops_the_run(tmp_path: Path, notes: Path) -> None:
-    with pytest.raises(ShardFailed, match=r"shard 3 \(10 units, 30 to 39\).*died 3 times"):
+    with pytest.raises(ShardFailed, match=r"shard 3 \(10 units, 30 to 39\).*died 4 times"):
         run(job(toys.DiesAlways, str(notes)), RunFolder(tmp_path), workers=(1, 1), retries=2)
 
 
@@ -127,3 +128,22 @@ def test_a_limit_stops_early_and_the_next_run_goes_on(tmp_path: Path, undisturbe
     run(job(), RunFolder(tmp_path), progress=lambda state: seen.append(state.done))
     assert seen[0] == 20, "what was found counts as done"
     assert files(tmp_path) == undisturbed
+
+
+def test_shards_that_fail_because_they_are_hard_are_not_lost(tmp_path: Path, notes: Path) -> None:
+    """A job that dropped them would promise too much; this one has every unit, and the same threshold."""
+    asked, level = job(toys.HardOnesFail, str(notes), units=400), PACLevel(0.1, 0.05)
+    folder = RunFolder(tmp_path / "run")
+    state = run(asked, folder, workers=(2, 2), retries=4)
+    scores = {
+        shard.number: found for shard, found in folder.over(asked.shards, lambda s, arrays: arrays["scores"])
+    }
+    hard = [number for number, found in scores.items() if found.max() > 1.5]
+    assert len(hard) >= 10
+    assert state.retries >= 5
+    direct = [np.random.default_rng(unit).normal() for unit in range(400)]
+    kept = np.concatenate([found for number, found in scores.items() if number not in hard])
+    threshold = fit_threshold(np.concatenate(list(scores.values())), level)
+    assert threshold == fit_threshold(direct, level)
+    assert 1 - norm.cdf(threshold.value) <= level.epsilon
+    assert 1 - norm.cdf(fit_threshold(kept, level).value) > level.epsilon, "dropping them breaks the promise"

@@ -68,7 +68,7 @@ def test_a_node_that_disappears_changes_nothing(tmp_path: Path, notes: Path, und
 
 def test_a_node_between_two_stages_disappears(tmp_path: Path, notes: Path) -> None:
     """What the first stage made may lie on the lost node: it is made again."""
-    stages = [Stage(toys.Marked, (str(notes),)), Stage(toys.Square, gpus=1)]
+    stages = [Stage(toys.Bulky, (str(notes),)), Stage(toys.Square, gpus=1)]
     asked = Job.of("two", range(60), stages, size=4)
     run_here(asked, RunFolder(tmp_path / "twin"))
     with nodes({"cpus": 1}, {"cpus": 1}, {"cpus": 1, "gpus": 1}) as (cluster, added):
@@ -82,6 +82,19 @@ def test_a_node_between_two_stages_disappears(tmp_path: Path, notes: Path) -> No
         run(asked, RunFolder(tmp_path / "run"), workers=(1, 2), progress=remove)
     assert removed
     assert files(tmp_path / "run") == files(tmp_path / "twin")
+
+
+def test_a_straggler_that_was_overtaken_does_not_hide_a_loss(tmp_path: Path, tmp_path_factory: Any) -> None:
+    """Shard 3 hangs in the first stage, is begun again, and then loses its worker in the second."""
+    notes = [str(tmp_path_factory.mktemp("notes")) for _ in range(2)]
+    stages = [Stage(toys.HangsOnce, (notes[0],)), Stage(toys.SquareDiesOnce, (notes[1],), cpus=2)]
+    asked = Job.of("two", range(60), stages, size=6)
+    plain = Job.of("two", range(60), [Stage(toys.Draw), Stage(toys.Square, cpus=2)], size=6)
+    run_here(plain, RunFolder(tmp_path / "twin"))
+    with nodes({"cpus": 6}):
+        state = run(asked, RunFolder(tmp_path / "run"), workers=(2, 2))
+    assert files(tmp_path / "run") == files(tmp_path / "twin")
+    assert (state.retries, state.repeats >= 1) == (1, True)
 
 
 def test_killing_workers_at_random_changes_no_digit_of_the_threshold(tmp_path: Path, notes: Path) -> None:
@@ -123,8 +136,8 @@ def test_model_workers_are_placed_on_gpus(
     """The GPUs are only counted: what is tested is where workers go and what they are told."""
     asked = Job.of("gpu", range(40), [Stage(toys.Draw), Stage(toys.Tells, gpus=None)], size=2)
     with nodes({"cpus": 1}, {"cpus": 4, "gpus": 2}):
-        folder, alive = RunFolder(tmp_path), []
-        run(asked, folder, gpus=gpus, progress=lambda state: alive.append(state.workers))
+        folder = RunFolder(tmp_path)
+        run(asked, folder, gpus=gpus)
     told = [arrays for _, arrays in folder.over(asked.shards, lambda shard, arrays: arrays)]
     assert all(arrays["cuda"][0] == 1 and arrays["gpus"][0] == each for arrays in told)
     assert len({int(arrays["process"][0]) for arrays in told}) <= workers

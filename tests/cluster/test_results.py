@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from pac_program import run as pac
 from toy_walks import DIMS, walking, world
 
 from cluster.driver import Task, certify_run
+from cluster.errors import Incomplete
 from cluster.inprocess import run_here
-from cluster.results import View
+from cluster.packing import pack, unpack
+from cluster.results import ALL, Results, View
 from cluster.storage import RunFolder
 from pac_core import (
     GaussianForecast,
@@ -18,6 +23,7 @@ from pac_core import (
     PACLevel,
     SecondLook,
     Trajectories,
+    UnreadableFile,
     accumulated,
     evaluate,
     fit_temperature,
@@ -73,6 +79,45 @@ def test_a_second_look_at_the_same_units_is_refused(finished: RunFolder, tmp_pat
     certify_run(walking(), finished, [LEVEL], tmp_path / "ledger.json", shape="joint")
     with pytest.raises(SecondLook):
         certify_run(walking(), finished, [PACLevel(0.2, 0.01)], tmp_path / "ledger.json", shape="joint")
+
+
+def test_the_calibrate_part_is_not_read_before_the_ledger_is_written(
+    finished: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[str] = []
+    over = Results.over
+
+    def watched(self: Results, part: str, view: View = ALL) -> Any:
+        assert part != "calibrate" or (tmp_path / "ledger.json").exists()
+        parts.append(part)
+        return over(self, part, view)
+
+    monkeypatch.setattr(Results, "over", watched)
+    certify_run(walking(), finished, [LEVEL], tmp_path / "ledger.json", shape="box")
+    assert parts == ["tune", "calibrate", "test"]
+
+
+def test_units_that_were_renamed_are_refused(finished: RunFolder, tmp_path: Path) -> None:
+    """Other names are another split: tune units would calibrate, and the ledger would not know them."""
+    again = RunFolder(tmp_path / "run")
+    shutil.copytree(finished.root, again.root)
+    units = unpack(again.get("units.arrow"))
+    again.put(
+        "units.arrow", pack(units | {"names": np.array([f"other/{i}" for i in range(len(units["ids"]))])})
+    )
+    with pytest.raises(UnreadableFile, match=r"units.arrow is not the one of this run"):
+        Task.read(again)
+
+
+def test_a_shard_that_is_lost_stops_the_certificate_before_the_ledger(
+    finished: RunFolder, tmp_path: Path
+) -> None:
+    again = RunFolder(tmp_path / "run")
+    shutil.copytree(finished.root, again.root)
+    next((tmp_path / "run" / "shards").iterdir()).unlink()
+    with pytest.raises(Incomplete):
+        certify_run(walking(), again, [LEVEL], tmp_path / "ledger.json", shape="joint")
+    assert not (tmp_path / "ledger.json").exists()
 
 
 def test_a_view_reads_fewer_steps_and_members(finished: RunFolder) -> None:

@@ -73,8 +73,29 @@ def test_damage_that_comes_later_is_noticed_when_it_is_read(tmp_path: Path, undi
     run_here(job(), RunFolder(tmp_path))
     path = tmp_path / "shards" / undisturbed[5]
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(Incomplete, match=r"000005-10-.*is damaged or gone; start the run again"):
+    with pytest.raises(Incomplete, match=r"000005-10-.*is damaged, or of another run"):
         every_score(RunFolder(tmp_path), job())
+
+
+def test_a_shard_of_another_run_is_not_taken_for_one_of_ours(tmp_path: Path, undisturbed: list[str]) -> None:
+    """The same units by another model: a file that was copied, or that a second driver wrote."""
+    other = Job.of("toy", range(200), [Stage(Draw, (99.0,))], size=10, model="another")
+    run_here(other, RunFolder(tmp_path / "other"))
+    run_here(job(), RunFolder(tmp_path / "ours"))
+    (tmp_path / "ours" / "shards" / undisturbed[0]).unlink()
+    foreign = tmp_path / "other" / "shards" / files(tmp_path / "other")[0]
+    copied = tmp_path / "ours" / "shards" / foreign.name
+    copied.write_bytes(foreign.read_bytes())
+    with pytest.raises(Incomplete, match="of another run"):
+        every_score(RunFolder(tmp_path / "ours"), job())
+    run_here(job(), RunFolder(tmp_path / "ours"))
+    assert files(tmp_path / "ours") == undisturbed
+
+
+def test_a_run_is_not_continued_on_another_kind_of_device(tmp_path: Path) -> None:
+    run_here(job(), RunFolder(tmp_path), limit=3)
+    with pytest.raises(InvalidInput, match="device 'cpu' and not 'cuda'"):
+        run_here(job(), RunFolder(tmp_path), device="cuda")
 
 
 def test_a_half_written_file_is_no_shard(tmp_path: Path, undisturbed: list[str]) -> None:
@@ -107,7 +128,14 @@ def test_a_damaged_description_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://me:secret@bucket/run", "https://host/run?token=abc", "memory://x?AWS_SECRET_ACCESS_KEY=a"]
+    "url",
+    [
+        "s3://me:secret@bucket/run",
+        "s3://secret@bucket/run",
+        "simplecache::s3://me:secret@bucket/run",
+        "https://host/run?token=abc",
+        "memory://x?AWS_SECRET_ACCESS_KEY=abc",
+    ],
 )
 def test_credentials_in_a_url_are_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(InvalidInput, match="without credentials") as said:

@@ -111,3 +111,19 @@ def test_packages_are_shipped_and_requirements_must_be_pinned(tmp_path: Path) ->
     shipped = runtime_env(Path(__file__).parents[2] / "cluster" / "configs" / "requirements.txt")["pip"]
     assert "mbrl==0.2.0" in shipped["packages"]
     assert shipped["pip_install_options"] == ["--no-deps"]
+
+
+def test_options_of_the_run_stay_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[str], str]] = []
+
+    def take(arguments: list[str], *, address: str, requirements: Path | None) -> str:
+        asked.append((arguments, address))
+        return "job-1"
+
+    monkeypatch.setattr("cluster.submission.submit", take)
+    answer = pac(
+        "submit", "--no-wait", "--address", "http://a:1", "run", "rl", "--folder", "x", "--address", "auto"
+    )
+    assert answer.exit_code == 0, answer.output
+    assert pac("submit", "--no-wait", "--address", "http://a:1", "run", "rl", "--folder", "x").exit_code == 0
+    assert asked == 2 * [(["run", "rl", "--folder", "x", "--address", "auto"], "http://a:1")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from pac_core import (
     max_errors,
     read_certificate,
     read_ledger,
+    verify,
 )
+from pac_core.datasets import read_dataset
 
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
 
@@ -81,6 +84,32 @@ def test_one_score_for_all_levels_costs_less_together(finished: RunFolder, tmp_p
     assert together < alone <= sum(level.delta for level in LEVELS)
     assert len({row["T"] for row in same if row["epsilon"] == 0.1}) == 2
     assert [row["epsilon"] for row in own] == [row["epsilon"] for row in same]
+
+
+def test_the_same_fit_at_several_horizons_is_several_scores(
+    finished: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Accumulated variances have no fitted numbers; each horizon fails on its own account all the same."""
+    one = Candidate("joint", accumulate=True)
+    monkeypatch.setattr(
+        sweeps, "candidates", lambda kind, shapes, views: [replace(one, view=v) for v in views]
+    )
+    monkeypatch.setattr(
+        sweeps,
+        "sizes_by_tune",
+        lambda tune, menu, levels, storage: {(c, a): 1.0 for c in menu for a in levels},
+    )
+    rows, cost = sweep(walking(), finished, LEVELS[1:2], tmp_path / "l.json", tmp_path, horizons=(2, 3, 4))
+    assert cost == pytest.approx(3 * 0.05)
+    assert len({row["T"] for row in rows}) == 3
+    for row in rows:
+        stored = read_certificate(Path(finished.root) / row["file"])
+        files = list(Path(finished.root).glob("scores-*.parquet"))
+        assert any(
+            all(check.holds is not False for check in verify(stored, read_dataset(path).scores))
+            for path in files
+        )
+    assert len(files) == 3
 
 
 def test_the_calibrate_part_is_not_read_before_the_ledger_is_written(

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.figures import Figure, within
+from benchmarks.figures import Figure, faster, within
 from cluster.inprocess import run_here
-from cluster.scoring import Job, Stage
-from cluster.session import connected
+from cluster.scoring import Job, Receipt, Stage, finish, make_scorers, run_stages
+from cluster.session import connected, run_on_ray
 from cluster.states import State
 from cluster.storage import RunFolder
 
@@ -79,15 +79,13 @@ def side_by_side(kind: str, pictures: str) -> float:
 def engine() -> Iterator[Figure]:
     """One worker against the bare loop, two against one: rollouts and images, in turns."""
     with tempfile.TemporaryDirectory() as pictures, connected("local", cpus=2):
-        from cluster.engine import run
-
         draw_pictures(Path(pictures))
         for kind in JOBS:
             job = JOBS[kind](pictures)
 
             def on_ray(count: int, job: Job = job) -> float:
                 return throughput(
-                    job, lambda f, show: run(job, f, workers=(count, count), progress=show), count
+                    job, lambda f, show: run_on_ray(job, f, workers=(count, count), progress=show), count
                 )
 
             found: dict[str, list[float]] = {"bare": [], "one": [], "two": [], "bare two": []}
@@ -112,6 +110,47 @@ def _figures(kind: str, job: Job, found: dict[str, Any]) -> Iterator[Figure]:
         note = f"{shape}: {', '.join(f'{ratio:.2f}' for ratio in ratios)}"
         medians = float(np.median(found[ours])), float(np.median(found[other]))
         yield Figure(f"engine, {kind}: {name}", *medians, "/s", float(np.median(ratios)), goal, note)
+
+
+class ByData:
+    """The same scorers as a callable class of Ray Data."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.scorers = job, make_scorers(job.stages, "cpu", 1)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        shard = self.job.shards[int(batch["id"][0])]
+        receipt, content = finish(shard, run_stages(self.scorers, shard, {}), time.perf_counter())
+        return {"id": batch["id"], "digest": [receipt.digest], "content": [content.tobytes()]}
+
+
+def data() -> Iterator[Figure]:
+    """Ray Data's actor pool on the same shards, from start to end; two workers each."""
+    job, seconds = rollout_job(), {}
+    with (
+        connected("local", cpus=2),
+        tempfile.TemporaryDirectory() as ours,
+        tempfile.TemporaryDirectory() as other,
+    ):
+        import ray.data
+
+        from benchmarks.engine import ByData as Scored
+
+        start = time.perf_counter()
+        run_on_ray(job, RunFolder(ours), workers=(2, 2))
+        seconds["ours"] = time.perf_counter() - start
+        start, folder = time.perf_counter(), RunFolder(other)
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        numbers = [{"id": shard.number} for shard in job.shards]
+        rows = ray.data.from_items(numbers, override_num_blocks=len(numbers)).map_batches(
+            Scored, fn_constructor_args=(job,), batch_size=1, concurrency=2, num_cpus=1
+        )
+        for row in rows.iter_rows():
+            receipt = Receipt(row["id"], len(job.shards[row["id"]]), row["digest"], len(row["content"]))
+            folder.keep(receipt, np.frombuffer(row["content"], np.uint8))
+        seconds["data"] = time.perf_counter() - start
+    note = f"{len(job.shards)} shards of rollouts from start to end, workers included"
+    yield faster("engine: Ray Data", seconds["ours"], seconds["data"], "", note)
 
 
 def memory() -> Iterator[Figure]:
@@ -147,14 +186,13 @@ class Uniform:
 def _many() -> None:
     """Prints the peak memory of this process in bytes, and the seconds it took."""
     from benchmarks.engine import Uniform as Scorer
-    from cluster.engine import run
     from pac_core import PACLevel, ShardedScores, fit_threshold
 
     start = time.perf_counter()
     job = Job.of("many", range(10**8), [Stage(Scorer)], size=10**6)
     with tempfile.TemporaryDirectory() as place, connected("local", cpus=2):
         folder = RunFolder(place)
-        run(job, folder)
+        run_on_ray(job, folder)
         sizes = {shard.number: len(shard) for shard in job.shards}
 
         def over(function: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
@@ -170,15 +208,14 @@ def _many() -> None:
 
 def _first() -> None:
     """Prints the seconds from the start of Ray to the first shard."""
-    from cluster.engine import run
 
     job, start = rollout_job(), time.perf_counter()
     with tempfile.TemporaryDirectory() as place, connected("local"):
-        assert run(job, RunFolder(place), workers=(1, 1), limit=1).finished == 1
+        assert run_on_ray(job, RunFolder(place), workers=(1, 1), limit=1).finished == 1
         print(time.perf_counter() - start)
 
 
-ALL = {"engine": engine, "memory": memory, "startup": startup}
+ALL = {"engine": engine, "data": data, "memory": memory, "startup": startup}
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["first"]:

@@ -15,7 +15,7 @@ from cluster.errors import ShardFailed
 from cluster.estimates import estimate
 from cluster.figures import heat_maps
 from cluster.inprocess import run_here
-from cluster.progress import shown
+from cluster.progress import counted, shown
 from cluster.results import levels_of
 from cluster.session import connected, gauges, run_on_ray
 from cluster.states import State
@@ -81,8 +81,8 @@ def tune_run(
     levels = levels_of(epsilons, deltas)
     refuse_unwritable("--ledger", ledger)
     options["shapes"] = options["shapes"] or SHAPES
-    with tempfile.TemporaryDirectory() as storage:
-        rows, cost = sweep(task, folder, levels, ledger, Path(storage), **options)
+    with tempfile.TemporaryDirectory() as storage, counted("trials") as progress:
+        rows, cost = sweep(task, folder, levels, ledger, Path(storage), progress=progress, **options)
     click.echo(_table(rows))
     say("ledger", f"{len(rows)} asked for; any of them fails with probability below {cost:.3g} ({ledger})")
     folder.put("tune.csv", csv_bytes(rows))

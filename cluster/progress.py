@@ -61,6 +61,28 @@ def shown(
             bar.close()
 
 
+@contextmanager
+def counted(name: str, *, every: float = SECONDS) -> Iterator[Callable[[int, int], None]]:
+    """A function to call with how many are done and how many there are."""
+    bar: tqdm[Any] | None = None
+    said = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        nonlocal bar, said
+        if sys.stderr.isatty():
+            bar = bar if bar is not None else tqdm(total=total, desc=name)
+            bar.update(done - bar.n)
+        elif time.monotonic() - said >= every or done == total:
+            said = time.monotonic()
+            print(f"{name}: {done:,} of {total:,}", flush=True)
+
+    try:
+        yield show
+    finally:
+        if bar is not None:
+            bar.close()
+
+
 def words(state: State) -> str:
     """Workers and what went wrong, in words."""
     if not state.workers:

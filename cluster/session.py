@@ -46,6 +46,7 @@ def set_environment() -> None:
     """Settings that Ray reads when it is imported."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is reported to anybody
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # the engine reads the first error, and stops
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # Ray Tune's banners; we show progress ourselves
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default
     tokens = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
     known = any(name in os.environ for name in tokens) or (Path.home() / ".ray" / "auth_token").exists()

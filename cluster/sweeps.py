@@ -105,10 +105,26 @@ def trial(config: dict[str, Any], tune: dict[View, Any]) -> dict[str, float]:
 
 
 def sizes_by_tune(
-    tune: dict[View, Any], menu: Sequence[Candidate], levels: Sequence[PACLevel], storage: Path
+    tune: dict[View, Any],
+    menu: Sequence[Candidate],
+    levels: Sequence[PACLevel],
+    storage: Path,
+    progress: Callable[[int, int], Any] | None = None,
 ) -> dict[tuple[Candidate, PACLevel], float]:
-    """The held-out size of every candidate at every level, in parallel; Ray must be initialised."""
+    """The held-out size of every candidate at every level, in parallel; Ray must be initialised.
+
+    progress: called with the number of finished trials and of all, whenever one is finished
+    """
     from ray import tune as ray_tune
+
+    total, done = len(menu) * len(levels), 0
+
+    class Told(ray_tune.Callback):
+        def on_trial_complete(self, *args: Any, **info: Any) -> None:
+            nonlocal done
+            done += 1
+            if progress is not None:
+                progress(done, total)
 
     grid = {
         "candidate": ray_tune.grid_search(list(menu)),
@@ -123,6 +139,7 @@ def sizes_by_tune(
             name="tune",
             storage_path=str(storage.resolve()),
             verbose=0,
+            callbacks=[Told()],
             failure_config=ray_tune.FailureConfig(max_failures=3),  # a worker that dies is no answer
         ),
     )
@@ -168,6 +185,7 @@ def sweep(
     horizons: Sequence[int | None] = (None,),
     members: Sequence[int | None] = (None,),
     same: bool = False,
+    progress: Callable[[int, int], Any] | None = None,
 ) -> tuple[list[dict[str, Any]], float]:
     """A row for each horizon and level: what was chosen on the tune part, its certificate and its test.
 
@@ -180,7 +198,7 @@ def sweep(
     views = [View(size, horizon) for horizon in horizons for size in members]
     tune = {view: results.gathered("tune", view) for view in views}
     kind = next(iter(tune.values()))[0].domain[0]
-    sizes = sizes_by_tune(tune, candidates(kind, shapes, views), levels, storage)
+    sizes = sizes_by_tune(tune, candidates(kind, shapes, views), levels, storage, progress)
     chosen = choose(sizes, same=same)
     fitted = {
         place: candidate.fit(*tune[candidate.view], levels[0] if same else place[1])

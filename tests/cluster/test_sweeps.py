@@ -97,7 +97,7 @@ def test_the_same_fit_at_several_horizons_is_several_scores(
     monkeypatch.setattr(
         sweeps,
         "sizes_by_tune",
-        lambda tune, menu, levels, storage: {(c, a): 1.0 for c in menu for a in levels},
+        lambda tune, menu, levels, *rest: {(c, a): 1.0 for c in menu for a in levels},
     )
     rows, cost = sweep(walking(), finished, LEVELS[1:2], tmp_path / "l.json", tmp_path, horizons=(2, 3, 4))
     assert cost == pytest.approx(3 * 0.05)
@@ -125,7 +125,7 @@ def test_the_calibrate_part_is_not_read_before_the_ledger_is_written(
         parts.append(part)
         return over(self, part, view)
 
-    def here(tune: Any, menu: Any, levels: Any, storage: Path) -> Any:
+    def here(tune: Any, menu: Any, levels: Any, storage: Path, progress: Any) -> Any:
         return {(c, level): held_out_size(c, *tune[c.view], level) for c in menu for level in levels}
 
     monkeypatch.setattr(Results, "over", watched)

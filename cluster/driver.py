@@ -100,7 +100,7 @@ class Task:
     def write(self, folder: RunFolder) -> None:
         """Writes down what the folder is for, and which units there are."""
         folder.claim(self.job)
-        ids = np.concatenate([np.asarray(shard.ids) for shard in self.job.shards])
+        ids = np.concatenate([shard.array for shard in self.job.shards])
         folder.put("units.arrow", pack({"ids": ids, "names": self.names}))
 
     @classmethod

@@ -17,7 +17,7 @@ from cluster.figures import heat_maps
 from cluster.inprocess import run_here
 from cluster.progress import counted, shown
 from cluster.results import levels_of
-from cluster.session import connected, gauges, run_on_ray
+from cluster.session import STORE, connected, gauges, run_on_ray
 from cluster.states import State
 from cluster.storage import RunFolder
 from cluster.sweeps import SHAPES, sweep
@@ -118,7 +118,7 @@ def _compute(
         with shown(job.name, task.unit) as show:
             run_here(job, folder, limit=limit, progress=progress)
         return
-    with connected(address, dashboard=dashboard) as session:
+    with connected(address, dashboard=dashboard, store=STORE) as session:
         say("ray", str(session))
         with shown(job.name, task.unit, gauges=gauges(str(folder))) as show:
             run_on_ray(job, folder, workers=workers, gpus=gpus, limit=limit, progress=progress)

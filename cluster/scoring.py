@@ -150,7 +150,7 @@ def checked(shard: Shard, arrays: Arrays) -> Arrays:
         if not isinstance(array, np.ndarray) or array.ndim < 1 or len(array) != len(shard):
             shape = getattr(array, "shape", type(array).__name__)
             raise InvalidInput(f"{name} must have a row for each of the {len(shard)} units, got {shape}")
-    if "ids" not in arrays or not np.array_equal(arrays["ids"], np.asarray(shard.ids)):
+    if "ids" not in arrays or not np.array_equal(arrays["ids"], shard.array):
         raise InvalidInput("a scorer must return `ids`: the ids of the shard, in their order")
     return arrays
 

@@ -16,6 +16,8 @@ from cluster.states import State
 from cluster.storage import RunFolder
 from pac_core import InvalidInput
 
+STORE = 128 * 1024**2
+"""Bytes of the object store of a local engine for a run: a few shards on their way, the rest goes to disk."""
 ADDRESSES = "local, auto, HOST:PORT or ray://HOST:PORT"
 
 
@@ -55,11 +57,14 @@ def set_environment() -> None:
 
 
 @contextmanager
-def connected(address: str, *, cpus: int | None = None, dashboard: bool = False) -> Iterator[Session]:
+def connected(
+    address: str, *, cpus: int | None = None, dashboard: bool = False, store: int | None = None
+) -> Iterator[Session]:
     """Ray at an address: `local` starts it on this machine, the others join what runs.
 
     cpus: of a local engine; by default all
     dashboard: of a local engine; it takes a second or two to start
+    store: bytes of its object store; the driver's memory grows by as much
     """
     if address not in ("local", "auto") and ":" not in address:
         raise InvalidInput(f"--address must be {ADDRESSES}, got {address!r}")
@@ -71,7 +76,7 @@ def connected(address: str, *, cpus: int | None = None, dashboard: bool = False)
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
     options: dict[str, Any] = {}
     if address == "local":
-        options = {"num_cpus": cpus, "include_dashboard": dashboard}
+        options = {"num_cpus": cpus, "include_dashboard": dashboard, "object_store_memory": store}
     try:
         context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError, RayError) as error:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pac_core import InvalidInput
 from pac_core.bounds import whole
@@ -29,6 +32,12 @@ class Shard:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """`[n]` the ids."""
+        ids = self.ids
+        return np.arange(ids.start, ids.stop, ids.step) if isinstance(ids, range) else np.asarray(ids)
 
     def __str__(self) -> str:
         return f"shard {self.number} ({len(self):,} units, {self.ids[0]!r} to {self.ids[-1]!r})"

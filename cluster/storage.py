@@ -166,7 +166,7 @@ class RunFolder:
         if hashlib.sha256(content).hexdigest() != receipt.digest or label_of(content) != run:
             return None
         arrays = unpack(content)
-        return arrays if np.array_equal(arrays["ids"], np.asarray(shard.ids)) else None
+        return arrays if np.array_equal(arrays["ids"], shard.array) else None
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"

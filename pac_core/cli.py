@@ -14,6 +14,12 @@ from pac_core.errors import PACError
 from pac_core.fitting import fit
 from pac_core.verifying import verify_command
 
+ON_RAY = {
+    "run": "Score units in parallel on Ray, and certify.",
+    "submit": "Start a run as a job of a Ray cluster.",
+    "tune": "Sweep epsilon and delta, and what changes the scores, with Ray Tune.",
+}
+"""Commands of the package `cluster`, which is not imported to list them."""
 EPILOG = """\
 Exit codes: 0 it holds or was done, 1 the answer is no (refuted, does not follow),
 2 the input was refused, 3 the program failed."""
@@ -44,7 +50,8 @@ class Program(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands; a plugin's is named, not imported."""
         own = {name: command.get_short_help_str(90) for name, command in self.commands.items()}
-        added = {name: f"Added by a plugin: pac {name} --help." for name in plugins.names("commands")}
+        others = plugins.names("commands")
+        added = {name: ON_RAY.get(name, f"Added by a plugin: pac {name} --help.") for name in others}
         with formatter.section("Commands"):
             formatter.write_dl(sorted((added | own).items()))
 
@@ -77,6 +84,7 @@ def main() -> None:
     pac evaluate certificate.json logits.npz     what the test units say
     pac sets certificate.json new.npz            sets for new units
     pac verify certificate.json scores.npz       does the certificate follow?
+    pac run rl --folder cheetah --epsilon 0.01 --delta 1e-5      the same on Ray, from a simulator
     """
 
 

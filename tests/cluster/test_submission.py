@@ -34,7 +34,10 @@ def free_port() -> int:
 def head(folder: Path) -> Iterator[dict[str, int]]:
     """`ray start --head` with two CPUs, on ports of its own; ended by its own process group."""
     ray.shutdown()
-    ports = {name: free_port() for name in ("port", "dashboard-port", "ray-client-server-port")}
+    names = ("port", "dashboard-port", "ray-client-server-port", "dashboard-agent-listen-port")
+    ports = {
+        name: free_port() for name in names
+    }  # the last is a fixed one otherwise, which another Ray may have
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--num-cpus=2"]
     command += ["--disable-usage-stats", "--include-dashboard=true", f"--temp-dir={folder}"]
     command += [f"--{name}={port}" for name, port in ports.items()]
@@ -64,14 +67,22 @@ def tracks(tmp_path: Path) -> list[object]:
 
 
 def program(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """`pac` in a process of its own, as a user starts it."""
+    """`pac` in a process of its own, as a user starts it; again, while the new cluster does not listen yet."""
     command = [sys.executable, "-m", "cluster", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    deadline = time.monotonic() + 120
+    while True:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        starting = "does not take the job" in answer.stderr or "cannot be reached" in answer.stderr
+        if not starting or time.monotonic() > deadline:
+            return answer
 
 
 def test_a_run_joins_a_cluster_and_is_submitted_as_a_job(tracks: list[object], tmp_path: Path) -> None:
+    answers = {}
     with tempfile.TemporaryDirectory() as short, head(Path(short)) as ports:  # sockets want short names
-        answers = {"job": _until_it_answers(f"http://127.0.0.1:{ports['dashboard-port']}", tracks, tmp_path)}
+        dashboard = f"http://127.0.0.1:{ports['dashboard-port']}"
+        folder = tmp_path / "job" / "run"
+        answers["job"] = program("submit", "--address", dashboard, *tracks, "--folder", folder)
         for how, address in (
             ("joined", f"127.0.0.1:{ports['port']}"),
             ("far", f"ray://127.0.0.1:{ports['ray-client-server-port']}"),
@@ -82,16 +93,6 @@ def test_a_run_joins_a_cluster_and_is_submitted_as_a_job(tracks: list[object], t
         assert "sequences missed" in answer.stdout
     certificates = {(tmp_path / how / "run" / "certificate-0.2-0.1.json").read_bytes() for how in answers}
     assert len(certificates) == 1, "the same certificate, whichever way it was launched"
-
-
-def _until_it_answers(dashboard: str, tracks: list[object], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Submits the run as soon as the dashboard of the new cluster listens."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        answer = program("submit", "--address", dashboard, *tracks, "--folder", folder / "job" / "run")
-        if "does not take the job" not in answer.stderr:
-            break
-    return answer
 
 
 def test_nobody_there_is_said_in_one_sentence(tracks: list[object], tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def head(folder: Path) -> Iterator[dict[str, int]]:
     names = ("port", "dashboard-port", "ray-client-server-port", "dashboard-agent-listen-port")
     ports = {
         name: free_port() for name in names
-    }  # the last is a fixed one otherwise, which another Ray may have
+    }  # none that another Ray may have
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--num-cpus=2"]
     command += ["--disable-usage-stats", "--include-dashboard=true", f"--temp-dir={folder}"]
     command += [f"--{name}={port}" for name, port in ports.items()]
@@ -67,7 +67,7 @@ def tracks(tmp_path: Path) -> list[object]:
 
 
 def program(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """`pac` in a process of its own, as a user starts it; again, while the new cluster does not listen yet."""
+    """`pac` in a process of its own, as a user starts it; again, while the new cluster does not listen."""
     command = [sys.executable, "-m", "cluster", *map(str, arguments)]
     deadline = time.monotonic() + 120
     while True:

@@ -35,9 +35,7 @@ def head(folder: Path) -> Iterator[dict[str, int]]:
     """`ray start --head` with two CPUs, on ports of its own; ended by its own process group."""
     ray.shutdown()
     names = ("port", "dashboard-port", "ray-client-server-port", "dashboard-agent-listen-port")
-    ports = {
-        name: free_port() for name in names
-    }  # none that another Ray may have
+    ports = {name: free_port() for name in names}  # none that another Ray may have
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--num-cpus=2"]
     command += ["--disable-usage-stats", "--include-dashboard=true", f"--temp-dir={folder}"]
     command += [f"--{name}={port}" for name, port in ports.items()]

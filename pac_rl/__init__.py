@@ -1,9 +1,11 @@
 """Robotics: rollouts, dynamics ensembles and trajectory tubes."""
 
+from pac_rl.checker import Checked, TubeChecker
 from pac_rl.designs import Design
 from pac_rl.ensembles import Ensemble, Epoch, Settings, Transitions
 from pac_rl.environments import Environment, make_environment
 from pac_rl.forecasts import PROPAGATIONS, closed_loop, for_plans
+from pac_rl.limits import HalfSpace, Limit
 from pac_rl.plans import propose
 from pac_rl.policies import Function, Network, Noisy, Policy
 from pac_rl.policy_files import load_policy, save_policy
@@ -14,11 +16,14 @@ from pac_rl.trajectories import Rollouts, execute, simulate
 __all__ = [
     "PROPAGATIONS",
     "Case",
+    "Checked",
     "Design",
     "Ensemble",
     "Environment",
     "Epoch",
     "Function",
+    "HalfSpace",
+    "Limit",
     "Network",
     "Noisy",
     "Policy",
@@ -26,6 +31,7 @@ __all__ = [
     "Settings",
     "Study",
     "Transitions",
+    "TubeChecker",
     "closed_loop",
     "execute",
     "for_plans",

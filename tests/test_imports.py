@@ -73,6 +73,8 @@ ORDER = {
         "figures",
         "reports",
         "scoring",
+        "limits",
+        "checker",
     ],
     "pac_vision": [
         "preprocessing",

@@ -101,6 +101,7 @@ ORDER = {
         "session",
         "results",
         "driver",
+        "candidates",
         "sweeps",
         "figures",
         "launching",

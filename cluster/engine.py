@@ -17,9 +17,9 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
-from cluster.errors import Incomplete, ShardFailed, WorkerDiffers
+from cluster.errors import Incomplete, NoWorkers, ShardFailed, WorkerDiffers
 from cluster.faults import cause, out_of_memory, words
-from cluster.pools import AHEAD, Member, Pool, arrange
+from cluster.pools import AHEAD, START, Member, Pool, arrange, staff
 from cluster.scoring import Job, Receipt, versions
 from cluster.shards import Shard
 from cluster.states import State
@@ -32,6 +32,8 @@ LATE = 60.0
 """Seconds after which workers without GPUs no longer wait until all those with GPUs have a place."""
 PATIENCE = 2.0
 """Seconds below which nothing is slow."""
+WAIT = 20 * 60.0
+"""Seconds after which a run gives up that nobody works for: machines of a cloud take minutes to come."""
 
 
 @dataclass(eq=False)
@@ -54,6 +56,7 @@ def run(
     workers: tuple[int, int] | None = None,
     gpus: float | None = None,
     retries: int = 4,
+    wait: float = WAIT,
     limit: int | None = None,
     progress: Callable[[State], Any] | None = None,
 ) -> State:
@@ -65,6 +68,7 @@ def run(
     workers: least and most in each pool; by default as many as there is room for
     gpus: per worker, for stages that can use one
     retries: how often one shard may lose its worker before the run stops with `ShardFailed`
+    wait: seconds; see `WAIT`
     limit: stop after so many shards
     """
     if workers is not None and not 1 <= workers[0] <= workers[1]:
@@ -75,9 +79,11 @@ def run(
         pool.claim(run_of_folder)
     found = folder.receipts(job, mend=True)
     todo = [shard for shard in job.shards if shard.number not in found][:limit]
-    engine = _Engine(folder, State.of(job, found), todo, retries, progress or (lambda state: None))
+    engine = _Engine(folder, State.of(job, found), todo, retries, wait, progress or (lambda state: None))
     if todo:
         engine.run(pools)
+    if limit is None:
+        folder.check(job)
     return engine.state
 
 
@@ -88,15 +94,16 @@ class _Engine:
         state: State,
         todo: list[Shard],
         retries: int,
+        wait: float,
         progress: Callable[[State], Any],
     ) -> None:
-        self.folder, self.retries, self.progress = folder, retries, progress
+        self.folder, self.retries, self.wait, self.progress = folder, retries, wait, progress
         self.state, self.todo = state, todo
-        self.state.workers = 0
+        self.state.pools = ()
         self.goal = state.finished + len(todo)
         self.running: dict[Any, Attempt] = {}
         self.losses: Counter[int] = Counter()
-        self.begun = time.monotonic()
+        self.begun = self.moved = time.monotonic()
         self.stillborn = 0
         self.repeated: set[tuple[int, int]] = set()
         """pool and shard: begun a second time"""
@@ -106,7 +113,7 @@ class _Engine:
 
     def run(self, pools: list[Pool]) -> None:
         self.pools = pools
-        pools[0].waiting.extend((shard, {}) for shard in self.todo)
+        pools[0].waiting.extend((shard, START) for shard in self.todo)
         self.progress(self.state)
         try:
             while self.state.finished < self.goal:
@@ -114,30 +121,17 @@ class _Engine:
                 self._hand_out()
                 self._begin_again_what_is_slow()
                 self._listen()
+                self._give_up_waiting()
         finally:
             for pool in pools:
                 for member in list(pool.members):
                     pool.drop(member)
 
     def _staff(self) -> None:
-        """As many workers as there is work for. Those with GPUs come first, before others fill their CPUs."""
-        scarce = [pool for pool in self.pools if pool.resources.gpus]
-        late = time.monotonic() - self.begun > LATE and all(pool.alive for pool in scarce)
-        placed = late or all(pool.alive >= min(pool.least, len(self.todo)) for pool in scarce)
-        everywhere = all(pool.alive for pool in self.pools)
-        if not all(pool.alive for pool in scarce):  # they need the CPUs that others wait for
-            for pool in (pool for pool in self.pools if pool not in scarce):
-                for member in [member for member in pool.members if not member.host]:
-                    pool.drop(member)
-        for pool in self.pools:
-            first = pool is self.pools[0]
-            wanted = len(pool.waiting) + pool.in_hand if first else len(self.todo)
-            if len(self.pools) > 1 and pool not in scarce and not everywhere:
-                wanted = min(wanted, int(placed))
-            pool.grow(wanted)
-            if first:
-                pool.shrink()
-        self.state.workers = sum(pool.alive for pool in self.pools)
+        """As many workers as there is work for, and what is known of them."""
+        staff(self.pools, len(self.todo), late=time.monotonic() - self.begun > LATE)
+        self.state.pools = tuple(pool.alive for pool in self.pools)
+        self.state.missing = next((str(pool.resources) for pool in self.pools if not pool.alive), "")
 
     def _hand_out(self) -> None:
         for pool, following in zip(self.pools, [*self.pools[1:], None], strict=True):
@@ -187,6 +181,17 @@ class _Engine:
             elif ref in self.running:  # else its worker died meanwhile
                 self._take(self.running[ref])
         self.progress(self.state)
+
+    def _give_up_waiting(self) -> None:
+        """Stops a run that nobody works for: its machines never come, or hang while they prepare."""
+        if self.running:
+            self.moved = time.monotonic()
+        elif time.monotonic() - self.moved > self.wait:
+            raise NoWorkers(
+                f"no worker with {self.state.missing or 'anything to do'} was ready within "
+                f"{self.wait / 60:.3g} minutes: the cluster gives it no place, or it hangs while it prepares "
+                "(its log tells); finished shards are kept, and the same command goes on from there"
+            )
 
     def _welcome(self, pool: Pool, member: Member) -> None:
         try:
@@ -272,7 +277,7 @@ class _Engine:
             self._count(attempt, error)
         waiting = any(shard.number == number for pool in self.pools for shard, _ in pool.waiting)
         if not waiting and all(other.shard.number != number for other in self.running.values()):
-            self.pools[0].waiting.appendleft((attempt.shard, {}))
+            self.pools[0].waiting.appendleft((attempt.shard, START))
 
     def _count(self, attempt: Attempt, error: RayError) -> None:
         """One more loss of a shard; a worker that dies at once may have been dead before it was given it."""

@@ -34,7 +34,7 @@ class WorkerDiffers(PACError):
 
 
 class NoWorkers(PACError):
-    """The cluster has no room for a single worker."""
+    """The cluster has no room for a single worker, or none came in time."""
 
 
 class Incomplete(PACError):

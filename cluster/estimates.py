@@ -7,20 +7,29 @@ from cluster.scoring import Receipt
 from cluster.states import State
 
 
-def estimate(state: State, receipt: Receipt, workers: int) -> str:
+def estimate(state: State, receipt: Receipt) -> str:
     """Time, memory and storage of what is left, in a sentence.
 
-    >>> shard = Receipt(number=0, n=500, digest="", size=4_000_000, seconds=5.0, memory=600_000_000)
-    >>> estimate(State(units=15_000, shards=30, done=500, finished=1), shard, workers=2)
+    Where pools work hand in hand, the slowest of them sets the pace.
+
+    >>> from cluster.scoring import Effort
+    >>> shard = Receipt(0, n=500, digest="", size=4_000_000, effort=Effort((5.0,), 600_000_000))
+    >>> estimate(State(units=15_000, shards=30, done=500, finished=1, pools=(2,)), shard)
     'a shard takes 5.0 s and 600 MB of memory: 29 left, about 1 min 12 s on 2 workers; 120 MB to store'
+    >>> shard = Receipt(0, n=500, digest="", size=4_000_000, effort=Effort((5.0, 4.0), 600_000_000))
+    >>> estimate(State(units=15_000, shards=30, done=500, finished=1, pools=(4, 1)), shard)[:60]
+    'a shard takes 5.0 + 4.0 s and 600 MB of memory: 29 left, abo'
+    >>> estimate(State(units=15_000, shards=30, done=500, finished=1, pools=(4, 1)), shard)[56:]
+    ' about 1 min 56 s on 4 + 1 workers; 120 MB to store'
     """
-    left = state.shards - state.finished
-    time = duration(left * receipt.seconds / max(workers, 1))
+    left, many = state.shards - state.finished, [max(1, count) for count in state.pools]
+    pace = max(seconds / workers for seconds, workers in zip(receipt.effort.seconds, many, strict=True))
+    took = " + ".join(f"{seconds:.1f}" for seconds in receipt.effort.seconds)
     stored = receipt.size / receipt.n * state.units
-    many = f"{workers} worker{'s' * (workers != 1)}"
     return (
-        f"a shard takes {receipt.seconds:.1f} s and {size(receipt.memory)} of memory: {left:,} left, about "
-        f"{time} on {many}; {size(stored)} to store"
+        f"a shard takes {took} s and {size(receipt.effort.memory)} of memory: {left:,} left, about "
+        f"{duration(left * pace)} on {' + '.join(map(str, many))} worker{'s' * (many != [1])}; "
+        f"{size(stored)} to store"
     )
 
 

@@ -35,4 +35,6 @@ def run_here(
         state.kept(receipt)
         if progress is not None:
             progress(state)
+    if limit is None:
+        folder.check(job)
     return state

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from cluster.candidates import SHAPES
 from cluster.driver import Finding, Task, certify_run, csv_bytes
 from cluster.errors import ShardFailed
 from cluster.estimates import estimate
@@ -20,7 +21,7 @@ from cluster.results import levels_of
 from cluster.session import STORE, connected, gauges, run_on_ray
 from cluster.states import State
 from cluster.storage import RunFolder
-from cluster.sweeps import SHAPES, sweep
+from cluster.sweeps import sweep
 from pac_core import InvalidInput, PACLevel, error_interval
 from pac_core.options import refuse_unwritable, say
 
@@ -111,7 +112,7 @@ def _compute(
         nonlocal told
         if state.last and not told and state.finished < state.shards:
             told = True
-            say("estimate", estimate(state, state.last, max(state.workers, 1)))
+            say("estimate", estimate(state, state.last))
         show(state)
 
     if address == "none":

@@ -7,14 +7,18 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import ray
 
 from cluster.errors import NoWorkers, WorkerDiffers
-from cluster.scoring import Arrays, Receipt, Stage, finish, make_scorers, run_stages, versions
+from cluster.scoring import Arrays, Effort, Receipt, Stage, finish, make_scorers, run_stages, versions
 from cluster.shards import Shard
 
+Given: TypeAlias = tuple[Arrays, Effort]
+"""What a pool has of the one before it."""
+START: Given = ({}, Effort())
+"""What the first is given."""
 AHEAD = 2
 """Shards a worker is given at once, so that it never waits for the driver."""
 
@@ -37,11 +41,13 @@ class Worker:
         self.scorers = make_scorers(stages, device, cpus)
         return socket.gethostname()
 
-    def work(self, shard: Shard, given: Arrays) -> tuple[Receipt | None, Any]:
-        """Nothing and the arrays for the next stage; from the last, a receipt and the shard's file."""
-        started = time.perf_counter()
-        arrays = run_stages(self.scorers, shard, given)
-        return finish(shard, arrays, started, self.run) if self.run else (None, arrays)
+    def work(self, shard: Shard, given: Given) -> tuple[Receipt | None, Any]:
+        """Nothing and what the next pool is given; from the last, a receipt and the shard's file."""
+        started, (arrays, earlier) = time.perf_counter(), given
+        arrays = run_stages(self.scorers, shard, arrays)
+        if self.run:
+            return finish(shard, arrays, started, self.run, earlier)
+        return None, (arrays, earlier.and_since(started))
 
 
 @dataclass(eq=False)
@@ -174,6 +180,30 @@ def arrange(
     sizes = [workers or (count, count) for count in room]
     last = len(groups) - 1
     return [Pool(group, needed, *sizes[i], expected, i == last) for i, (needed, group) in enumerate(groups)]
+
+
+def staff(pools: Sequence[Pool], shards: int, *, late: bool) -> None:
+    """Starts workers where there is work. Those with GPUs come first, before others fill their CPUs.
+
+    shards: of the whole run
+    late: no longer wait until all those with GPUs have a place
+    """
+    scarce = [pool for pool in pools if pool.resources.gpus]
+    there = all(pool.alive for pool in scarce)
+    placed = (late and there) or all(pool.alive >= min(pool.least, shards) for pool in scarce)
+    everywhere = all(pool.alive for pool in pools)
+    if not there:  # they need the CPUs that others wait for
+        for pool in (pool for pool in pools if pool not in scarce):
+            for member in [member for member in pool.members if not member.host]:
+                pool.drop(member)
+    for pool in pools:
+        first = pool is pools[0]
+        wanted = len(pool.waiting) + pool.in_hand if first else shards
+        if len(pools) > 1 and pool not in scarce and not everywhere:
+            wanted = min(wanted, int(placed))
+        pool.grow(wanted)
+        if first:
+            pool.shrink()
 
 
 def share_out(needs: Sequence[Resources], total: Mapping[str, float]) -> list[int]:

@@ -85,8 +85,8 @@ def counted(name: str, *, every: float = SECONDS) -> Iterator[Callable[[int, int
 
 def words(state: State) -> str:
     """Workers and what went wrong, in words."""
-    if not state.workers:
-        return "waiting for a worker"
+    if state.missing:
+        return f"waiting for a worker with {state.missing}"
     parts = [f"{state.workers} worker{'s' * (state.workers != 1)}"]
     parts += [f"{state.retries} retr{'ies' if state.retries != 1 else 'y'}"]
     parts += [f"{state.repeats} begun twice"] * bool(state.repeats)

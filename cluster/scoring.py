@@ -102,21 +102,37 @@ def run_digest(description: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
+class Effort:
+    """What a shard has taken so far.
+
+    seconds: of each worker that had it, one after the other
+    memory: the largest of these workers so far, in bytes
+    """
+
+    seconds: tuple[float, ...] = ()
+    memory: int = 0
+
+    def and_since(self, started: float) -> Effort:
+        """With what this process has done since."""
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return Effort((*self.seconds, time.perf_counter() - started), max(self.memory, memory))
+
+
+@dataclass(frozen=True)
 class Receipt:
     """What is known of a finished shard: a few bytes, whatever it holds.
 
     number, n: of the shard, and of its units
     digest: SHA-256 of its file
     size: of its file, in bytes
-    seconds, memory: what it took a worker, and the worker's largest memory so far in bytes; 0 if not known
+    effort: what it took; empty if not known
     """
 
     number: int
     n: int
     digest: str
     size: int
-    seconds: float = 0.0
-    memory: int = 0
+    effort: Effort = field(default_factory=Effort)
 
 
 def make_scorers(stages: Sequence[Stage], device: str, cpus: int) -> list[Scorer]:
@@ -135,13 +151,17 @@ def run_stages(scorers: Sequence[Scorer], shard: Shard, given: Arrays) -> Arrays
     return given
 
 
-def finish(shard: Shard, arrays: Arrays, started: float, run: str = "") -> tuple[Receipt, NDArray[np.uint8]]:
-    """The file of a shard as bytes, which say of which run they are, with its receipt."""
+def finish(
+    shard: Shard, arrays: Arrays, started: float, run: str = "", earlier: Effort | None = None
+) -> tuple[Receipt, NDArray[np.uint8]]:
+    """The file of a shard as bytes, which say of which run they are, with its receipt.
+
+    earlier: of the workers that had it before
+    """
     content = pack(arrays, run)
     digest = hashlib.sha256(content.data).hexdigest()
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    seconds = time.perf_counter() - started
-    return Receipt(shard.number, len(shard), digest, content.nbytes, seconds, memory), content
+    effort = (earlier or Effort()).and_since(started)
+    return Receipt(shard.number, len(shard), digest, content.nbytes, effort), content
 
 
 def checked(shard: Shard, arrays: Arrays) -> Arrays:

@@ -15,10 +15,11 @@ class State:
     units, shards: of the whole run
     ready: units that were found finished at the start
     done, finished: units and shards finished by now
-    workers: ready ones
+    pools: ready workers of each pool, in the order in which a shard passes them
     retries: shards begun again because a worker died
     repeats: shards begun a second time because their worker was slow
     last: the latest receipt
+    missing: what a worker needs of which there is none yet; empty if there are some of each kind
     """
 
     units: int
@@ -26,10 +27,16 @@ class State:
     ready: int = 0
     done: int = 0
     finished: int = 0
-    workers: int = 1
+    pools: tuple[int, ...] = (1,)
     retries: int = 0
     repeats: int = 0
     last: Receipt | None = None
+    missing: str = ""
+
+    @property
+    def workers(self) -> int:
+        """Ready ones, of all pools."""
+        return sum(self.pools)
 
     @classmethod
     def of(cls, job: Job, found: Mapping[int, Receipt]) -> State:

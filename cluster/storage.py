@@ -126,6 +126,16 @@ class RunFolder:
                 self.fs.rm_file(self._path(_file(receipt)))
         return found
 
+    def check(self, job: Job) -> None:
+        """Refuse a folder that lacks a shard at the end of a run; contents are checked when read."""
+        there = {(receipt.number, receipt.n) for receipt in self._listed()}
+        missing = [shard for shard in job.shards if (shard.number, len(shard)) not in there]
+        if missing:
+            raise Incomplete(
+                f"{self} lacks {len(missing):,} of {len(job.shards):,} shards that were written, first "
+                f"{missing[0]}: something removed them; start the run again"
+            )
+
     def over(
         self, shards: Sequence[Shard], function: Callable[[Shard, Arrays], Result]
     ) -> Iterator[tuple[Shard, Result]]:

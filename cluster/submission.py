@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -71,13 +72,13 @@ def follow(job: str, *, address: str, show: Callable[[str], Any], every: float =
     """Shows what the job prints until it ends; returns how it ended."""
     from ray.job_submission import JobSubmissionClient
 
-    client, shown = JobSubmissionClient(address), 0
-    while True:
-        status = str(client.get_job_status(job).value)
-        logs = client.get_job_logs(job)
-        if len(logs) > shown:
-            show(logs[shown:])
-            shown = len(logs)
-        if status in ENDED:
-            return status
+    client = JobSubmissionClient(address)
+
+    async def tail() -> None:
+        async for lines in client.tail_job_logs(job):
+            show(lines)
+
+    asyncio.run(tail())
+    while (status := str(client.get_job_status(job).value)) not in ENDED:  # the connection may break
         time.sleep(every)
+    return status

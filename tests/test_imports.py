@@ -103,6 +103,7 @@ ORDER = {
         "session",
         "results",
         "driver",
+        "candidates",
         "sweeps",
         "figures",
         "launching",

@@ -56,6 +56,14 @@ class Marked(Draw):
         return super().__call__(shard, given)
 
 
+class NeverReady(Draw):
+    """Hangs while it is made."""
+
+    def __init__(self, *, device: str) -> None:
+        super().__init__(device=device)
+        time.sleep(WAIT)
+
+
 class DiesOnce(Marked):
     """Its process is killed in the middle of shard 3, the first time."""
 

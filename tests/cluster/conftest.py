@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy_runs import files, job
 
 from cluster.inprocess import run_here
+from cluster.results import ALL, Results, View
 from cluster.storage import RunFolder
 
 TESTS = Path(__file__).parent.parent
@@ -32,6 +34,21 @@ def notes(tmp_path: Path) -> Path:
     folder = tmp_path / "notes"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture
+def readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each part as it is read; the calibrate part must not be before `ledger.json` is written."""
+    parts: list[str] = []
+    over = Results.over
+
+    def watched(self: Results, part: str, view: View = ALL) -> Any:
+        assert part != "calibrate" or (tmp_path / "ledger.json").exists()
+        parts.append(part)
+        return over(self, part, view)
+
+    monkeypatch.setattr(Results, "over", watched)
+    return parts
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -41,42 +42,75 @@ def test_the_cloud_has_workers_of_both_kinds() -> None:
     ]
 
 
+INT32 = {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}
+TEXT, FLAG, TEXTS = {"type": "string"}, {"type": "boolean"}, {"additionalProperties": {"type": "string"}}
+TEMPLATE = {"type": "object", "required": ["spec"]}  # the pod itself is held against Kubernetes' own schema
+
+
+def fields(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
+    """The schema of an object with these fields and no others, which the API server would drop."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+HEAD = fields(("rayStartParams", "template"), rayStartParams=TEXTS, template=TEMPLATE)
+WORKERS = fields(
+    ("groupName", "minReplicas", "maxReplicas", "rayStartParams", "template"),
+    groupName=TEXT,
+    replicas=INT32,
+    minReplicas=INT32,
+    maxReplicas=INT32,
+    rayStartParams=TEXTS,
+    template=TEMPLATE,
+)
+CLUSTER = fields(
+    ("headGroupSpec",),
+    headGroupSpec=HEAD,
+    workerGroupSpecs={"type": "array", "items": WORKERS},
+    rayVersion=TEXT,
+    enableInTreeAutoscaling=FLAG,
+    autoscalerOptions=fields(
+        idleTimeoutSeconds=INT32, upscalingMode={"enum": ["Default", "Aggressive", "Conservative"]}
+    ),
+)
+RAYJOB = fields(
+    ("apiVersion", "kind", "metadata", "spec"),
+    apiVersion={"const": "ray.io/v1"},
+    kind={"const": "RayJob"},
+    metadata=fields(("name",), name=TEXT),
+    spec=fields(
+        entrypoint=TEXT,
+        shutdownAfterJobFinishes=FLAG,
+        ttlSecondsAfterFinished=INT32,
+        backoffLimit=INT32,
+        rayClusterSpec=CLUSTER,
+    ),
+)
+"""Names and types of the fields we use, as KubeRay's API ray.io/v1 has them (its *_types.go)."""
+
+
 def test_the_rayjob_is_one_that_kuberay_reads() -> None:
-    """Field names of RayJob and RayCluster, v1; the pods against the schema of Kubernetes."""
     job = read("rayjob.yaml")
-    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
-    spec = job["spec"]
-    assert set(spec) <= {
-        "entrypoint",
-        "shutdownAfterJobFinishes",
-        "ttlSecondsAfterFinished",
-        "backoffLimit",
-        "rayClusterSpec",
-    }
-    cluster = spec["rayClusterSpec"]
-    assert set(cluster) <= {
-        "rayVersion",
-        "enableInTreeAutoscaling",
-        "autoscalerOptions",
-        "headGroupSpec",
-        "workerGroupSpecs",
-    }
+    jsonschema.Draft202012Validator(RAYJOB).validate(job)
+    cluster = job["spec"]["rayClusterSpec"]
     groups = {group["groupName"]: group for group in cluster["workerGroupSpecs"]}
     assert set(groups) == {"cpu", "gpu"}
-    for group in groups.values():
-        assert set(group) == {
-            "groupName",
-            "replicas",
-            "minReplicas",
-            "maxReplicas",
-            "rayStartParams",
-            "template",
-        }
     limits = groups["gpu"]["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert limits["nvidia.com/gpu"] == "1"
     for group in (cluster["headGroupSpec"], *groups.values()):
-        assert all(isinstance(value, str) for value in group["rayStartParams"].values())
         valid_pod(group["template"]["spec"])
+
+
+@pytest.mark.parametrize("change", [{"ttlSecondsAfterFinished": "300"}, {"shutDownAfterJobFinishes": True}])
+def test_a_rayjob_with_another_type_or_name_is_noticed(change: dict[str, Any]) -> None:
+    job = read("rayjob.yaml")
+    job["spec"] |= change
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(RAYJOB).validate(job)
 
 
 def valid_pod(spec: dict[str, Any]) -> None:

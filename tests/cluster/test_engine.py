@@ -14,6 +14,7 @@ from cluster import engine as engine_module
 from cluster.engine import run
 from cluster.errors import NoWorkers, ShardFailed, WorkerDiffers
 from cluster.inprocess import run_here
+from cluster.progress import words
 from cluster.scoring import Job, Stage, versions
 from cluster.storage import RunFolder
 from pac_core import InvalidInput, PACLevel, fit_threshold
@@ -119,6 +120,16 @@ def test_what_no_cluster_can_do_is_refused_before_any_work(tmp_path: Path) -> No
         run(needs_gpu, RunFolder(tmp_path / "a"))
     with pytest.raises(InvalidInput, match="workers must be at least 1"):
         run(job(), RunFolder(tmp_path / "b"), workers=(2, 1))
+
+
+@pytest.mark.parametrize(("scorer", "cpus"), [(toys.Draw, 4), (toys.NeverReady, 1)])
+def test_a_run_that_nobody_works_for_gives_up(tmp_path: Path, scorer: type, cpus: int) -> None:
+    """Machines that never come (the engine has three CPUs and may grow to four), and a worker that hangs."""
+    said = []
+    stuck = Job.of("stuck", range(20), [Stage(scorer, cpus=cpus)], size=10)
+    with pytest.raises(NoWorkers, match=f"no worker with {cpus} CPU was ready within 0.05 minutes"):
+        run(stuck, RunFolder(tmp_path), workers=(1, 2), wait=3.0, progress=lambda s: said.append(words(s)))
+    assert said[-1] == f"waiting for a worker with {cpus} CPU"
 
 
 def test_a_limit_stops_early_and_the_next_run_goes_on(tmp_path: Path, undisturbed: list[str]) -> None:

@@ -15,16 +15,16 @@ import pytest
 import ray
 import toy_scorers as toys
 from ray.cluster_utils import Cluster
+from scipy.stats import binom
 from toy_runs import SIZE, UNITS, files, job
 
+from cluster.driver import Task, certify_run
 from cluster.engine import run
 from cluster.inprocess import run_here
-from cluster.results import Results
 from cluster.scoring import Job, Stage
 from cluster.states import State
 from cluster.storage import RunFolder
-from pac_core import PACLevel, ShardedScores, fit_threshold, split
-from pac_core.predictors import GivenScore
+from pac_core import PACLevel, Record
 
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
 
@@ -97,8 +97,17 @@ def test_a_straggler_that_was_overtaken_does_not_hide_a_loss(tmp_path: Path, tmp
     assert (state.retries, state.repeats >= 1) == (1, True)
 
 
-def test_killing_workers_at_random_changes_no_digit_of_the_threshold(tmp_path: Path, notes: Path) -> None:
-    asked, killed = job(toys.Marked, str(notes), units=600), []
+def drawn(make: Any, *args: Any) -> Task:
+    """A task of 600 drawn scores in sixty shards."""
+    names, model = [f"draw/{i}" for i in range(600)], Record("a draw", digest="0" * 64)
+    stages, parts = [Stage(make, args)], {"tune": 0, "calibrate": 500, "seed": 0}
+    return Task.of(
+        "drawn", range(600), stages, size=10, names=names, unit="draw", model=model, score="drawn", **parts
+    )
+
+
+def test_killing_workers_at_random_changes_no_digit_of_the_certificate(tmp_path: Path, notes: Path) -> None:
+    asked, killed = drawn(toys.Marked, str(notes)), []
     draw = random.Random(0)
 
     def kill(state: State) -> None:
@@ -113,18 +122,21 @@ def test_killing_workers_at_random_changes_no_digit_of_the_threshold(tmp_path: P
             os.kill(victim, signal.SIGKILL)
 
     with nodes({"cpus": 2}):
-        state = run(asked, RunFolder(tmp_path / "run"), retries=50, progress=kill)
+        state = run(asked.job, RunFolder(tmp_path / "run"), retries=50, progress=kill)
     assert len(killed) >= 5
     assert state.retries >= 1
-    run_here(job(units=600), RunFolder(tmp_path / "twin"))
+    twin, level = drawn(toys.Draw), PACLevel(0.1, 0.01)
+    run_here(twin.job, RunFolder(tmp_path / "twin"))
     assert files(tmp_path / "run") == files(tmp_path / "twin")
-    names = np.array([str(i) for i in range(600)])
-    results = Results(asked, RunFolder(tmp_path / "run"), names, split(names, tune=0, calibrate=500, seed=0))
-    sharded = results.scores(GivenScore("drawn"), "scores.parquet")
-    assert isinstance(sharded, ShardedScores)
-    direct = [np.random.default_rng(int(name)).normal() for name in names[results.parts.calibrate.rows]]
-    level = PACLevel(0.1, 0.01)
-    assert fit_threshold(sharded, level) == fit_threshold(direct, level)
+    certificates = []
+    for task, name in ((asked, "run"), (twin, "twin")):
+        _, [finding] = certify_run(task, RunFolder(tmp_path / name), [level], tmp_path / f"{name}.json")
+        certificates.append((tmp_path / name / finding.file).read_bytes())
+    assert certificates[0] == certificates[1]
+    rows = asked.results(RunFolder(tmp_path / "run")).parts.calibrate.rows.tolist()
+    scores = sorted((np.random.default_rng(row).normal() for row in rows), reverse=True)
+    allowed = int(binom.ppf(0.01, 500, 0.1)) - 1  # the most with P[Binomial(500, 0.1) <= k] < delta
+    assert finding.certificate.predictor.threshold.value == scores[allowed]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from cluster.inprocess import run_here
 from cluster.packing import pack, unpack
 from cluster.scoring import Job, Stage
 from cluster.shards import cut
+from cluster.states import State
 from cluster.storage import RunFolder
 from pac_core import InvalidInput, UnreadableFile
 
@@ -96,6 +97,15 @@ def test_a_run_is_not_continued_on_another_kind_of_device(tmp_path: Path) -> Non
     run_here(job(), RunFolder(tmp_path), limit=3)
     with pytest.raises(InvalidInput, match="device 'cpu' and not 'cuda'"):
         run_here(job(), RunFolder(tmp_path), device="cuda")
+
+
+def test_a_shard_that_vanishes_is_noticed_at_the_end(tmp_path: Path) -> None:
+    def remove(state: State) -> None:
+        for path in (tmp_path / "shards").glob("000003-*"):
+            path.unlink()
+
+    with pytest.raises(Incomplete, match=r"lacks 1 of 20 shards.*first shard 3 \(10 units, 30 to 39\)"):
+        run_here(job(), RunFolder(tmp_path), progress=remove)
 
 
 def test_a_half_written_file_is_no_shard(tmp_path: Path, undisturbed: list[str]) -> None:

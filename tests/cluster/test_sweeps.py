@@ -11,13 +11,15 @@ import pytest
 from toy_walks import UNITS, walking
 
 from cluster import sweeps
+from cluster.candidates import Candidate, candidates, choose, held_out_sizes
 from cluster.figures import heat_maps
 from cluster.inprocess import run_here
-from cluster.results import ALL, Results, View
+from cluster.results import ALL, View
 from cluster.storage import RunFolder
-from cluster.sweeps import Candidate, candidates, choose, held_out_size, sweep
+from cluster.sweeps import sweep
 from pac_core import (
     InvalidInput,
+    Likelihood,
     LogitForecast,
     PACLevel,
     SecondLook,
@@ -113,26 +115,20 @@ def test_the_same_fit_at_several_horizons_is_several_scores(
 
 
 def test_the_calibrate_part_is_not_read_before_the_ledger_is_written(
-    finished: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readings: list[str]
 ) -> None:
     """Trials run here, so that every reading of a part can be watched."""
-    parts: list[str] = []
-    over = Results.over
-
-    def watched(self: Results, part: str, view: View = ALL) -> Any:
-        if part == "calibrate":
-            assert (tmp_path / "ledger.json").exists()
-        parts.append(part)
-        return over(self, part, view)
 
     def here(tune: Any, menu: Any, levels: Any, storage: Path, progress: Any) -> Any:
-        return {(c, level): held_out_size(c, *tune[c.view], level) for c in menu for level in levels}
+        sizes = [held_out_sizes(c, *tune[c.view], levels) for c in menu]
+        return {
+            (c, level): size[i] for c, size in zip(menu, sizes, strict=True) for i, level in enumerate(levels)
+        }
 
-    monkeypatch.setattr(Results, "over", watched)
     monkeypatch.setattr(sweeps, "sizes_by_tune", here)
     sweep(walking(), finished, LEVELS[:1], tmp_path / "ledger.json", tmp_path, shapes=("joint",))
-    assert parts[0] == "tune"
-    assert parts.count("calibrate") == 1
+    assert readings[0] == "tune"
+    assert readings.count("calibrate") == 1
 
 
 def test_the_smallest_held_out_size_is_chosen_for_each_level() -> None:
@@ -169,7 +165,22 @@ def test_sizes_are_measured_on_units_a_candidate_was_not_fitted_on() -> None:
             sets.append(negative[:500])
         limit = np.sort(scores)[-1 - max_errors(2000, level)]
         by_hand = np.mean(np.concatenate(sets) <= limit) * 6
-        assert held_out_size(candidate, forecast, labels, level) == pytest.approx(by_hand, rel=1e-3)
+        assert held_out_sizes(candidate, forecast, labels, [level]) == [pytest.approx(by_hand, rel=1e-3)]
+
+
+def test_scores_are_computed_once_for_all_levels_of_a_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    scored: list[int] = []
+    scores = Likelihood.scores
+
+    def counted(self: Likelihood, forecast: Any, truth: Any) -> Any:
+        scored.append(len(truth))
+        return scores(self, forecast, truth)
+
+    monkeypatch.setattr(Likelihood, "scores", counted)
+    forecast = LogitForecast(np.random.default_rng(0).normal(size=(1000, 3)))
+    sizes = held_out_sizes(Candidate("labels"), forecast, np.zeros(1000, dtype=int), LEVELS)
+    assert scored == [500, 500], "each half judges the other, once"
+    assert sizes[0] > sizes[1] > sizes[2] > sizes[3], "a stricter level takes larger sets"
 
 
 def test_unknown_shapes_and_runs_without_forecasts_are_refused(finished: RunFolder, tmp_path: Path) -> None:

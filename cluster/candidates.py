@@ -1,0 +1,151 @@
+"""The ways to score that a sweep compares, and how the smallest is found on the tune part alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from cluster.results import ALL, View
+from pac_core import (
+    InvalidInput,
+    Likelihood,
+    NotEnoughData,
+    PACLevel,
+    accumulated,
+    fit_shape,
+    fit_temperature,
+    max_errors,
+)
+from pac_core.predictors import Score
+from pac_core.truths import Trajectories
+
+SHAPES = ("box", "max", "joint")
+_SIZED = 1000  # units on which a mean size is measured: it needs no more
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to score.
+
+    shape: a tube shape, or "labels" for a classifier
+    accumulate, temperature: the paper's A and C, where the shape leaves the choice
+    view: which of the stored forecasts
+    """
+
+    shape: str
+    accumulate: bool = False
+    temperature: bool = False
+    view: View = ALL
+
+    def __str__(self) -> str:
+        extra = [word for flag, word in ((self.accumulate, "A"), (self.temperature, "C")) if flag]
+        return " ".join([self.shape, *(["with " + "+".join(extra)] if extra else [])])
+
+    @property
+    def for_all(self) -> bool:
+        """Whether one fit serves every level; the shapes of ours are fitted to the level."""
+        return self.shape in ("joint", "labels")
+
+    def fit(self, forecast: Any, truth: Any, level: PACLevel) -> Score:
+        """The score, fitted on these tune units."""
+        if not self.for_all:
+            return fit_shape(forecast, truth, level, shape=self.shape)
+        steps = [accumulated] * self.accumulate + [fit_temperature] * self.temperature
+        return Likelihood.fit(forecast, truth, steps)
+
+
+def candidates(kind: str, shapes: Sequence[str], views: Sequence[View]) -> list[Candidate]:
+    """Every way to score forecasts of this kind; `shapes` are for trajectories."""
+    if kind != "trajectories":
+        return [Candidate("labels", temperature=flag) for flag in (True, False)]
+    unknown = set(shapes) - set(SHAPES)
+    if unknown:
+        raise InvalidInput(f"shapes must be of {', '.join(SHAPES)}, got {', '.join(sorted(unknown))}")
+    plain = [Candidate(shape) for shape in shapes if shape != "joint"]
+    paper = [Candidate("joint", a, c) for a in (True, False) for c in (True, False)]
+    every = plain + (paper if "joint" in shapes else [])
+    return [Candidate(c.shape, c.accumulate, c.temperature, view) for view in views for c in every]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A candidate, and the levels that one fit of it serves."""
+
+    candidate: Candidate
+    levels: tuple[PACLevel, ...]
+
+
+def fits(menu: Sequence[Candidate], levels: Sequence[PACLevel]) -> list[Fit]:
+    """What has to be fitted, so that no score is computed twice.
+
+    >>> two = (PACLevel(0.1, 0.01), PACLevel(0.05, 0.01))
+    >>> menu = [Candidate("box"), Candidate("joint")]
+    >>> [(str(fit.candidate), len(fit.levels)) for fit in fits(menu, two)]
+    [('box', 1), ('box', 1), ('joint', 2)]
+    """
+    together, alone = [tuple(levels)], [(level,) for level in levels]
+    return [Fit(one, served) for one in menu for served in (together if one.for_all else alone)]
+
+
+def held_out_sizes(
+    candidate: Candidate, forecast: Any, truth: Any, levels: Sequence[PACLevel]
+) -> list[float]:
+    """The mean size at each level that one fit serves, on tune units the candidate was not fitted on.
+
+    Either half of the units judges what was fitted on the other.
+    Tubes are measured in units of the tune deviation, because their dimensions have different units.
+    """
+    order = np.random.default_rng(0).permutation(len(truth))
+    halves = [(forecast.take(rows), truth[rows]) for rows in (np.sort(order[::2]), np.sort(order[1::2]))]
+    crossed = [(candidate.fit(*halves[i], levels[0]), *halves[1 - i]) for i in (0, 1)]
+    scores = np.sort(np.concatenate([np.asarray(s.scores(f, t)) for s, f, t in crossed]))
+    some = [(score, half.take(slice(0, _SIZED // 2))) for score, half, _ in crossed]
+    deviation = None
+    if isinstance(truth, Trajectories):
+        marked = truth.marked()
+        deviation = np.nanstd(np.where(np.isinf(marked), np.nan, marked), axis=(0, 1))
+
+    def size(limit: float) -> float:
+        if not np.isfinite(limit):
+            return float("inf")
+        sets = [score.sets(half, limit) for score, half in some]
+        parts = [one.size() if deviation is None else one.normalised_size(deviation) for one in sets]
+        return float(np.mean(np.concatenate(parts)))
+
+    return [size(float(scores[-1 - _allowed(len(scores), level)])) for level in levels]
+
+
+def choose(
+    sizes: dict[tuple[Candidate, PACLevel], float], *, same: bool = False
+) -> dict[tuple[int | None, PACLevel], Candidate]:
+    """For each horizon and level, the candidate of the smallest held-out size.
+
+    same: one candidate for all levels of a horizon, by the mean logarithm of its sizes
+    """
+    chosen: dict[tuple[int | None, PACLevel], Candidate] = {}
+    for horizon in dict.fromkeys(candidate.view.horizon for candidate, _ in sizes):
+        menu = list(dict.fromkeys(c for c, _ in sizes if c.view.horizon == horizon))
+        levels = list(dict.fromkeys(level for _, level in sizes))
+
+        def mean_log(candidate: Candidate, levels: list[PACLevel] = levels) -> float:
+            return float(np.mean([np.log(sizes[candidate, level]) for level in levels]))
+
+        for level in levels:
+            key: Callable[[Candidate], float] = mean_log if same else partial(_at, sizes, level)
+            chosen[horizon, level] = min(menu, key=key)
+    return chosen
+
+
+def _at(sizes: dict[tuple[Candidate, PACLevel], float], level: PACLevel, candidate: Candidate) -> float:
+    return sizes[candidate, level]
+
+
+def _allowed(n: int, level: PACLevel) -> int:
+    try:
+        return max_errors(n, level)
+    except NotEnoughData:  # a choice needs no proof
+        return int(level.epsilon * n)

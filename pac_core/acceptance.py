@@ -44,7 +44,7 @@ class AcceptedRisk:
         return (
             f"P(unsafe given accepted) <= {self.limit:.4g} with confidence {self.confidence:g}, for a "
             f"decision at a drawn step of a fresh episode drawn like these: {self.unsafe:,} of "
-            f"{self.accepted:,} accepted decisions were unsafe, one decision from each of {self.episodes:,} episodes."
+            f"{self.accepted:,} accepted decisions were unsafe, one from each of {self.episodes:,} episodes."
         )
 
 
@@ -62,7 +62,7 @@ def accepted_risk(ids: Any, accepted: Any, unsafe: Any, *, confidence: float) ->
 
     >>> accepted_risk(range(100), [True] * 90 + [False] * 10, [False] * 100, confidence=0.99)
     P(unsafe given accepted) <= 0.04988 with confidence 0.99, for a decision at a drawn step of a fresh \
-episode drawn like these: 0 of 90 accepted decisions were unsafe, one decision from each of 100 episodes.
+episode drawn like these: 0 of 90 accepted decisions were unsafe, one from each of 100 episodes.
     """
     names = unit_names("ids", ids)
     repeats = len(names) - len(np.unique(names))

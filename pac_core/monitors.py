@@ -74,7 +74,7 @@ class Monitor:
     ...             break  # the fallback acts
     ...     alarm = monitor.finish()
     >>> monitor
-    no alarm after 5 episodes with 5 exits: wealth 79.87 against P(exit) <= 0.05, alarm at 100
+    no alarm after 5 episodes with 5 exits, wealth 79.87 against P(exit) <= 0.05, alarm at 100
     """
 
     def __init__(
@@ -146,8 +146,8 @@ class Monitor:
 
     def __repr__(self) -> str:
         return (
-            f"{'ALARM' if self.alarm else 'no alarm'} after {self.episodes:,} episodes with {self.exits:,} "
-            f"exits: wealth {self.wealth:.4g} against P(exit) <= {self.epsilon:g}, alarm at {1 / self.alpha:g}"
+            f"{'ALARM' if self.alarm else 'no alarm'} after {self.episodes:,} episodes with {self.exits:,} exits, "
+            f"wealth {self.wealth:.4g} against P(exit) <= {self.epsilon:g}, alarm at {1 / self.alpha:g}"
         )
 
     def _clear(self) -> None:

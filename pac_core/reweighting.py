@@ -103,7 +103,7 @@ def reweigh(ids: Any, weights: Any, bound: float, *, seed: int) -> NDArray[np.in
         worst = int(ratios.argmax())
         raise InvalidInput(
             f"bound must hold for every weight, got {float(bound):g} and a weight of {ratios.max():g} (unit "
-            f"{names[worst]!r}): it is not a bound, and raising it to what was seen does not make it one"
+            f"{str(names[worst])!r}): it is not a bound, and raising it to what was seen does not make it one"
         )
     seed = whole("seed", seed, least=0)
     uniforms = np.array([_uniform(seed, name) for name in names.tolist()])

@@ -67,6 +67,7 @@ ORDER = {
         "policy_files",
         "simulators",
         "trajectories",
+        "policy_ratios",
         "folders",
         "ensembles",
         "training",

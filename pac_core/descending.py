@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pac_core.arrays import plain
 from pac_core.bounds import PACLevel, whole
 from pac_core.certificates import Check
-from pac_core.descents import NOTE, Descended, Descent, Trial
+from pac_core.descents import NOTE, Descended, Descent, Trial, follow
 from pac_core.documents import read_json, seal, write_json
 from pac_core.errors import BadCertificate, InvalidInput, PACError, SecondLook
 from pac_core.ledger import Opening, add_note, open_split, read_ledger, read_notes
@@ -50,17 +50,16 @@ def descend(plan: Descent, run: RunEpisodes, *, ledger: str | os.PathLike[str]) 
         raise SecondLook(
             f"{error} A descent is never extended: another attempt is another plan on fresh episodes."
         ) from None
-    trials: list[Trial] = []
-    for scale, ids in zip(plan.scales, plan.episodes, strict=True):
-        errors = counted(ledger, look).get(scale)
-        if errors is None:
+
+    def count(scale: float, ids: NDArray[Any]) -> int:
+        known = counted(ledger, look)
+        if scale not in known:
             errors = _count(run(scale, ids.copy()), plan.n)
             add_note(ledger, NOTE, {"plan": look.data, "scale": scale, "errors": errors})
-            errors = counted(ledger, look)[scale]
-        trials.append(Trial(scale, plan.n, errors, errors <= plan.allowed))
-        if not trials[-1].passed:
-            break
-    return Descended(plan, tuple(trials))
+            known = counted(ledger, look)  # where two ran at once, the first count stands
+        return known[scale]
+
+    return follow(plan, count)
 
 
 def counted(ledger: str | os.PathLike[str], look: Opening) -> dict[float, int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,6 +181,20 @@ class Descended:
         return self.sentence
 
     __repr__ = __str__
+
+
+def follow(plan: Descent, count: Callable[[float, NDArray[Any]], int]) -> Descended:
+    """What the plan's scales show, from the errors that `count(scale, ids)` finds, down to the first failure.
+
+    It keeps no ledger, and cannot know of other descents on these episodes; `descend` does.
+    """
+    trials: list[Trial] = []
+    for scale, ids in zip(plan.scales, plan.episodes, strict=True):
+        errors = count(scale, ids)
+        trials.append(Trial(scale, plan.n, errors, errors <= plan.allowed))
+        if not trials[-1].passed:
+            break
+    return Descended(plan, tuple(trials))
 
 
 def check_words(name: str, value: Any) -> str:

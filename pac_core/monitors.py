@@ -31,8 +31,7 @@ FORMAT = "pac-sets monitor"
 VERSION = 1
 ODDS = np.array([1.5, 2.0, 4.0])
 """The alternatives that are bet on: so many times the odds of epsilon."""
-SHARES = np.array([0.25, 0.5, 0.25])
-"""How new stakes are shared among them."""
+SHARES = np.array([0.25, 0.5, 0.25])  # of new stakes, for each of them
 _SURE = 1 + 1e-9  # a bet that is to reach 1/alpha must do so in spite of rounding
 
 
@@ -145,8 +144,9 @@ class Monitor:
         self._save()
 
     def __repr__(self) -> str:
+        word = "ALARM" if self.alarm else "no alarm"
         return (
-            f"{'ALARM' if self.alarm else 'no alarm'} after {self.episodes:,} episodes with {self.exits:,} exits, "
+            f"{word} after {self.episodes:,} episodes with {self.exits:,} exits, "
             f"wealth {self.wealth:.4g} against P(exit) <= {self.epsilon:g}, alarm at {1 / self.alpha:g}"
         )
 

@@ -225,12 +225,11 @@ def test_a_reset_that_cannot_be_written_down_does_not_happen(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("alpha", [0.01, 0.1])
-def test_false_alarms_are_as_rare_as_promised(alpha: float) -> None:
-    times = detection_times(0.05, alpha, 0.05, lives=2000, seed=0, longest=5000)
+def test_false_alarms_are_as_rare_as_promised() -> None:
+    times = detection_times(0.05, 0.01, 0.05, lives=2000, seed=0, longest=5000)
     alarms = int(np.isfinite(times).sum())
-    assert binomtest(alarms, 2000, alpha, alternative="greater").pvalue > 1e-3
-    assert alarms > 2000 * alpha / 4, "a test that never alarms would be no test"
+    assert binomtest(alarms, 2000, 0.01, alternative="greater").pvalue > 1e-3
+    assert alarms > 5, "a test that never alarms would be no test"
 
 
 @pytest.mark.slow

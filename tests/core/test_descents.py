@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pac_program import run as run_program
 from scipy.stats import binom
 
 from pac_core import (
@@ -314,3 +315,13 @@ def test_a_ledger_without_notes_stays_of_version_1(ledger: Path) -> None:
     open_split(ledger, Opening.of(range(2000, 2100), [Entry("s", 0.05, 0.01)], "data"))
     assert len(read_notes(ledger)) == 1
     assert len(read_ledger(ledger)) == 3
+
+
+def test_the_program_shows_plan_and_counts(ledger: Path) -> None:
+    descend(plan(), Robot(_2=0, _1=5), ledger=ledger)
+    shown = run_program("ledger", ledger).output
+    assert "390 units" in shown
+    assert "any fails with probability < 0.01" in shown
+    assert "scales: [2.0, 1.0, 0.5]" in shown
+    assert "allowed: 1" in shown
+    assert '"scale": 1.0, "errors": 5' in shown

@@ -9,6 +9,7 @@ from pac_rl.limits import HalfSpace, Limit
 from pac_rl.plans import propose
 from pac_rl.policies import Function, Network, Noisy, Policy
 from pac_rl.policy_files import load_policy, save_policy
+from pac_rl.policy_ratios import PolicyRatios, policy_ratios
 from pac_rl.studies import Case, Study
 from pac_rl.training import train
 from pac_rl.trajectories import Rollouts, execute, simulate
@@ -27,6 +28,7 @@ __all__ = [
     "Network",
     "Noisy",
     "Policy",
+    "PolicyRatios",
     "Rollouts",
     "Settings",
     "Study",
@@ -37,6 +39,7 @@ __all__ = [
     "for_plans",
     "load_policy",
     "make_environment",
+    "policy_ratios",
     "propose",
     "save_policy",
     "simulate",

@@ -4,6 +4,7 @@ from pac_core.baselines import ABLATIONS, mass_gaussian_sets, mass_label_sets
 from pac_core.bounds import PACLevel, max_errors, min_samples, vc_max_errors, vc_min_samples
 from pac_core.certificates import Certificate, Check, Record, SplitRecord, issue, verify
 from pac_core.certification import Asked, Certified, certify, certify_menu, certify_scores, tempered
+from pac_core.checker import Checked, TubeChecker
 from pac_core.documents import read_certificate, write_certificate
 from pac_core.errors import (
     BadCertificate,
@@ -24,9 +25,12 @@ from pac_core.evaluation import (
     evaluate,
     evaluate_shards,
 )
+from pac_core.feature_limits import FeatureLimit
 from pac_core.features import LinearFeatures
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.ledger import Entry, Opening, joint_cost, open_split, read_ledger
+from pac_core.limits import HalfSpace, Limit, StayIn, TubeLike
+from pac_core.obstacles import KeepOutBall, KeepOutBox
 from pac_core.predictors import Likelihood, Predictor, accumulated, calibrate, fit_sets
 from pac_core.regions import Boxes, Ellipsoids
 from pac_core.scores import nll
@@ -49,14 +53,20 @@ __all__ = [
     "Certificate",
     "Certified",
     "Check",
+    "Checked",
     "ConfidenceSets",
     "Ellipsoids",
     "Entry",
     "Evaluation",
+    "FeatureLimit",
     "GaussianForecast",
+    "HalfSpace",
     "InvalidInput",
+    "KeepOutBall",
+    "KeepOutBox",
     "LabelSets",
     "Likelihood",
+    "Limit",
     "LinearFeatures",
     "LogitForecast",
     "Moments",
@@ -74,11 +84,14 @@ __all__ = [
     "ShardedScores",
     "SplitRecord",
     "Splits",
+    "StayIn",
     "Temperature",
     "Threshold",
     "TooManyFailures",
     "Trajectories",
     "Tube",
+    "TubeChecker",
+    "TubeLike",
     "UnreadableFile",
     "accumulated",
     "calibrate",

@@ -5,7 +5,16 @@ from pac_rl.designs import Design
 from pac_rl.ensembles import Ensemble, Epoch, Settings, Transitions
 from pac_rl.environments import Environment, make_environment
 from pac_rl.forecasts import PROPAGATIONS, closed_loop, for_plans
-from pac_rl.limits import HalfSpace, Limit
+from pac_rl.limits import (
+    FeatureLimit,
+    HalfSpace,
+    KeepOutBall,
+    KeepOutBox,
+    Limit,
+    StayIn,
+    no_flip,
+    speed_limit,
+)
 from pac_rl.plans import propose
 from pac_rl.policies import Function, Network, Noisy, Policy
 from pac_rl.policy_files import load_policy, save_policy
@@ -21,14 +30,18 @@ __all__ = [
     "Ensemble",
     "Environment",
     "Epoch",
+    "FeatureLimit",
     "Function",
     "HalfSpace",
+    "KeepOutBall",
+    "KeepOutBox",
     "Limit",
     "Network",
     "Noisy",
     "Policy",
     "Rollouts",
     "Settings",
+    "StayIn",
     "Study",
     "Transitions",
     "TubeChecker",
@@ -37,8 +50,10 @@ __all__ = [
     "for_plans",
     "load_policy",
     "make_environment",
+    "no_flip",
     "propose",
     "save_policy",
     "simulate",
+    "speed_limit",
     "train",
 ]

@@ -79,6 +79,12 @@ ORDER = {
         "scoring",
         "limits",
         "checker",
+        "fallbacks",
+        "guards",
+        "returns",
+        "agents",
+        "filters",
+        "wrappers",
     ],
     "pac_vision": [
         "preprocessing",

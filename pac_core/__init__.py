@@ -5,6 +5,7 @@ from pac_core.baselines import ABLATIONS, mass_gaussian_sets, mass_label_sets
 from pac_core.bounds import PACLevel, max_errors, min_samples, vc_max_errors, vc_min_samples
 from pac_core.certificates import Certificate, Check, Record, SplitRecord, issue, verify
 from pac_core.certification import Asked, Certified, certify, certify_menu, certify_scores, tempered
+from pac_core.checker import Checked, TubeChecker
 from pac_core.costs import Entry, joint_cost
 from pac_core.descending import descend, read_descent, verify_descent, write_descent
 from pac_core.descents import Descended, Descent, Trial, episodes_needed
@@ -30,10 +31,13 @@ from pac_core.evaluation import (
     evaluate,
     evaluate_shards,
 )
+from pac_core.feature_limits import FeatureLimit
 from pac_core.features import LinearFeatures
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.ledger import Note, Opening, add_note, open_split, read_ledger, read_notes
+from pac_core.limits import HalfSpace, Limit, StayIn, TubeLike
 from pac_core.monitors import Monitor, detection_times
+from pac_core.obstacles import KeepOutBall, KeepOutBox
 from pac_core.predictors import Likelihood, Predictor, accumulated, calibrate, fit_sets
 from pac_core.regions import Boxes, Ellipsoids
 from pac_core.reweighting import Reweighted, fit_reweighted, gaussian_bound, gaussian_weights, reweigh
@@ -58,16 +62,22 @@ __all__ = [
     "Certificate",
     "Certified",
     "Check",
+    "Checked",
     "ConfidenceSets",
     "Descended",
     "Descent",
     "Ellipsoids",
     "Entry",
     "Evaluation",
+    "FeatureLimit",
     "GaussianForecast",
+    "HalfSpace",
     "InvalidInput",
+    "KeepOutBall",
+    "KeepOutBox",
     "LabelSets",
     "Likelihood",
+    "Limit",
     "LinearFeatures",
     "LogitForecast",
     "Moments",
@@ -89,6 +99,7 @@ __all__ = [
     "ShardedScores",
     "SplitRecord",
     "Splits",
+    "StayIn",
     "Temperature",
     "Threshold",
     "TooFewAccepted",
@@ -96,6 +107,8 @@ __all__ = [
     "Trajectories",
     "Trial",
     "Tube",
+    "TubeChecker",
+    "TubeLike",
     "UnreadableFile",
     "accepted_risk",
     "accumulated",

@@ -1,47 +1,81 @@
 """Robotics: rollouts, dynamics ensembles and trajectory tubes."""
 
+from pac_rl.agents import GuardedAgent
 from pac_rl.checker import Checked, TubeChecker
 from pac_rl.designs import Design
 from pac_rl.ensembles import Ensemble, Epoch, Settings, Transitions
 from pac_rl.environments import Environment, make_environment
+from pac_rl.fallbacks import Fallback, NoSafePlan
+from pac_rl.filters import ActionFilter, Decision, held, then_policy
 from pac_rl.forecasts import PROPAGATIONS, closed_loop, for_plans
-from pac_rl.limits import HalfSpace, Limit
+from pac_rl.guards import GuardedPlans, guard_plans
+from pac_rl.limits import (
+    FeatureLimit,
+    HalfSpace,
+    KeepOutBall,
+    KeepOutBox,
+    Limit,
+    StayIn,
+    no_flip,
+    speed_limit,
+)
 from pac_rl.plans import propose
 from pac_rl.policies import Function, Network, Noisy, Policy
 from pac_rl.policy_files import load_policy, save_policy
 from pac_rl.policy_ratios import PolicyRatios, policy_ratios
+from pac_rl.returns import ModelReturns, model_returns
 from pac_rl.studies import Case, Study
 from pac_rl.training import train
 from pac_rl.trajectories import Rollouts, execute, simulate
+from pac_rl.wrappers import GuardedEnv, MujocoState
 
 __all__ = [
     "PROPAGATIONS",
+    "ActionFilter",
     "Case",
     "Checked",
+    "Decision",
     "Design",
     "Ensemble",
     "Environment",
     "Epoch",
+    "Fallback",
+    "FeatureLimit",
     "Function",
+    "GuardedAgent",
+    "GuardedEnv",
+    "GuardedPlans",
     "HalfSpace",
+    "KeepOutBall",
+    "KeepOutBox",
     "Limit",
+    "ModelReturns",
+    "MujocoState",
     "Network",
+    "NoSafePlan",
     "Noisy",
     "Policy",
     "PolicyRatios",
     "Rollouts",
     "Settings",
+    "StayIn",
     "Study",
     "Transitions",
     "TubeChecker",
     "closed_loop",
     "execute",
     "for_plans",
+    "guard_plans",
+    "held",
     "load_policy",
     "make_environment",
+    "model_returns",
+    "no_flip",
     "policy_ratios",
     "propose",
     "save_policy",
     "simulate",
+    "speed_limit",
+    "then_policy",
     "train",
 ]

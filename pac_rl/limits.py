@@ -1,62 +1,50 @@
-"""Limits that a robot must keep, and by how much a tube keeps them."""
+"""The limits of robots that are often asked for, by the names of their states; and pac_core's own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pac_core import InvalidInput
-from pac_core.arrays import Array, numbers
+from pac_core import FeatureLimit, HalfSpace, InvalidInput, KeepOutBall, KeepOutBox, Limit, StayIn, TubeLike
+from pac_rl.environments import Environment
+
+__all__ = [
+    "FeatureLimit",
+    "HalfSpace",
+    "KeepOutBall",
+    "KeepOutBox",
+    "Limit",
+    "StayIn",
+    "TubeLike",
+    "no_flip",
+    "speed_limit",
+]
+
+SPEED = 3.2096
+"""m/s: the limit of Safety-Gymnasium's velocity task of the half-cheetah."""
 
 
-class TubeLike(Protocol):
-    """The few methods of a tube of B plans x H steps that limits read; any object with them can be checked."""
+def speed_limit(environment: Environment, bound: float = SPEED) -> HalfSpace:
+    """The limit "speed": forward velocity at most `bound`.
 
-    def support(self, direction: Any) -> Array:
-        """`[B, H]` the largest value of `direction . x` over the tube; NaN where it is empty."""
-
-    def box(self) -> tuple[Array, Array]:
-        """`[B, H, D]` lower and upper corners of the bounding boxes; NaN where empty."""
-
-
-class Limit(Protocol):
-    """Something a state must keep.
-
-    `margin` is at least 0 where every state of the tube keeps it; NaN where nothing can be said.
+    >>> from pac_rl import make_environment
+    >>> speed_limit(make_environment()).bound
+    3.2096
     """
-
-    @property
-    def name(self) -> str: ...
-
-    def margin(self, tube: TubeLike) -> Array:
-        """`[B, H]` how far the tube stays inside: exact, or a proven lower bound."""
-
-    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """`[..., H]` whether true states `[..., H, D]` break it."""
+    return HalfSpace("speed", np.eye(len(environment.names))[_number(environment, "forward velocity")], bound)
 
 
-@dataclass(frozen=True, eq=False)
-class HalfSpace:
-    """normal . x <= bound. The margin is exact.
+def no_flip(environment: Environment, bound: float = math.pi / 2) -> StayIn:
+    """The limit "pitch": the torso's pitch at most `bound` to either side, by default a right angle.
 
-    normal: `[D]`
+    SMBPO's own rule for its task of this name is contact of the head with the floor, which is no
+    function of a limit on one number; a cheetah on its back has a pitch beyond a right angle.
     """
+    return StayIn("pitch", np.array([-bound]), np.array([bound]), axes=(_number(environment, "rooty"),))
 
-    name: str
-    normal: NDArray[np.float64]
-    bound: float
 
-    def __post_init__(self) -> None:
-        normal = numbers("normal", self.normal, "[D]", finite=True)
-        if not normal.any() or not np.isfinite(self.bound):
-            raise InvalidInput("normal must not be all 0 and bound be finite")
-        object.__setattr__(self, "normal", normal.astype(np.float64))
-
-    def margin(self, tube: TubeLike) -> Array:
-        return self.bound - tube.support(self.normal)
-
-    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        return np.asarray(~(states @ self.normal <= self.bound))
+def _number(environment: Environment, name: str) -> int:
+    if name not in environment.names:
+        raise InvalidInput(f"{environment.id} must have {name!r} in its state, got {environment.names}")
+    return environment.names.index(name)

@@ -1,0 +1,109 @@
+"""Episodes of mbrl-lib's CEM, guarded: what it does in the simulator, seed by seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from mbrl.planning import TrajectoryOptimizerAgent
+from numpy.typing import NDArray
+from omegaconf import OmegaConf
+
+from pac_core import InvalidInput, TubeChecker
+from pac_core.bounds import whole
+from pac_rl.agents import GuardedAgent
+from pac_rl.ensembles import Ensemble
+from pac_rl.environments import Environment
+from pac_rl.fallbacks import Fallback
+from pac_rl.forecasts import for_plans
+from pac_rl.guards import MakesTubes, Reward, guard_plans
+from pac_rl.limits import Limit
+from pac_rl.simulators import Simulator, observed
+from pac_rl.trajectories import Rollouts, Track
+
+
+@dataclass(frozen=True)
+class Search:
+    """How CEM searches for a plan."""
+
+    horizon: int = 12
+    """steps of a plan"""
+    checked: int = 6
+    """of them, the first ones, that are in the tube"""
+    population: int = 150
+    iterations: int = 3
+    elites: float = 0.1
+    """share of the population that the next one is drawn around"""
+
+    def __post_init__(self) -> None:
+        for name in ("horizon", "checked", "population", "iterations"):
+            whole(name, getattr(self, name), least=1)
+        if self.checked > self.horizon or not 0 < self.elites < 1:
+            raise InvalidInput(
+                "checked must be at most horizon, and elites lie between 0 and 1, got "
+                f"{self.checked} of {self.horizon} and {self.elites}"
+            )
+
+
+def guarded_cem(
+    environment: Environment,
+    ensemble: Ensemble,
+    predictor: MakesTubes,
+    limits: tuple[Limit, ...],
+    reward: Reward,
+    *,
+    search: Search | None = None,
+    fallback: Fallback = "hold",
+) -> GuardedAgent:
+    """mbrl-lib's CEM by returns along the forecast's mean, unsafe plans below all safe ones."""
+    search = search or Search()
+    options = OmegaConf.create(
+        {
+            "_target_": "mbrl.planning.CEMOptimizer",
+            "num_iterations": search.iterations,
+            "elite_ratio": search.elites,
+            "population_size": search.population,
+            "alpha": 0.1,
+            "device": str(ensemble.device),
+        }
+    )
+    low, high = environment.low, environment.high
+    agent = TrajectoryOptimizerAgent(options, low, high, planning_horizon=search.horizon)
+    forecast = partial(for_plans, ensemble, propagation="one-step", batch=search.population)
+    checker = TubeChecker(limits)
+    guard = guard_plans(None, forecast, predictor, checker, reward=reward, horizon=search.checked)
+    return GuardedAgent(agent, guard, fallback=fallback)
+
+
+def plan_episode(environment: Environment, agent: GuardedAgent, seed: int, *, steps: int) -> Rollouts:
+    """One episode of the agent from rest; all that is random in it comes from its seed."""
+    simulator = Simulator(environment)
+    physics = environment.reset(int(np.random.default_rng(seed).integers(2**31)))[None]
+    start, origin = observed(environment, physics, physics, np.zeros(1, bool)), physics.copy()
+    track, alive, state = Track.empty(environment, 1, steps), np.arange(1), start[0]
+    agent.reset()
+    with torch.random.fork_rng(devices=[]):  # CEM draws from the global generator
+        torch.manual_seed(seed)
+        for t in range(steps):
+            action = agent.act(state)[None]
+            stepped = simulator.step(physics, alive, action)
+            alive = track.record(t, alive, action, *stepped)
+            if not len(alive):
+                break
+            state = stepped[0][0]
+    return Rollouts(np.array([seed]), start, origin, track.states, track.actions, track.lengths)
+
+
+def outcomes(
+    rollouts: Rollouts, limits: tuple[Limit, ...], reward: Reward
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """`[N]` return and `[N]` whether any limit was broken; a simulation that diverged broke them all."""
+    taken = np.arange(rollouts.states.shape[1]) < rollouts.lengths[:, None]
+    lost = np.asarray(~np.isfinite(rollouts.states).all(axis=2))
+    known = np.where(lost[..., None], 0.0, rollouts.states)
+    rewards = np.asarray(reward(torch.from_numpy(known), torch.from_numpy(rollouts.actions)))
+    returns = np.asarray(np.where(taken & ~lost, rewards, 0.0).sum(axis=1))
+    broken = lost | np.stack([limit.violated(known) for limit in limits]).any(axis=0)
+    return returns, np.asarray((broken & taken).any(axis=1))

@@ -199,6 +199,15 @@ def test_the_same_plan_again_is_the_same_look_and_runs_nothing_again(ledger: Pat
     assert [note.facts["errors"] for note in read_notes(ledger)] == [0, 7]
 
 
+def test_of_two_runs_at_once_the_first_count_stands(ledger: Path) -> None:
+    def slow(scale: float, ids: Any) -> Any:
+        descend(plan(), Robot(_2=5), ledger=ledger)  # another process is done before this one
+        return np.zeros(130, dtype=bool)
+
+    assert descend(plan(), slow, ledger=ledger).certified is None
+    assert descend(plan(), slow, ledger=ledger).certified is None
+
+
 def test_after_a_crash_it_goes_on_where_it_stopped(ledger: Path) -> None:
     def crash(scale: float, ids: Any) -> Any:
         if scale < 2:
@@ -290,7 +299,7 @@ def test_what_was_edited_is_refused(ledger: Path) -> None:
         {"version": 2},
     ):
         changed = json.loads(json.dumps(document | edit))
-        with pytest.raises(BadCertificate):
+        with pytest.raises(BadCertificate, match=r"changed after it was written|not a pac-sets descent"):
             from_json(changed)
         with pytest.raises(BadCertificate):
             from_json(changed | {"seal": seal(changed)})

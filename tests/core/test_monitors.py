@@ -95,13 +95,21 @@ def test_the_alarm_calls_once_at_the_exit_and_stands() -> None:
     live(monitor, *[0] * 50, *[1] * 5)
     assert monitor.alarm
     assert len(calls) == 1
+    assert monitor.episodes == 6, "after the alarm it stands still"
     assert 100 <= monitor.wealth < 100.001, "no more is bet than an exit needs"
+
+
+def test_a_bet_that_is_cut_to_reach_the_alarm_reaches_it() -> None:
+    """A last bit below it, the next bet would be smaller still, and the alarm might never come."""
+    rng = np.random.default_rng(1)
+    stakes = rng.uniform(80, 98, size=(20_000, 1)) * rng.dirichlet(np.ones(3), size=20_000)
+    after = settle(stakes, 7, 1.0, epsilon=0.05, alpha=0.01)
+    assert (after.sum(-1) + 1 / 8 >= 100).all()
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.05, 0.3, 0.9])
 @pytest.mark.parametrize("alpha", [1e-9, 0.01, 0.9])
 def test_exits_without_end_always_raise_the_alarm(epsilon: float, alpha: float) -> None:
-    """A bet that is cut to reach 1/alpha exactly must not stay a last bit below it for ever."""
     times = detection_times(epsilon, alpha, np.ones(5_000), lives=1, seed=0)
     assert np.isfinite(times).all()
 

@@ -130,8 +130,8 @@ def planning() -> Iterator[Figure]:
         ("mean", "returns on the tube's mean", "<= 0.3"),
         ("particles", "returns on the mean of particles", ""),
     ):
-        note = f"{shape}forecasts by {'particles' if name == 'particles' else 'one-step'}, the chosen plan "
-        note += f"checked again; {latency(taken[name])}, bare {latency(taken['bare'])}"
+        note = f"{shape}forecasts by {'particles' if name == 'particles' else 'one-step'}; "
+        note += f"{latency(taken[name])}, bare {latency(taken['bare'])}"
         yield beside(f"planning: {label}", taken[name], taken["bare"], goal, note)
 
 

@@ -1,4 +1,4 @@
-"""mbrl-lib's planning agent, guarded: what it chose is checked again, and a fallback stands by."""
+"""mbrl-lib's planning agent, guarded: only plans that were checked are carried out, or a fallback."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class GuardedAgent:
     """A `TrajectoryOptimizerAgent` that carries out only plans that were checked.
 
     The planners may return a plan that they never evaluated (a mean of good ones), and means of safe
-    plans need not be safe. So the plan is checked again; if it is unsafe, the best safe plan seen
-    while planning is taken; if there was none, the fallback acts.
+    plans need not be safe. So a plan that was not seen while planning is checked; if it is unsafe,
+    the best safe plan that was seen is taken; if there was none, the fallback acts.
 
     agent: mbrl-lib's, with CEM, iCEM or MPPI; its objective is set to `guard`
     fallback: "hold", "stop" or a backup policy, see `Fallback`
@@ -57,15 +57,18 @@ class GuardedAgent:
         self.decisions += 1
         self._best = (-np.inf, None)
         plan = self.agent.plan(observation)
+        seen = None if self._best[1] is None else self._best[1].cpu().numpy()
+        if seen is not None and np.array_equal(plan, seen):
+            self.reason = "safe: checked while planning"
+            return np.asarray(plan, dtype=np.float64)
         checked = self.guard.check(observation, torch.from_numpy(plan)[None].to(self._device))
         self.reason = checked.reason(0)
         if bool(checked.safe[0]):
             return np.asarray(plan, dtype=np.float64)
-        seen = self._best[1]
         if seen is None:
             return None
         self.replaced += 1
-        return np.asarray(seen.cpu(), dtype=np.float64)
+        return np.asarray(seen, dtype=np.float64)
 
     def reset(self, planning_horizon: int | None = None) -> None:
         """Forgets the last plan, and what iCEM and MPPI keep of it: an episode begins afresh.

@@ -161,6 +161,15 @@ def test_with_no_safe_plan_the_chosen_fallback_acts_and_is_counted(name: str) ->
     assert stop.fallbacks == 1
 
 
+def test_what_was_checked_while_planning_is_not_checked_again() -> None:
+    for name, checks in (("CEM", 4), ("CEM, mean of elites", 5), ("MPPI", 5)):
+        tubes = Tubes()
+        agent = GuardedAgent(planner(name), guard_plans(rightwards, forecast, tubes, WALL))
+        assert agent.safe_plan(np.zeros(1)) is not None
+        assert len(tubes.seen) == checks  # one for each iteration, and one for a plan never seen
+        assert (agent.reason == "safe: checked while planning") == (checks == 4)
+
+
 class MeansOnly:
     """A planner that evaluates two safe ways round an obstacle and returns their unsafe mean."""
 

@@ -60,8 +60,8 @@ def test_actions_out_of_range_are_cut_off_and_those_that_are_no_numbers_replaced
     guard = line_filter(continue_with=held(1))
     far = guard(np.full(1, -2.0), [7.0])
     assert (far.action.tolist(), far.safe, far.replaced) == ([1.0], True, True)
-    none = guard(np.zeros(1), [np.nan])
-    assert (none.action.tolist(), none.safe, none.replaced) == ([0.0], True, True)
+    none = line_filter(fallback=lambda state: np.array([-0.5]))(np.zeros(1), [np.nan])
+    assert (none.action.tolist(), none.safe, none.replaced) == ([-0.5], True, True)
     assert none.reason == "the action is not a number"
     with pytest.raises(InvalidInput, match=r"action must have shape \(1,\), got \(2,\)"):
         guard(np.zeros(1), [0.0, 0.0])

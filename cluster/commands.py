@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from cluster.launching import launch, ledger_of
+from cluster.launching import asked, launch, ledger_of, resumable
 from cluster.session import ADDRESSES, connected
 from cluster.storage import RunFolder
 from cluster.tasks import image_task, rl_task, track_task, trained
@@ -122,21 +123,23 @@ def run_rl(
     from pac_rl.policy_files import SHIPPED
 
     place, chosen = RunFolder(folder), policy or SHIPPED
-    task = rl_task(
-        env=env,
-        policy=chosen,
-        policy_std=policy_std,
-        ensemble=ensemble or trained(place, env, chosen, policy_std, seed),
-        horizon=horizon,
-        burn_in=burn_in,
-        propagation=propagation,
-        members=members,
-        tune=tune,
-        calibrate=calibrate,
-        test=test,
-        seed=seed,
-        cpus=cpus,
-    )
+    asked(calibrate, engine["epsilon"], engine["delta"], shape)
+    with resumable(place):
+        task = rl_task(
+            env=env,
+            policy=chosen,
+            policy_std=policy_std,
+            ensemble=ensemble or partial(trained, place, env, chosen, policy_std, seed),
+            horizon=horizon,
+            burn_in=burn_in,
+            propagation=propagation,
+            members=members,
+            tune=tune,
+            calibrate=calibrate,
+            test=test,
+            seed=seed,
+            cpus=cpus,
+        )
     launch(task, place, shape=shape, **engine)
 
 

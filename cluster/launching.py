@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from cluster.session import STORE, connected, gauges, run_on_ray
 from cluster.states import State
 from cluster.storage import RunFolder
 from cluster.sweeps import sweep
-from pac_core import InvalidInput, PACLevel, error_interval
+from pac_core import InvalidInput, PACLevel, error_interval, max_errors
 from pac_core.options import refuse_unwritable, say
 
 
@@ -41,27 +42,42 @@ def launch(
     shape: str = "box",
 ) -> None:
     """Runs a task where the user wants it, and certifies what was asked for."""
-    if bool(epsilon) != bool(delta):
-        raise InvalidInput("--epsilon and --delta go together, got only one of them")
-    if shape not in (*SHAPES, "plain"):
-        raise InvalidInput(f"--shape must be one of {', '.join(SHAPES)}, got {shape!r}")
-    levels = levels_of(epsilon, delta)
-    task.check(levels)
+    levels = asked(task.calibrate, epsilon, delta, shape)
     book = (ledger or ledger_of(folder)) if levels else Path("pac-ledger.json")
     refuse_unwritable("--ledger", book)
     task.write(folder)
     say("units", f"{task.job.units:,} {task.unit}s in {len(task.job.shards):,} shards, kept in {folder}")
     try:
-        _compute(task, folder, address, workers, gpus, dashboard, estimate)
-    except KeyboardInterrupt:
-        say("stopped", f"finished shards are kept in {folder}; the same command goes on from there")
-        sys.exit(130)
+        with resumable(folder):
+            _compute(task, folder, address, workers, gpus, dashboard, estimate)
     except ShardFailed as failure:
         if failure.details:
             say("worker", f"what it said: {folder.put_text('failure.txt', failure.details)}")
         raise
     if levels and not estimate:
         _certify(task, folder, levels, book, shape)
+
+
+def asked(calibrate: int, epsilon: Sequence[float], delta: Sequence[float], shape: str) -> list[PACLevel]:
+    """The levels, refused before any work if so many units cannot prove them or the shape is none."""
+    if bool(epsilon) != bool(delta):
+        raise InvalidInput("--epsilon and --delta go together, got only one of them")
+    if shape not in (*SHAPES, "plain"):
+        raise InvalidInput(f"--shape must be one of {', '.join(SHAPES)}, got {shape!r}")
+    levels = levels_of(epsilon, delta)
+    for level in levels:
+        max_errors(calibrate, level)
+    return levels
+
+
+@contextmanager
+def resumable(folder: RunFolder) -> Iterator[None]:
+    """Work that Ctrl-C stops without losing what is finished."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("stopped", f"what is finished is kept in {folder}; the same command goes on from there")
+        sys.exit(130)
 
 
 def ledger_of(folder: RunFolder) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ def rl_task(
     env: str,
     policy: Path,
     policy_std: float | None = None,
-    ensemble: Path,
+    ensemble: Path | Callable[[], Path],
     horizon: int,
     burn_in: tuple[int, int],
     propagation: str,
@@ -37,15 +37,22 @@ def rl_task(
     seed: int,
     cpus: int = 1,
 ) -> Task:
-    """Rollouts of a policy, forecast by an ensemble; the unit is a rollout from its own reset."""
-    from pac_rl import Design, Ensemble, load_policy
+    """Rollouts of a policy, forecast by an ensemble; the unit is a rollout from its own reset.
+
+    ensemble: a file, or what makes it; it is made last, because that may take long
+    """
+    from pac_rl import PROPAGATIONS, Design, Ensemble, load_policy
     from pac_rl.designs import TRAINING_SEEDS, checked
     from pac_rl.scoring import NEEDS, UNITS, ForecastRollouts, SimulateRollouts
 
     sizes: dict[str, Any] = {"tune": tune, "calibrate": calibrate, "test": test, "seed": seed}
     checked(Design(env=env, horizon=horizon, burn_in=burn_in, epsilon=0.5, delta=0.5, **sizes))
-    controller, model = load_policy(policy, std=policy_std), Ensemble.load(ensemble)
-    digests = {"policy": file_digest(policy), "ensemble": file_digest(ensemble)}
+    controller = load_policy(policy, std=policy_std)
+    if propagation not in PROPAGATIONS:
+        raise InvalidInput(f"--propagation must be one of {', '.join(PROPAGATIONS)}, got {propagation!r}")
+    file = ensemble() if callable(ensemble) else ensemble
+    model = Ensemble.load(file)
+    digests = {"policy": file_digest(policy), "ensemble": file_digest(file)}
     first = 2 * TRAINING_SEEDS * seed
     seeds = range(first, first + tune + calibrate + test)
     forecasting = (env, controller, model, propagation, tuple(members))

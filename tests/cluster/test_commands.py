@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,6 +137,30 @@ def test_bad_input_is_refused_in_one_sentence(
     answer = pac(*rl(ensemble, tmp_path / "run", *more))
     refused(answer, said)
     assert not (tmp_path / "run" / "shards").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--epsilon", "0.1"], "--epsilon and --delta go together"),
+        (["--epsilon", "0.001", "--delta", "1e-5", "--calibrate", "300"], "at least 11,508 are needed"),
+        (["--propagation", "magic"], "propagation must be one of"),
+        (["--env", "Nowhere-v0"], "Nowhere-v0"),
+    ],
+)
+def test_nothing_is_trained_for_what_is_refused(tmp_path: Path, more: list[str], said: str) -> None:
+    refused(pac("run", "rl", "--folder", tmp_path / "run", *more), said)
+    assert not (tmp_path / "run" / "model" / "kept").exists()
+
+
+def test_training_that_is_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: Any) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cluster.commands.trained", interrupted)
+    answer = pac("run", "rl", "--folder", tmp_path / "run")
+    assert answer.exit_code == 130
+    assert "the same command goes on from there" in answer.output
 
 
 def test_images_and_tracks_run_too(tmp_path: Path) -> None:

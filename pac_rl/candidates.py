@@ -41,23 +41,21 @@ class Candidates:
         return GaussianForecast(self.mean.flatten(0, 1), self.var.flatten(0, 1))
 
     def pick(self, which: Tensor, instead: Candidates | None = None) -> Candidates:
-        """One plan from each start: the candidate `which` `[E]`, or, where that is -1, the first of `instead`."""
+        """One plan from each start: candidate `which` `[E]`, or where that is -1, the first of `instead`."""
         each, own = torch.arange(len(which), device=which.device), which >= 0
 
-        def part(mine: Tensor, other: Tensor | None) -> Tensor:
+        def part(mine: Tensor, stand_in: Tensor) -> Tensor:
             taken = mine[each, which.clamp(min=0)]
-            if other is not None:
-                taken = torch.where(own[:, None, None], taken, other[:, 0])
-            return taken[:, None]
+            return torch.where(own[:, None, None], taken, stand_in[:, 0])[:, None]
 
-        names = ("plans", "mean", "var")
-        parts = [part(getattr(self, name), instead and getattr(instead, name)) for name in names]
+        other = self if instead is None else instead
         members = None
         if self.members is not None:
-            others = instead.members if instead is not None else None
-            pairs = [(way, None if others is None else others[i]) for i, way in enumerate(self.members)]
-            members = torch.stack([part(*pair) for pair in pairs])
-        return Candidates(*parts, members)
+            ways = other.members if other.members is not None else self.members
+            members = torch.stack([part(*pair) for pair in zip(self.members, ways, strict=True)])
+        return Candidates(
+            part(self.plans, other.plans), part(self.mean, other.mean), part(self.var, other.var), members
+        )
 
     def table(self, rows: Array) -> Tensor:
         """`[E, C]` what was found for each of the rows of `forecast`."""

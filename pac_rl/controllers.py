@@ -1,4 +1,4 @@
-"""The planner that most robots already have, guarded: the best of the candidates around a policy that is safe."""
+"""The planner that most robots already have, guarded: the best safe one of the candidates around a policy."""
 
 from __future__ import annotations
 
@@ -74,6 +74,8 @@ class Controller:
     factors: of the candidates, see `candidates_around`
     reward: by which safe candidates are ranked, summed along the predicted mean
     choice: "return", the largest predicted return; or "factor", the largest factor
+    checked: how many steps of a plan must keep the limits; all H by default. Fewer leave the later ones to
+        later plans, which are made before they are reached
     fallback: where no candidate is safe: "hold" (the action 0), "stop" (an error), or another policy
 
     It acts on the state alone, without noise: equal states get equal actions in a batch of equal size.
@@ -90,11 +92,14 @@ class Controller:
     factors: tuple[float, ...] = FACTORS
     reward: Reward = cheetah_reward
     choice: str = "return"
+    checked: int | None = None
     fallback: str | Policy = "hold"
 
     def __post_init__(self) -> None:
         matching(self.ensemble, self.environment, self.policy)
         whole("horizon", self.horizon, least=1)
+        if self.checked is not None and whole("checked", self.checked, least=1) > self.horizon:
+            raise InvalidInput(f"checked must be at most the horizon {self.horizon}, got {self.checked}")
         TubeChecker(self.limits)  # refuses none at all
         if self.choice not in CHOICES:
             raise InvalidInput(f"choice must be one of {', '.join(CHOICES)}, got {self.choice!r}")
@@ -113,7 +118,7 @@ class Controller:
 
     def bare(self) -> Controller:
         """The policy itself, with nobody watching."""
-        return replace(self, guard=None, factors=(1.0,), horizon=1)
+        return replace(self, guard=None, factors=(1.0,), horizon=1, checked=None)
 
     def decide(self, states: Array, *, asked: Tensor | None = None) -> Decision:
         """What to do in `states` `[E, D]`.
@@ -126,8 +131,8 @@ class Controller:
             safe = torch.ones(rows, dtype=torch.bool, device=found.plans.device)
             margin = torch.full(rows, torch.nan, device=found.plans.device)
         else:
-            checked = TubeChecker(self.limits)(self.guard(found))
-            safe, margin = found.table(checked.safe), found.table(checked.margin.amin(dim=(1, 2)))
+            margins = TubeChecker(self.limits)(self.guard(found)).margin[:, : self.checked].flatten(1)
+            safe, margin = found.table((margins >= 0).all(dim=1)), found.table(margins.amin(dim=1))
         worth = self._worth(found)
         able = safe & torch.isfinite(worth)  # a plan that cannot be valued is not the best one
         best = torch.where(able, worth, -torch.inf).argmax(dim=1)

@@ -216,9 +216,16 @@ def _run(
                 kept.upper[moving, t] = tube.support(along).cpu().numpy()[moving]
                 kept.lower[moving, t] = -tube.support(-along).cpu().numpy()[moving]
     rows = run.rows
-    parts = (array[rows] for array in (returns, violated, broken, fallbacks, decisions))
-    names = tuple(limit.name for limit in limits)
-    return Episodes(seeds, *parts, names, None if kept is None else _taken(kept, rows))
+    return Episodes(
+        seeds,
+        returns[rows],
+        violated[rows],
+        broken[rows],
+        fallbacks[rows],
+        decisions[rows],
+        tuple(limit.name for limit in limits),
+        None if kept is None else _taken(kept, rows),
+    )
 
 
 def _select(controller: Controller, seeds: NDArray[np.int64], steps: int) -> Selections:
@@ -309,25 +316,29 @@ def _in_blocks(
     return _taken(_joined(parts), np.searchsorted(np.concatenate(blocks), names))
 
 
-def _joined(parts: Sequence[Any]) -> Any:
+def _joined(parts: Sequence[Part]) -> Part:
     """Dataclasses of arrays, one after the other; what is no array is the same in all."""
-    first, found = parts[0], {}
+    first: Any = parts[0]
+    found: dict[str, Any] = {}
     for field in fields(first):
         values = [getattr(part, field.name) for part in parts]
         if isinstance(values[0], np.ndarray):
             found[field.name] = np.concatenate(values)
         else:
             found[field.name] = _joined(values) if isinstance(values[0], Traces) else values[0]
-    return type(first)(**found)
+    joined: Part = type(first)(**found)
+    return joined
 
 
-def _taken(whole: Any, rows: NDArray[np.intp]) -> Any:
+def _taken(whole: Part, rows: NDArray[np.intp]) -> Part:
     """The same dataclass with these rows of its arrays."""
-    found = {}
-    for field in fields(whole):
-        value = getattr(whole, field.name)
+    given: Any = whole
+    found: dict[str, Any] = {}
+    for field in fields(given):
+        value = getattr(given, field.name)
         if isinstance(value, np.ndarray):
             found[field.name] = value[rows]
         else:
             found[field.name] = _taken(value, rows) if isinstance(value, Traces) else value
-    return type(whole)(**found)
+    taken: Part = type(given)(**found)
+    return taken

@@ -164,7 +164,10 @@ def tubes_over_time(
 
 
 def returns_and_violations(
-    guards: Mapping[str, tuple[float, float, tuple[float, float]]], title: str, *, allowed: float | None = None
+    guards: Mapping[str, tuple[float, float, tuple[float, float]]],
+    title: str,
+    *,
+    allowed: float | None = None,
 ) -> Any:
     """Mean return against the share of episodes with a violation, a point for each guard.
 
@@ -221,7 +224,9 @@ def guarded_over_time(
             floor = np.nanmin(values)
             for t in range(0, len(values), horizon):
                 lower, upper = np.maximum(tubes[0, t], floor), tubes[1, t]
-                axes.fill_between(t + 1 + np.arange(horizon), lower, upper, color=INK[0], alpha=0.25, linewidth=0)
+                axes.fill_between(
+                    t + 1 + np.arange(horizon), lower, upper, color=INK[0], alpha=0.25, linewidth=0
+                )
         over = np.any([values > bound if bound > 0 else values < bound for bound in bounds], axis=0)
         axes.plot(time, values, color="black", linewidth=1.2, label="what happened")
         axes.plot(time[over], values[over], ".", color=INK[1], label="violation")

@@ -164,6 +164,7 @@ class Governed:
     bound: where nothing is left of the action
     width: how far below it the scaling begins
     jitter: deviation of the factor
+    noise: share of the policy's own noise that is left on its actions
     """
 
     policy: Policy
@@ -173,6 +174,7 @@ class Governed:
     bound: float
     width: float
     jitter: float
+    noise: float = 0.5
 
     @property
     def inputs(self) -> int:
@@ -190,7 +192,7 @@ class Governed:
         near = (self.bound - observations[..., self.column, None]) / self.width
         factor = (near + self.jitter * noise[..., :1]).clamp(0, 1)
         seen = observations if self.policy.inputs == self.dims else self.view(observations)
-        return factor * self.policy(seen, noise).clamp(-1, 1)
+        return factor * self.policy(seen, noise * self.noise).clamp(-1, 1)
 
 
 def actions(environment: Environment, policy: Policy, states: Tensor, noise: Tensor) -> Tensor:

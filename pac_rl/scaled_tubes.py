@@ -1,4 +1,4 @@
-"""Tubes that a guard checks: fitted ones, scaled about their centre, and what ensembles are used for instead."""
+"""Tubes that a guard checks: fitted ones, scaled about their centre, and the usual ones of ensembles."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class HullTube:
         return self.ways.amin(dim=0), self.ways.amax(dim=0)
 
     def contains(self, truth: Any) -> Array:
-        """`[B]` whether the truth is within the box of the trajectories; a single one holds next to nothing."""
+        """`[B]` whether the truth is within the box of the trajectories; a single one holds nothing else."""
         marked = truth.marked() if isinstance(truth, Trajectories) else truth
         states = like(self.ways, marked)
         lower, upper = self.box()

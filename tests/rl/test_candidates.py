@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -50,7 +52,7 @@ def test_factor_one_is_the_policy_and_factor_zero_nothing(
 
 
 def test_members_go_their_own_ways(ensemble: Ensemble, cheetah: Environment, policy: Network) -> None:
-    options = {"horizon": HORIZON, "factors": (0.3, 1.0)}
+    options: Any = {"horizon": HORIZON, "factors": (0.3, 1.0)}
     assert candidates_around(policy, ensemble, cheetah, STARTS, **options).members is None
     found = candidates_around(policy, ensemble, cheetah, STARTS, members=True, **options)
     assert found.members is not None
@@ -67,7 +69,7 @@ def test_perturbations_are_added_within_the_range(
     bumps = np.zeros((3, 2, HORIZON, 6))
     bumps[:, 0] = 0.01
     bumps[:, 1] = 5.0
-    options = {"horizon": HORIZON, "factors": (0.0, 1.0)}
+    options: Any = {"horizon": HORIZON, "factors": (0.0, 1.0)}
     found = candidates_around(policy, ensemble, cheetah, STARTS, perturbations=bumps, **options)
     plain = candidates_around(policy, ensemble, cheetah, STARTS, **options)
     assert found.plans.shape == (3, 4, HORIZON, 6)

@@ -72,6 +72,25 @@ def test_the_chosen_candidate_is_safe_and_the_best_of_those(
     assert bool(checked.any()) and not bool(checked.all())
 
 
+def test_steps_that_are_not_checked_are_left_to_later_plans(controller: Controller) -> None:
+    """A tube that leaves the limit at its third step only."""
+
+    class Late:
+        members = False
+
+        def __call__(self, candidates: object) -> HullTube:
+            way = torch.zeros((1, 30, 3, 18), dtype=torch.float64)
+            way[:, :, 2, 0] = 9.0
+            return HullTube(way)
+
+    late = replace(controller, guard=Late())
+    assert not late.decide(STARTS).safe.any()
+    assert replace(late, checked=2).decide(STARTS).safe.all()
+    assert not replace(late, checked=3).decide(STARTS).safe.any()
+    with pytest.raises(InvalidInput, match="checked must be at most the horizon 3, got 4"):
+        replace(late, checked=4)
+
+
 def test_a_plan_whose_return_is_unknown_is_not_chosen(controller: Controller) -> None:
     """NaN must not win a maximum, nor an unsafe plan take its place."""
     blind = replace(
@@ -154,7 +173,7 @@ def test_scaled_ellipsoids_by_hand() -> None:
 
 
 def test_scaled_intervals_of_features_by_hand() -> None:
-    """The interval of the sum of both numbers, half-width 1 about 1, at scale 2; nothing of other directions."""
+    """The interval of the sum of both numbers, half-width 1 about 1, at scale 2; no other direction."""
     features = LinearFeatures(("sum",), np.array([[1.0, 1.0]]))
     shape = FeatureShape(features, BoxShape(np.ones((2, 2, 1)), 0.0, False, (0,)))
     forecast = two_steps()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -130,7 +131,7 @@ def test_a_diverged_simulation_broke_every_limit(
 ) -> None:
     real = simulators.Simulator.step
 
-    def breaking(self: object, physics: np.ndarray, rows: np.ndarray, controls: np.ndarray) -> tuple:
+    def breaking(self: object, physics: np.ndarray, rows: np.ndarray, controls: np.ndarray) -> Any:
         states, ended, diverged = real(self, physics, rows, controls)  # type: ignore[arg-type]
         diverged |= rows == 5
         return states, ended, diverged

@@ -27,7 +27,7 @@ ContinueWith: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64]], N
 
 
 @dataclass(frozen=True, eq=False)
-class Decision:
+class Filtered:
     """What was decided about an action.
 
     action: `[A]` what to carry out
@@ -107,7 +107,7 @@ class ActionFilter:
             act if fallback is None else fallback,
         )
 
-    def __call__(self, state: Any, action: Any) -> Decision:
+    def __call__(self, state: Any, action: Any) -> Filtered:
         """What to do in `state` `[D]` where `action` `[A]` was proposed."""
         here, wanted = np.asarray(state, dtype=np.float64), np.asarray(action, dtype=np.float64)
         if wanted.shape != self.low.shape:
@@ -122,8 +122,8 @@ class ActionFilter:
         safe, worst = (np.asarray(part.tolist()) for part in (checked.safe, checked.worst))
         reason = checked.reason(0) if known else "the action is not a number"
         if known and safe[0]:
-            return Decision(proposed, True, not np.array_equal(proposed, wanted), reason, float(worst[0]))
-        return Decision(self._instead(here, reason), bool(safe[1]), True, reason, float(worst[1]))
+            return Filtered(proposed, True, not np.array_equal(proposed, wanted), reason, float(worst[0]))
+        return Filtered(self._instead(here, reason), bool(safe[1]), True, reason, float(worst[1]))
 
     def certify_action(self, state: Any, action: Any) -> tuple[NDArray[np.float64], bool]:
         """The action to carry out, and whether it was found safe: the way of safe-control-gym."""

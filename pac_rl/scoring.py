@@ -1,8 +1,8 @@
-"""What a worker does with a range of rollouts: simulate them, and forecast them.
+"""What a worker does with a range of rollouts or episodes: simulate them, forecast them, run them.
 
 Plain classes, made once per worker and called once per shard: ``scorer(shard, given) -> arrays``, where
 ``shard.ids`` are seeds. A rollout depends on its seed alone, so any cut gives the same bits as long as
-shards begin at multiples of `UNITS`.
+shards begin at multiples of `UNITS`; those of episodes, at multiples of `EPISODES`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pac_core import InvalidInput
+from pac_rl import episodes
+from pac_rl.controllers import Controller
 from pac_rl.ensembles import Ensemble
 from pac_rl.environments import make_environment
 from pac_rl.forecasts import PROPAGATIONS, closed_loop
+from pac_rl.limits import Limit
 from pac_rl.policies import Policy, fitting
+from pac_rl.scaled_tubes import Tubes
 from pac_rl.trajectories import BATCH, simulate
 
 UNITS = BATCH
 """Rollouts of a shard: those that are computed together."""
+EPISODES = episodes.BATCH
+"""Episodes of a shard: those that are computed together."""
 NEEDS = ("numpy", "torch", "gymnasium", "mujoco", "mbrl")
 """Packages whose versions decide the digits."""
 
@@ -83,3 +89,40 @@ class ForecastRollouts:
             )
             found |= {f"mean{suffix}": forecast.mean, f"var{suffix}": forecast.var}
         return found
+
+
+class RunEpisodes:
+    """Whole episodes of a guarded controller: the arrays of `Episodes`.
+
+    steps: of an episode
+    options: of `Controller`, such as its horizon
+    """
+
+    def __init__(
+        self,
+        env: str,
+        policy: Policy,
+        ensemble: Ensemble,
+        limits: tuple[Limit, ...],
+        guard: Tubes | None,
+        steps: int = 200,
+        options: dict[str, Any] | None = None,
+        *,
+        device: str = "cpu",
+    ) -> None:
+        parts = (make_environment(env), ensemble.to(device), policy, limits, guard)
+        self.controller, self.steps = Controller(*parts, **(options or {})), steps
+
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
+        done = episodes.run_episodes(self.controller, np.asarray(shard.ids), steps=self.steps)
+        names = ("returns", "violated", "violation_steps", "fallbacks", "decisions")
+        return {"ids": done.seeds} | {name: getattr(done, name) for name in names}
+
+
+class RunSelections(RunEpisodes):
+    """One decision of each episode and what came of it: the arrays of `Selections`."""
+
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
+        done = episodes.run_to_selection(self.controller, np.asarray(shard.ids), steps=self.steps)
+        names = ("steps", "errors", "accepted", "unsafe")
+        return {"ids": done.seeds} | {name: getattr(done, name) for name in names}

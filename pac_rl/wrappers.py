@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pac_core import InvalidInput
 from pac_rl.environments import FULL, Environment
-from pac_rl.filters import Decision
+from pac_rl.filters import Filtered
 
 
 class MujocoState:
@@ -40,7 +40,7 @@ class MujocoState:
 class GuardedEnv(gymnasium.Wrapper):
     """Checks each action, replaces the unsafe ones, and tells in `info["guard"]` what it did.
 
-    certify: from a state and an action to a `Decision`, as an `ActionFilter`
+    certify: from a state and an action to a `Filtered`, as an `ActionFilter`
     state: from the environment and an observation to the state that `certify` reads; for a robot that
         pac_rl knows `MujocoState(environment)`; None where the observation is the state
 
@@ -52,7 +52,7 @@ class GuardedEnv(gymnasium.Wrapper):
     def __init__(
         self,
         env: Any,
-        certify: Callable[[NDArray[np.float64], Any], Decision],
+        certify: Callable[[NDArray[np.float64], Any], Filtered],
         *,
         state: Callable[[Any, Any], Any] | None = None,
     ) -> None:

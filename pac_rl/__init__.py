@@ -1,8 +1,8 @@
 """Robotics: rollouts, dynamics ensembles and trajectory tubes."""
 
+from pac_core import Checked, TubeChecker
 from pac_rl.agents import GuardedAgent
 from pac_rl.candidates import FACTORS, Candidates, candidates_around
-from pac_rl.checker import Checked, TubeChecker
 from pac_rl.controllers import Controller, Decision, cheetah_reward
 from pac_rl.designs import Design
 from pac_rl.ensembles import Ensemble, Epoch, Settings, Transitions

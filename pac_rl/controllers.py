@@ -9,11 +9,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pac_core import InvalidInput
+from pac_core import InvalidInput, TubeChecker
 from pac_core.arrays import Array
 from pac_core.bounds import whole
 from pac_rl.candidates import FACTORS, Candidates, candidates_around
-from pac_rl.checker import TubeChecker
 from pac_rl.ensembles import Ensemble
 from pac_rl.environments import Environment
 from pac_rl.fallbacks import NoSafePlan

@@ -28,6 +28,7 @@ from pac_rl.policy_files import load_policy, save_policy
 from pac_rl.policy_ratios import PolicyRatios, policy_ratios
 from pac_rl.returns import ModelReturns, model_returns
 from pac_rl.scaled_tubes import FittedTubes, HullTube, MeanTubes, MemberTubes, ScaledTube
+from pac_rl.scored_plans import ScoredForecast, ScoredPlans
 from pac_rl.studies import Case, Study
 from pac_rl.training import train
 from pac_rl.trajectories import Rollouts, execute, simulate
@@ -72,6 +73,8 @@ __all__ = [
     "PolicyRatios",
     "Rollouts",
     "ScaledTube",
+    "ScoredForecast",
+    "ScoredPlans",
     "Selections",
     "Settings",
     "StayIn",

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pac_core import Checked, GaussianForecast, InvalidInput, TubeChecker, TubeLike
 from pac_core.bounds import whole
+from pac_rl.scored_plans import ScoredForecast, ScoredPlans
 
 FLOOR = 1e30
 """Values of safe plans lie above minus this, those of unsafe ones below; float32 holds both."""
@@ -90,6 +91,8 @@ class GuardedPlans:
             return rank(_shaped("evaluate", values(), (len(plans),)), checked)
         forecast = self.forecast(starts, plans)
         checked = self._checked(GaussianForecast(forecast.mean[:, :steps], forecast.var[:, :steps]))
+        if isinstance(forecast, ScoredForecast):
+            return rank(forecast.returns, checked)
         assert self.reward is not None  # guard_plans saw to it
         rewards = _shaped("reward", self.reward(forecast.mean, plans), tuple(plans.shape[:2]))
         return rank(rewards.sum(dim=1), checked)
@@ -120,14 +123,18 @@ def guard_plans(
     checked over its first `horizon` steps (by default those the predictor was calibrated for) and
     nothing is said of the rest; the state after those steps is the next plan's affair.
 
-    evaluate: None to score the return on the forecast's own mean trajectory, with `reward`; then one
-        pass through the model serves both
+    evaluate: None where one pass through the model serves both: returns on the forecast's own mean
+        trajectory, with `reward`; or, with `ScoredPlans` as the forecast, over its particles
 
     The tube's promise is about plans drawn like the calibration plans, and not about the plan that
     the planner picks with this objective: picking is a selection, which needs its own certificate.
     """
-    if (evaluate is None) == (reward is None):
-        raise InvalidInput("give either evaluate or, with evaluate=None, a reward; got both or neither")
+    ways = [evaluate is not None, reward is not None, isinstance(forecast, ScoredPlans)]
+    if sum(ways) != 1:
+        raise InvalidInput(
+            "returns must come from one of evaluate, reward and a forecast by ScoredPlans, got "
+            f"{sum(ways)} of them"
+        )
     domain = getattr(predictor, "domain", None)
     if horizon is None and domain is not None:
         horizon = int(domain[1])

@@ -77,6 +77,7 @@ ORDER = {
         "training",
         "forecasts",
         "plans",
+        "scored_plans",
         "limits",
         "fallbacks",
         "guards",

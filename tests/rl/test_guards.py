@@ -94,7 +94,7 @@ def test_many_initial_states_at_once() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(InvalidInput, match="either evaluate or"):
+    with pytest.raises(InvalidInput, match="one of evaluate, reward and a forecast by ScoredPlans, got 0"):
         guard_plans(None, forecast, Tubes(), WALL)
     with pytest.raises(InvalidInput, match="at least the tube's 4 steps, got 3"):
         guard_plans(rightwards, forecast, Tubes(4), WALL)(np.zeros(1), PLANS)

@@ -62,7 +62,7 @@ from pac_rl.reports import Report
 SPEED = 3.2096  # m/s, of Safety-Gymnasium's task
 PITCH = math.pi / 2
 LEVEL = PACLevel(0.05, 0.01)
-SCALES = (1.5, 1.0, 0.75, 0.5)
+SCALES = (2.0, 1.6, 1.4, 1.2, 1.0, 0.8)
 """Of our tubes, from wide to narrow; tried in this order on tune episodes, until one has a violation."""
 GOVERNED = tuple(product((2.5, 3.0, 3.5, 4.0), (0.3, 1.0), (0.0, 0.5)))
 """Bounds on speed, widths and jitters of the training episodes that keep near the limit."""
@@ -75,7 +75,7 @@ class Sizes:
     """How much of everything."""
 
     episodes: int = 300
-    tune_episodes: int = 32
+    tune_episodes: int = 64
     steps: int = 200
     rollouts: int = 2000
     horizon: int = 6

@@ -90,7 +90,9 @@ def test_pick_takes_the_candidate_or_what_stands_in(
         policy, ensemble, cheetah, STARTS, horizon=HORIZON, factors=(0.0,), members=True
     )
     taken = found.pick(torch.tensor([1, -1, 0]), other)
-    assert taken.members is not None and found.members is not None and other.members is not None
+    assert taken.members is not None
+    assert found.members is not None
+    assert other.members is not None
     for name in ("plans", "mean", "var"):
         mine, theirs, got = (getattr(one, name) for one in (found, other, taken))
         assert torch.equal(got[:, 0], torch.stack([mine[0, 1], theirs[1, 0], mine[2, 0]]))

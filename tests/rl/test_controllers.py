@@ -69,7 +69,8 @@ def test_the_chosen_candidate_is_safe_and_the_best_of_those(
         assert pick == best
         assert decision.margin[i] >= 0
         assert torch.equal(decision.plans[i], found.plans[i, best])
-    assert bool(checked.any()) and not bool(checked.all())
+    assert bool(checked.any())
+    assert not bool(checked.all())
 
 
 def test_steps_that_are_not_checked_are_left_to_later_plans(controller: Controller) -> None:

@@ -19,7 +19,9 @@ from pac_rl import (
     HullTube,
     MeanTubes,
     Network,
+    Rollouts,
     cheetah_reward,
+    execute,
     run_episodes,
     run_to_selection,
     simulators,
@@ -159,6 +161,34 @@ def test_selection_executes_the_plan_that_was_chosen(controller: Controller) -> 
     again = run_to_selection(controller, SEEDS[1:2], steps=8)
     for name in ("steps", "errors", "accepted", "unsafe"):
         assert getattr(again, name)[0] == getattr(thin, name)[1]
+
+
+def test_the_whole_plan_is_carried_out_from_where_the_robot_stood(controller: Controller) -> None:
+    """What the tube is asked about is what `execute` makes of the very plan, from the very reset."""
+    asked: dict[str, Any] = {}
+
+    class Recording(HullTube):
+        def contains(self, truth: Any) -> Any:
+            asked["truth"] = truth
+            return super().contains(truth)
+
+    class Tubes:
+        members = False
+
+        def __call__(self, candidates: Candidates) -> HullTube:
+            asked["plans"] = candidates.plans
+            return Recording(candidates.forecast.wide().mean[None])
+
+    roomy = (HalfSpace("speed", np.eye(18)[0], 100.0),)
+    run_to_selection(replace(controller, guard=Tubes(), limits=roomy, choice="factor"), [5], steps=1)
+    plan = asked["plans"][5].double().numpy()
+    assert len(np.unique(plan, axis=1)[0]) == 3  # its steps differ
+    physics = controller.environment.reset(int(np.random.default_rng(5).integers(2**31)))[None]
+    blank = np.zeros((1, 3, 18))
+    start = Rollouts(np.array([5]), blank[:, 0], physics, blank, plan, np.array([3]))
+    np.testing.assert_array_equal(
+        asked["truth"].states[5], execute(controller.environment, start, plan).states[0]
+    )
 
 
 def test_unsafe_means_that_the_plan_broke_a_limit(controller: Controller) -> None:

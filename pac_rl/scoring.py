@@ -115,7 +115,7 @@ class RunEpisodes:
 
     def __call__(self, shard: Any, given: Arrays) -> Arrays:
         done = episodes.run_episodes(self.controller, np.asarray(shard.ids), steps=self.steps)
-        names = ("returns", "violated", "violation_steps", "fallbacks", "decisions")
+        names = ("errors", "returns", "violated", "violation_steps", "fallbacks", "decisions")
         return {"ids": done.seeds} | {name: getattr(done, name) for name in names}
 
 

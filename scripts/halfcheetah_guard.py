@@ -9,218 +9,69 @@ rollouts of such candidates, and our scale is chosen on tune episodes, none of w
 Prints return, episodes with a violation and their exact interval, steps in violation, how often the
 fallback acted and the time of a plan; draws return against violations, and an episode of each of two
 guards. The numbers of violations are measurements: a promise takes a certificate of its own, on episodes
-that nobody has looked at. The ensemble is kept, for a second run.
+that nobody has looked at (halfcheetah_guard_certificate.py). The ensemble is kept, for a second run.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import time
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from pac_core import (
-    GaussianForecast,
-    LinearFeatures,
-    PACError,
-    PACLevel,
-    Trajectories,
-    error_interval,
-    fit_shape,
-    fit_threshold,
-)
-from pac_rl import (
-    Controller,
-    Design,
-    Ensemble,
-    Episodes,
-    FittedTubes,
-    Governed,
-    HalfSpace,
-    MeanTubes,
-    MemberTubes,
-    Rollouts,
-    Study,
-    Transitions,
-    candidates_around,
-    execute,
-    run_episodes,
-    simulate,
-    train,
-)
-from pac_rl.designs import TRAINING_SEEDS
+from pac_core import PACError, error_interval
+from pac_rl import Controller, Design, Episodes, Study, run_episodes
 from pac_rl.figures import guarded_over_time, returns_and_violations
+from pac_rl.guard_studies import LEVEL, TASKS, GuardStudy, Sizes
 from pac_rl.reports import Report
 
-SPEED = 3.2096  # m/s, of Safety-Gymnasium's task
-PITCH = math.pi / 2
-LEVEL = PACLevel(0.05, 0.01)
 SCALES = (2.0, 1.6, 1.4, 1.2, 1.0, 0.8)
 """Of our tubes, from wide to narrow; tried in this order on tune episodes, until one has a violation."""
-GOVERNED = tuple(product((2.5, 3.0, 3.5, 4.0), (0.3, 1.0), (0.0, 0.5)))
-"""Bounds on speed, widths and jitters of the training episodes that keep near the limit."""
-FIRST = 3 * TRAINING_SEEDS
-"""Seeds from here on are this experiment's; those of its parts are far apart."""
+SMOKE = Sizes(steps=20, rollouts=320, horizon=2, checked=2)
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """How much of everything."""
+class Counts:
+    """How many of each."""
 
     episodes: int = 300
-    tune_episodes: int = 64
-    steps: int = 200
-    rollouts: int = 2000
-    horizon: int = 6
-    checked: int = 3
-    """steps of a plan that must keep the limit; the later ones are planned again before they are reached"""
+    """compared"""
+    tune: int = 64
+    """episodes to choose our scale on"""
     plans: int = 200
     """timed one at a time"""
 
 
-SMOKE = Sizes(episodes=4, tune_episodes=2, steps=20, rollouts=160, horizon=2, checked=2, plans=3)
-
-
-def main(study: Study, report: Report, task: str, sizes: Sizes) -> list[dict[str, Any]]:
-    limits, names, sides = task_of(study, task)
-    ensemble = model(study)
-    base = Controller(
-        study.environment,
-        ensemble,
-        study.policy,
-        limits,
-        None,
-        horizon=sizes.horizon,
-        checked=sizes.checked,
-    )
-    forecast, truth = candidates_carried_out(base, sizes)
-    half = len(truth) // 2
-    tune, rest = (forecast.take(slice(half)), truth[:half]), (forecast.take(slice(half, None)), truth[half:])
-    features = LinearFeatures(names, np.eye(ensemble.dims)[[study.environment.names.index(n) for n in names]])
-    ours = tubes(tune, rest, shape="features", features=features, sides=sides, units=(1.0,) * len(names))
-    scale, tried = choose_scale(replace(base, guard=ours), sizes)
+def main(guards: GuardStudy, report: Report, counts: Counts) -> list[dict[str, Any]]:
+    task, steps, say = guards.task, guards.sizes.steps, guards.study.say
+    scale, tried = choose_scale(guards, counts.tune)
     report.table(f"guard_{task}_scales", tried, title="Scales of our tube, on tune episodes")
-    controllers = {
-        "no guard": base.bare(),
-        "mean": replace(base, guard=MeanTubes()),
-        f"ours, scale {scale:g}": replace(base, guard=ours.scaled(scale)),
-        "worst member": replace(base, guard=MemberTubes()),
-        "paper's tube": replace(base, guard=tubes(tune, rest, shape="joint")),
-    }
-    along = limits[0].normal
-    seeds = FIRST + 10**6 * (2 + ("speed", "flip").index(task)) + np.arange(sizes.episodes)
     rows, done = [], {}
-    for name, controller in controllers.items():
+    for name, controller in guards.controllers(scale).items():
         before = time.perf_counter()
-        done[name] = run_episodes(controller, seeds, steps=sizes.steps, along=along)
+        seeds = guards.seeds("compare", counts.episodes)
+        done[name] = run_episodes(controller, seeds, steps=steps, along=guards.along)
         seconds = time.perf_counter() - before
-        rows.append({"guard": name} | row(done[name], seconds) | latency(controller, sizes.plans))
-        study.say(f"  {name}: {done[name]}, after {seconds:.0f} s")
-    title = f"Guards for {limits[0].name}, {sizes.episodes} episodes of {sizes.steps} steps from rest"
+        shown = f"ours, scale {scale:g}" if name == "ours" else name
+        rows.append({"guard": shown} | row(done[name], seconds) | latency(controller, counts.plans))
+        say(f"  {shown}: {done[name]}, after {seconds:.0f} s")
+    title = f"Guards for the {guards.limits[0].name}, {counts.episodes} episodes of {steps} steps from rest"
     report.table(f"guard_{task}", rows, title=title)
-    draw(report, task, done, limits, title)
+    draw(report, guards, done, title)
     return rows
 
 
-def task_of(study: Study, task: str) -> tuple[tuple[HalfSpace, ...], tuple[str, ...], tuple[int, ...]]:
-    """The limits, the numbers of the state that they read, and which side of each counts."""
-    along = np.eye(len(study.environment.names))
-    if task == "speed":
-        name = "forward velocity"
-        column = study.environment.names.index(name)
-        return (HalfSpace("speed limit", along[column], SPEED),), (name,), (1,)
-    column = study.environment.names.index("rooty")
-    ends = (
-        HalfSpace("no flip, forward", along[column], PITCH),
-        HalfSpace("no flip, back", -along[column], PITCH),
-    )
-    return ends, ("rooty",), (0,)
-
-
-def model(study: Study) -> Ensemble:
-    """The ensemble, half of whose training episodes keep near the speed limit, where a guard holds the robot.
-
-    Of the study's own episodes, at the policy's full speed, every other one is left out: the budget is
-    the same.
-    """
-    file = study.folder / "guard_ensemble.safetensors"
-    if file.exists():
-        return Ensemble.load(file, study.device)
-    own, each = study.episodes, max(1, study.design.episodes // 2 // len(GOVERNED))
-    parts = [Transitions.of(own.take(slice(0, None, 2)))]
-    for i, options in enumerate(GOVERNED):
-        seeds = study.seeds[0] + TRAINING_SEEDS + 10**6 * (i + 1) + np.arange(each)
-        done = simulate(
-            study.environment, governed(study, *options), seeds, burn_in=(0, 0), horizon=own.states.shape[1]
-        )
-        parts.append(Transitions.of(done))
-    study.say("training with episodes near the limit")
-    made = train(
-        Transitions.join(parts),
-        study.design.env,
-        study.design.settings,
-        device=study.device,
-        progress=lambda epoch: study.say(f"  {epoch}"),
-    )
-    made.save(file)
-    return made
-
-
-def governed(study: Study, bound: float, width: float, jitter: float) -> Governed:
-    names = study.environment.names
-    column = names.index("forward velocity")
-    return Governed(study.policy, study.environment.view, len(names), column, bound, width, jitter)
-
-
-def candidates_carried_out(base: Controller, sizes: Sizes) -> tuple[GaussianForecast, Trajectories]:
-    """Candidates as the planner would weigh them, one drawn for each start, and what came of them.
-
-    The starts lie along governed episodes, up to their last step; half of them from the policy's first
-    candidates on, so that every factor is seen.
-    """
-    environment, parts, forecasts = base.environment, [], []
-    draw = np.random.default_rng(0)
-    each = max(1, sizes.rollouts // len(GOVERNED))
-    for i, (bound, width, jitter) in enumerate(GOVERNED):
-        names = environment.names
-        policy = Governed(
-            base.policy, environment.view, len(names), names.index("forward velocity"), bound, width, jitter
-        )
-        seeds = FIRST + 10**5 + 1000 * i + np.arange(each)
-        starts = simulate(environment, policy, seeds, horizon=1, burn_in=(0, sizes.steps - 1))
-        found = candidates_around(
-            base.policy, base.ensemble, environment, starts.start, horizon=base.horizon, factors=base.factors
-        )
-        picked = found.pick(torch.from_numpy(draw.integers(len(base.factors), size=each)))
-        plans = picked.plans[:, 0].double().cpu().numpy()
-        parts.append(execute(environment, starts, plans))
-        forecasts.append(picked.forecast)
-    mean, var = (
-        torch.cat([getattr(one, name) for one in forecasts]).cpu().numpy() for name in ("mean", "var")
-    )
-    done, mixed = Rollouts.join(parts), draw.permutation(len(mean))
-    return GaussianForecast(mean, var).take(mixed), done.truth[mixed]
-
-
-def tubes(tune: Any, rest: Any, **options: Any) -> FittedTubes:
-    """The shape from one half of the rollouts, T from the other."""
-    score = fit_shape(*tune, LEVEL, **options)
-    return FittedTubes(score, fit_threshold(np.asarray(score.scores(*rest)), LEVEL))
-
-
-def choose_scale(controller: Controller, sizes: Sizes) -> tuple[float, list[dict[str, Any]]]:
+def choose_scale(guards: GuardStudy, episodes: int) -> tuple[float, list[dict[str, Any]]]:
     """The narrowest scale before the first that has a violation in the tune episodes, and what was seen."""
-    seeds = FIRST + 10**6 + np.arange(sizes.tune_episodes)
     rows: list[dict[str, Any]] = []
     for scale in SCALES:
-        done = run_episodes(controller.scaled(scale), seeds, steps=sizes.steps)
+        seeds = guards.seeds("tune", episodes)
+        done = run_episodes(guards.guarded(scale), seeds, steps=guards.sizes.steps)
         rows.append({"scale": scale, "return": float(done.returns.mean())})
         rows[-1] |= {"violations": int(done.errors.sum()), "fallbacks": float(share(done))}
         if done.errors.any():
@@ -262,38 +113,45 @@ def latency(controller: Controller, plans: int) -> dict[str, float]:
     return {"median ms": float(np.median(took)), "99% ms": float(np.quantile(took, 0.99))}
 
 
-def draw(
-    report: Report, task: str, done: dict[str, Episodes], limits: tuple[HalfSpace, ...], title: str
-) -> None:
+def draw(report: Report, guards: GuardStudy, done: dict[str, Episodes], title: str) -> None:
     points = {}
     for name, one in done.items():
         errors, n = int(one.errors.sum()), len(one.seeds)
         points[name] = (float(one.returns.mean()), errors / n, error_interval(errors, n, 0.025))
-    report.figure(f"guard_{task}", returns_and_violations(points, title, allowed=LEVEL.epsilon))
-    column, panels = int(np.flatnonzero(limits[0].normal)[0]), {}
-    for name in (next(iter(done)), next(name for name in done if name.startswith("ours"))):
+    figure = returns_and_violations(points, title, allowed=LEVEL.epsilon)
+    report.figure(f"guard_{guards.task}", figure)
+    report.figure(f"guard_{guards.task}_episode", episodes_figure(guards, done))
+
+
+def episodes_figure(guards: GuardStudy, done: dict[str, Episodes]) -> Any:
+    """The first episode without a guard and with ours, over time."""
+    column, panels = int(np.flatnonzero(guards.along)[0]), {}
+    for name in ("no guard", "ours"):
         traces = done[name].traces
         assert traces is not None
-        ends = np.stack([traces.lower[0], traces.upper[0]]) if name.startswith("ours") else None
+        ends = np.stack([traces.lower[0], traces.upper[0]]) if name == "ours" else None
         panels[name] = (traces.states[0, :, column], ends)
-    bounds = [float(limit.bound * limit.normal[column]) for limit in limits]
-    label = {"speed": "forward velocity, m/s", "flip": "torso pitch, rad"}[task]
-    drawn = guarded_over_time(panels, bounds, label, "One episode, with the tubes of the plans that acted")
-    report.figure(f"guard_{task}_episode", drawn)
+    bounds = [float(limit.bound * limit.normal[column]) for limit in guards.limits]
+    label = {"speed": "forward velocity, m/s", "flip": "torso pitch, rad"}[guards.task]
+    return guarded_over_time(panels, bounds, label, "One episode, with the tubes of the plans that acted")
 
 
-def opened() -> tuple[Study, Report, str, Sizes]:
+def opened() -> tuple[GuardStudy, Report, Counts]:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("halfcheetah_output"), help="folder for everything")
-    parser.add_argument("--task", choices=("speed", "flip"), default="speed")
-    parser.add_argument("--episodes", type=int, help=f"reported on ({Sizes.episodes})")
+    parser.add_argument("--task", choices=TASKS, default="speed")
+    parser.add_argument("--episodes", type=int, default=Counts.episodes, help="compared (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of everything random (%(default)s)")
     parser.add_argument("--smoke-test", action="store_true", help="a few short episodes, in seconds")
     args = parser.parse_args()
-    design, sizes = (Design.smoke(), SMOKE) if args.smoke_test else (Design(), Sizes())
-    sizes = sizes if args.episodes is None else replace(sizes, episodes=args.episodes)
-    return Study(design, args.out), Report(args.out / "results"), args.task, sizes
+    report = Report(args.out / "results")
+    if args.smoke_test:
+        small = Counts(episodes=4, tune=2, plans=3)
+        return GuardStudy(Study(Design.smoke(seed=args.seed), args.out), args.task, SMOKE), report, small
+    study = Study(Design(seed=args.seed), args.out)
+    return GuardStudy(study, args.task), report, Counts(episodes=args.episodes)
 
 
 if __name__ == "__main__":
@@ -301,3 +159,5 @@ if __name__ == "__main__":
         main(*opened())
     except PACError as error:
         sys.exit(f"Error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("stopped; what was trained is kept")

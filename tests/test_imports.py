@@ -92,6 +92,7 @@ ORDER = {
         "designs",
         "progress",
         "studies",
+        "guard_studies",
         "experiments",
         "figures",
         "reports",

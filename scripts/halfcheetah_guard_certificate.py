@@ -124,11 +124,16 @@ def about(guards: GuardStudy) -> dict[str, Any]:
 
 
 def risk(done: Descended, root: Path) -> Any:
-    """P(unsafe given accepted) at the certified scale, from the decisions drawn beforehand."""
+    """P(unsafe given accepted) at the certified scale, from the decisions drawn beforehand.
+
+    The scale was picked on these episodes, so the limit holds for all scales of the plan at once.
+    """
     folder = RunFolder(root / f"scale-{done.certified!r}")
     place = done.plan.scales.index(done.certified)
     found = stored(folder, done.plan.episodes[place])
-    return accepted_risk(found["ids"], found["accepted"], found["unsafe"], confidence=0.99)
+    return accepted_risk(
+        found["ids"], found["accepted"], found["unsafe"], confidence=1 - 0.01 / len(done.plan.scales)
+    )
 
 
 def stored(folder: RunFolder, ids: Any) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def learn(
 
     features: what the limits read; tubes are intervals of these numbers
     ledger: a file; each round's units go into it before they are looked at
-    policy: of the warm start, see `Loop.warm`
+    policy: of the warm start, see `Loop.warm`; each search for a plan begins with it, too
     progress: called with a line whenever a part of a round is done
 
     What a round promises is its tube, for plans drawn like its calibration plans: what was done before,
@@ -147,7 +147,14 @@ def learn(
         say(f"round {number}: trained on {len(transitions.states):,} steps")
         predictor = _calibrated(environment, ensemble, rollouts[-1], features, loop, number, seeds, ledger)
         agent = guarded_cem(
-            environment, ensemble, predictor, limits, reward, search=loop.search, fallback=fallback
+            environment,
+            ensemble,
+            predictor,
+            limits,
+            reward,
+            search=loop.search,
+            policy=policy,
+            fallback=fallback,
         )
         own = seeds.take(loop.episodes).tolist()
         collected = Rollouts.join([plan_episode(environment, agent, seed, steps=loop.steps) for seed in own])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +15,14 @@ from omegaconf import OmegaConf
 from pac_core import InvalidInput, TubeChecker
 from pac_core.bounds import whole
 from pac_rl.agents import GuardedAgent
+from pac_rl.candidates import candidates_around
 from pac_rl.ensembles import Ensemble
 from pac_rl.environments import Environment
 from pac_rl.fallbacks import Fallback
 from pac_rl.forecasts import for_plans
 from pac_rl.guards import MakesTubes, Reward, guard_plans
 from pac_rl.limits import Limit
+from pac_rl.policies import Policy
 from pac_rl.simulators import Simulator, observed
 from pac_rl.trajectories import Rollouts, Track
 
@@ -55,9 +58,13 @@ def guarded_cem(
     reward: Reward,
     *,
     search: Search | None = None,
+    policy: Policy | None = None,
     fallback: Fallback = "hold",
 ) -> GuardedAgent:
-    """mbrl-lib's CEM by returns along the forecast's mean, unsafe plans below all safe ones."""
+    """mbrl-lib's CEM by returns along the forecast's mean, unsafe plans below all safe ones.
+
+    policy: where each search begins; by default, where the last one ended
+    """
     search = search or Search()
     options = OmegaConf.create(
         {
@@ -69,12 +76,30 @@ def guarded_cem(
             "device": str(ensemble.device),
         }
     )
-    low, high = environment.low, environment.high
-    agent = TrajectoryOptimizerAgent(options, low, high, planning_horizon=search.horizon)
+    usual: Any = {"optimizer_cfg": options, "planning_horizon": search.horizon}
+    if policy is None:
+        agent = TrajectoryOptimizerAgent(action_lb=environment.low, action_ub=environment.high, **usual)
+    else:
+        agent = FromPolicy(ensemble, environment, policy, **usual)
     forecast = partial(for_plans, ensemble, propagation="one-step", batch=search.population)
     checker = TubeChecker(limits)
     guard = guard_plans(None, forecast, predictor, checker, reward=reward, horizon=search.checked)
     return GuardedAgent(agent, guard, fallback=fallback)
+
+
+class FromPolicy(TrajectoryOptimizerAgent):  # type: ignore[misc] # mbrl-lib has no types
+    """CEM that begins each search at what a policy would do, along the predicted mean."""
+
+    def __init__(self, ensemble: Ensemble, environment: Environment, policy: Policy, **options: Any) -> None:
+        super().__init__(action_lb=environment.low, action_ub=environment.high, **options)
+        self.around = (policy, ensemble, environment)
+
+    def plan(self, obs: NDArray[np.float64], **_: Any) -> NDArray[np.float64]:
+        horizon = len(self.optimizer.initial_solution)
+        found = candidates_around(*self.around, obs[None], horizon=horizon, factors=(1.0,))
+        self.optimizer.previous_solution = found.plans[0, 0].to(self.optimizer.initial_solution)
+        planned: NDArray[np.float64] = super().plan(obs)
+        return planned
 
 
 def plan_episode(environment: Environment, agent: GuardedAgent, seed: int, *, steps: int) -> Rollouts:

@@ -131,9 +131,8 @@ def risk(done: Descended, root: Path) -> Any:
     folder = RunFolder(root / f"scale-{done.certified!r}")
     place = done.plan.scales.index(done.certified)
     found = stored(folder, done.plan.episodes[place])
-    return accepted_risk(
-        found["ids"], found["accepted"], found["unsafe"], confidence=1 - 0.01 / len(done.plan.scales)
-    )
+    sure = 1 - 0.01 / len(done.plan.scales)
+    return accepted_risk(found["ids"], found["accepted"], found["unsafe"], confidence=sure)
 
 
 def stored(folder: RunFolder, ids: Any) -> dict[str, Any]:

@@ -77,9 +77,7 @@ def main(design: Design, out: Path, guard_sizes: Sizes | None = None, episodes: 
     print(f"measured error   {ours['error']:.2%} of {design.test:,} rollouts")
     smaller = f"{ours['times smaller']:.0f} times smaller than the paper's shape"
     print(f"tube size        {ours['size']:.3g}, {smaller}")
-    print(
-        "\n5 guard      forward velocity at most 3.2096 m/s: the policy alone, and with tubes checked at each step"
-    )
+    print("\n5 guard      speed at most 3.2096 m/s: the policy alone, then with tubes checked at each step")
     guard_rows(GuardStudy(study, "speed", guard_sizes), report, episodes)
     print(f"\nfigures          {report.folder / 'shapes_closed_steps.png'}   size at each step, by shape")
     print(f"                 {report.folder / 'shapes_closed_tubes.png'}   tubes around real trajectories")

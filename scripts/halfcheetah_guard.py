@@ -40,12 +40,14 @@ from pac_rl import (
     Controller,
     Design,
     Ensemble,
+    Environment,
     Episodes,
     FittedTubes,
     Governed,
     HalfSpace,
     MeanTubes,
     MemberTubes,
+    Policy,
     Rollouts,
     Study,
     Transitions,
@@ -83,14 +85,17 @@ class Sizes:
     """steps of a plan that must keep the limit; the later ones are planned again before they are reached"""
     plans: int = 200
     """timed one at a time"""
+    governed: tuple[tuple[float, float, float], ...] = GOVERNED
 
 
-SMOKE = Sizes(episodes=4, tune_episodes=2, steps=20, rollouts=160, horizon=2, checked=2, plans=3)
+SMOKE = Sizes(
+    episodes=4, tune_episodes=2, steps=12, rollouts=320, horizon=2, checked=2, plans=3, governed=GOVERNED[::5]
+)
 
 
 def main(study: Study, report: Report, task: str, sizes: Sizes) -> list[dict[str, Any]]:
     limits, names, sides = task_of(study, task)
-    ensemble = model(study)
+    ensemble = model(study, sizes)
     base = Controller(
         study.environment,
         ensemble,
@@ -144,7 +149,7 @@ def task_of(study: Study, task: str) -> tuple[tuple[HalfSpace, ...], tuple[str, 
     return ends, ("rooty",), (0,)
 
 
-def model(study: Study) -> Ensemble:
+def model(study: Study, sizes: Sizes) -> Ensemble:
     """The ensemble, half of whose training episodes keep near the speed limit, where a guard holds the robot.
 
     Of the study's own episodes, at the policy's full speed, every other one is left out: the budget is
@@ -153,12 +158,16 @@ def model(study: Study) -> Ensemble:
     file = study.folder / "guard_ensemble.safetensors"
     if file.exists():
         return Ensemble.load(file, study.device)
-    own, each = study.episodes, max(1, study.design.episodes // 2 // len(GOVERNED))
+    own, each = study.episodes, max(1, study.design.episodes // 2 // len(sizes.governed))
     parts = [Transitions.of(own.take(slice(0, None, 2)))]
-    for i, options in enumerate(GOVERNED):
+    for i, options in enumerate(sizes.governed):
         seeds = study.seeds[0] + TRAINING_SEEDS + 10**6 * (i + 1) + np.arange(each)
         done = simulate(
-            study.environment, governed(study, *options), seeds, burn_in=(0, 0), horizon=own.states.shape[1]
+            study.environment,
+            governed(study.environment, study.policy, options),
+            seeds,
+            burn_in=(0, 0),
+            horizon=own.states.shape[1],
         )
         parts.append(Transitions.of(done))
     study.say("training with episodes near the limit")
@@ -173,26 +182,21 @@ def model(study: Study) -> Ensemble:
     return made
 
 
-def governed(study: Study, bound: float, width: float, jitter: float) -> Governed:
-    names = study.environment.names
-    column = names.index("forward velocity")
-    return Governed(study.policy, study.environment.view, len(names), column, bound, width, jitter)
+def governed(environment: Environment, policy: Policy, options: tuple[float, float, float]) -> Governed:
+    names = environment.names
+    return Governed(policy, environment.view, len(names), names.index("forward velocity"), *options)
 
 
 def candidates_carried_out(base: Controller, sizes: Sizes) -> tuple[GaussianForecast, Trajectories]:
     """Candidates as the planner would weigh them, one drawn for each start, and what came of them.
 
-    The starts lie along governed episodes, up to their last step; half of them from the policy's first
-    candidates on, so that every factor is seen.
+    The starts lie anywhere along governed episodes, which keep where a guarded robot does.
     """
     environment, parts, forecasts = base.environment, [], []
     draw = np.random.default_rng(0)
-    each = max(1, sizes.rollouts // len(GOVERNED))
-    for i, (bound, width, jitter) in enumerate(GOVERNED):
-        names = environment.names
-        policy = Governed(
-            base.policy, environment.view, len(names), names.index("forward velocity"), bound, width, jitter
-        )
+    each = max(1, sizes.rollouts // len(sizes.governed))
+    for i, options in enumerate(sizes.governed):
+        policy = governed(environment, base.policy, options)
         seeds = FIRST + 10**5 + 1000 * i + np.arange(each)
         starts = simulate(environment, policy, seeds, horizon=1, burn_in=(0, sizes.steps - 1))
         found = candidates_around(

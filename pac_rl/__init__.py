@@ -6,13 +6,14 @@ from pac_rl.controllers import Controller, Decision, NoSafePlan, cheetah_reward
 from pac_rl.designs import Design
 from pac_rl.ensembles import Ensemble, Epoch, Settings, Transitions
 from pac_rl.environments import Environment, make_environment
-from pac_rl.episodes import Episodes, Selections, Traces, run_episodes, run_to_selection
+from pac_rl.episodes import Episodes, Traces, run_episodes
 from pac_rl.forecasts import PROPAGATIONS, closed_loop, for_plans
 from pac_rl.limits import HalfSpace, Limit
 from pac_rl.plans import propose
 from pac_rl.policies import Function, Governed, Network, Noisy, Policy
 from pac_rl.policy_files import load_policy, save_policy
 from pac_rl.scaled_tubes import FittedTubes, HullTube, MeanTubes, MemberTubes, ScaledTube
+from pac_rl.selections import Selections, run_to_selection
 from pac_rl.studies import Case, Study
 from pac_rl.training import train
 from pac_rl.trajectories import Rollouts, execute, simulate

@@ -7,7 +7,7 @@ from pac_rl.controllers import Controller, Decision, cheetah_reward
 from pac_rl.designs import Design
 from pac_rl.ensembles import Ensemble, Epoch, Settings, Transitions
 from pac_rl.environments import Environment, make_environment
-from pac_rl.episodes import Episodes, Selections, Traces, run_episodes, run_to_selection
+from pac_rl.episodes import Episodes, Traces, run_episodes
 from pac_rl.fallbacks import Fallback, NoSafePlan
 from pac_rl.filters import ActionFilter, Filtered, held, then_policy
 from pac_rl.forecasts import PROPAGATIONS, closed_loop, for_plans
@@ -29,6 +29,7 @@ from pac_rl.policy_ratios import PolicyRatios, policy_ratios
 from pac_rl.returns import ModelReturns, model_returns
 from pac_rl.scaled_tubes import FittedTubes, HullTube, MeanTubes, MemberTubes, ScaledTube
 from pac_rl.scored_plans import ScoredForecast, ScoredPlans
+from pac_rl.selections import Selections, run_to_selection
 from pac_rl.studies import Case, Study
 from pac_rl.training import train
 from pac_rl.trajectories import Rollouts, execute, simulate

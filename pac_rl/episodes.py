@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from pac_core import InvalidInput, Trajectories
-from pac_core.arrays import threads as usual_threads
+from pac_core import InvalidInput
 from pac_core.bounds import whole
-from pac_rl.controllers import Controller, Decision
-from pac_rl.limits import Limit
-from pac_rl.scaled_tubes import TrajectoryTube
-from pac_rl.simulators import Simulator, observed
-from pac_rl.trajectories import checked_seeds, one_torch_thread
-
-BATCH = 32
-"""Episodes that are computed together, part of the configuration: seed i is always computed in row
-i % BATCH, whoever else is there, see `trajectories.BATCH`."""
-
-Part = TypeVar("Part")
+from pac_rl.controllers import Controller
+from pac_rl.runs import BATCH, Run, broken_limits, in_blocks, taken
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,29 +69,6 @@ class Episodes:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Selections:
-    """One decision of each of N episodes, drawn before the episode began, and what came of its plan.
-
-    seeds: `[N]`
-    steps: `[N]` at which the decision fell
-    errors: `[N]` whether the plan, carried out open-loop for H steps, left its tube
-    accepted: `[N]` whether the guard accepted a candidate there
-    unsafe: `[N]` whether the plan broke a limit within its H steps
-
-    Where no candidate was safe, the fallback's plan is carried out and its own tube is checked, so every
-    episode counts towards the promise of the tube, and `accepted` is False. An episode that diverged
-    before its decision counts against everything (left its tube, accepted, unsafe); one that ended by the
-    environment's rule made no decision: no error, and not accepted.
-    """
-
-    seeds: NDArray[np.int64]
-    steps: NDArray[np.int64]
-    errors: NDArray[np.bool_]
-    accepted: NDArray[np.bool_]
-    unsafe: NDArray[np.bool_]
-
-
 def run_episodes(
     controller: Controller,
     seeds: Sequence[int] | NDArray[np.int64],
@@ -129,65 +94,13 @@ def run_episodes(
         raise InvalidInput(
             f"along must have shape [{len(controller.environment.names)}], got {direction.shape}"
         )
-    return _in_blocks(lambda block: _run(controller, block, steps, direction), seeds, threads, progress)
-
-
-def run_to_selection(
-    controller: Controller,
-    seeds: Sequence[int] | NDArray[np.int64],
-    *,
-    steps: int = 200,
-    threads: int | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> Selections:
-    """What came of one decision in each episode: the unit of the tube under selection.
-
-    The step of the decision is drawn from the seed, evenly from the `steps` of an episode, before it
-    begins. The guarded controller runs to that step; the plan that it chooses there is carried out
-    open-loop, whatever happens. Bit for bit the same for any grouping, as `run_episodes`.
-    """
-    whole("steps", steps, least=1)
-    if controller.guard is None:
-        raise InvalidInput("guard must make tubes, for a plan to leave its own, got None")
-    return _in_blocks(lambda block: _select(controller, block, steps), seeds, threads, progress)
-
-
-class _Run:
-    """A compute batch of episodes under way."""
-
-    def __init__(self, controller: Controller, seeds: NDArray[np.int64]) -> None:
-        self.controller, self.environment = controller, controller.environment
-        self.rows = np.asarray(seeds % BATCH)
-        self.physics = np.zeros((BATCH, len(self.environment.reset(0))))
-        for row, seed in zip(self.rows.tolist(), seeds.tolist(), strict=True):
-            drawn = np.random.default_rng(seed).integers(2**31)
-            self.physics[row] = self.environment.reset(int(drawn))
-        still = self.physics[self.rows]
-        self.seen = np.zeros((BATCH, len(self.environment.names)))
-        self.seen[self.rows] = observed(self.environment, still, still, np.zeros(len(still), bool))
-        self.alive = np.zeros(BATCH, bool)
-        self.alive[self.rows] = True
-        self.diverged = np.zeros(BATCH, bool)
-        self._simulator = Simulator(self.environment)
-
-    def decide(self) -> Decision:
-        return self.controller.decide(self.seen, asked=torch.from_numpy(self.alive))
-
-    def step(self, rows: NDArray[np.intp], actions: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Moves these rows on; the states they reach, infinite where the simulation diverged."""
-        states, ended, diverged = self._simulator.step(self.physics, rows, actions)
-        states[diverged] = np.inf
-        over = ended | diverged
-        self.seen[rows] = np.where(over[:, None], 0.0, states)  # what is over is still computed with
-        self.alive[rows[over]] = False
-        self.diverged[rows[diverged]] = True
-        return states
+    return in_blocks(lambda block: _run(controller, block, steps, direction), seeds, threads, progress)
 
 
 def _run(
     controller: Controller, seeds: NDArray[np.int64], steps: int, along: NDArray[np.float64] | None
 ) -> Episodes:
-    run, limits = _Run(controller, seeds), controller.limits
+    run, limits = Run(controller, seeds), controller.limits
     returns = np.zeros(BATCH)
     violated = np.zeros((BATCH, len(limits)), bool)
     broken, fallbacks, decisions = (np.zeros(BATCH, np.int64) for _ in range(3))
@@ -204,7 +117,7 @@ def _run(
         states = run.step(moving, done)
         went = np.isfinite(states).all(axis=1)
         returns[moving[went]] += controller.reward(states[went], done[went])
-        now = _broken(limits, states)
+        now = broken_limits(limits, states)
         violated[moving] |= now
         broken[moving] += np.where(went, now.any(axis=1), steps - t)
         if kept is not None and along is not None:
@@ -224,60 +137,8 @@ def _run(
         fallbacks[rows],
         decisions[rows],
         tuple(limit.name for limit in limits),
-        None if kept is None else _taken(kept, rows),
+        None if kept is None else taken(kept, rows),
     )
-
-
-def _select(controller: Controller, seeds: NDArray[np.int64], steps: int) -> Selections:
-    run, horizon = _Run(controller, seeds), controller.horizon
-    drawn = np.array([np.random.default_rng((3, seed)).integers(steps) for seed in seeds.tolist()])
-    due = np.full(BATCH, -1)
-    due[run.rows] = drawn
-    dims = len(controller.environment.names)
-    error, accepted, unsafe = (np.zeros(BATCH, bool) for _ in range(3))
-    for t in range(int(due.max()) + 1):
-        if not run.alive.any():
-            break
-        decision = run.decide()
-        plans = decision.plans.double().cpu().numpy()
-        ready = np.flatnonzero(run.alive & (due == t))
-        if len(ready):
-            tube = controller.guard(decision.acting)  # type: ignore[misc]
-            states = np.full((BATCH, horizon, dims), np.inf)
-            lengths = np.full(BATCH, horizon)
-            going = ready
-            for s in range(horizon):
-                states[going, s] = run.step(going, plans[going, s])
-                lengths[going[~run.alive[going] & ~run.diverged[going]]] = s + 1
-                going = going[run.alive[going]]
-            inside, chosen = _inside(tube, states, lengths), decision.accepted.cpu().numpy()
-            lived = np.arange(horizon) < lengths[ready, None]
-            broken = _broken(controller.limits, states[ready].reshape(-1, dims)).any(axis=1)
-            error[ready], accepted[ready] = ~inside[ready], chosen[ready]
-            unsafe[ready] = (broken.reshape(-1, horizon) & lived).any(axis=1)
-            run.alive[ready] = False
-        moving = np.flatnonzero(run.alive)
-        run.step(moving, plans[moving, 0])
-        broke = moving[run.diverged[moving]]
-        error[broke] = accepted[broke] = unsafe[broke] = True
-    rows = run.rows
-    return Selections(seeds, drawn, error[rows], accepted[rows], unsafe[rows])
-
-
-def _broken(limits: Sequence[Limit], states: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """`[n, C]` which limits each state `[n, D]` breaks; a state that is not finite breaks all."""
-    found = np.ones((len(states), len(limits)), bool)
-    went = np.isfinite(states).all(axis=1)
-    for i, limit in enumerate(limits):
-        found[went, i] = limit.violated(states[went, None])[:, 0]
-    return found
-
-
-def _inside(
-    tube: TrajectoryTube, states: NDArray[np.float64], lengths: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """`[B]` whether each tube holds what happened; a diverged simulation is in none."""
-    return np.asarray(tube.contains(Trajectories(states, lengths)).cpu())
 
 
 def _no_traces(controller: Controller, steps: int) -> Traces:
@@ -295,50 +156,3 @@ def _no_traces(controller: Controller, steps: int) -> Traces:
         unknown(controller.horizon),
         unknown(controller.horizon),
     )
-
-
-def _in_blocks(
-    work: Callable[[NDArray[np.int64]], Part],
-    seeds: Any,
-    threads: int | None,
-    progress: Callable[[int], None] | None,
-) -> Part:
-    """The parts of all compute batches, in the order of the seeds; each batch is one thread's work."""
-    names = checked_seeds(seeds)
-    blocks = [np.sort(names[names // BATCH == block]) for block in np.unique(names // BATCH)]
-    count = min(len(blocks), usual_threads() if threads is None else whole("threads", threads, least=1))
-    parts = []
-    with one_torch_thread(), ThreadPoolExecutor(count) as pool:
-        for part, block in zip(pool.map(work, blocks), blocks, strict=True):
-            parts.append(part)
-            if progress is not None:
-                progress(len(block))
-    return _taken(_joined(parts), np.searchsorted(np.concatenate(blocks), names))
-
-
-def _joined(parts: Sequence[Part]) -> Part:
-    """Dataclasses of arrays, one after the other; what is no array is the same in all."""
-    first: Any = parts[0]
-    found: dict[str, Any] = {}
-    for field in fields(first):
-        values = [getattr(part, field.name) for part in parts]
-        if isinstance(values[0], np.ndarray):
-            found[field.name] = np.concatenate(values)
-        else:
-            found[field.name] = _joined(values) if isinstance(values[0], Traces) else values[0]
-    joined: Part = type(first)(**found)
-    return joined
-
-
-def _taken(whole: Part, rows: NDArray[np.intp]) -> Part:
-    """The same dataclass with these rows of its arrays."""
-    given: Any = whole
-    found: dict[str, Any] = {}
-    for field in fields(given):
-        value = getattr(given, field.name)
-        if isinstance(value, np.ndarray):
-            found[field.name] = value[rows]
-        else:
-            found[field.name] = _taken(value, rows) if isinstance(value, Traces) else value
-    taken: Part = type(given)(**found)
-    return taken

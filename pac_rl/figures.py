@@ -185,7 +185,7 @@ def returns_and_violations(
         axes.annotate(
             name,
             (earned, high if above else low),
-            xytext=(0, (6 if above else -8) + (12 if above else -12) * (i % 2)),
+            xytext=(0, (6 + 12 * (i % 3)) * (1 if above else -1)),
             textcoords="offset points",
             ha="center",
             va="bottom" if above else "top",
@@ -220,13 +220,15 @@ def guarded_over_time(
     ):
         time = np.arange(1, len(values) + 1)
         if tubes is not None:
-            horizon = tubes.shape[2]
-            floor = np.nanmin(values)
+            horizon, floor = tubes.shape[2], np.nanmin(values)
             for t in range(0, len(values), horizon):
-                lower, upper = np.maximum(tubes[0, t], floor), tubes[1, t]
-                axes.fill_between(
-                    t + 1 + np.arange(horizon), lower, upper, color=INK[0], alpha=0.25, linewidth=0
-                )
+                steps = t + 1 + np.arange(horizon)
+                lower, upper = (
+                    np.maximum(tubes[0, t], floor),
+                    tubes[1, t],
+                )  # an open end is drawn to the floor
+                axes.fill_between(steps, lower, upper, color=INK[0], alpha=0.15, linewidth=0)
+                axes.plot(steps, upper, color=INK[0], linewidth=1)
         over = np.any([values > bound if bound > 0 else values < bound for bound in bounds], axis=0)
         axes.plot(time, values, color="black", linewidth=1.2, label="what happened")
         axes.plot(time[over], values[over], ".", color=INK[1], label="violation")

@@ -54,6 +54,7 @@ class Sizes:
     """of a plan"""
     checked: int = 3
     """steps of a plan that must keep the limit; the later ones are planned again before they are reached"""
+    governed: tuple[tuple[float, float, float], ...] = GOVERNED
 
 
 class GuardStudy:
@@ -92,9 +93,9 @@ class GuardStudy:
         file = study.folder / "guard_ensemble.safetensors"
         if file.exists():
             return Ensemble.load(file, study.device)
-        own, each = study.episodes, max(1, study.design.episodes // 2 // len(GOVERNED))
+        own, each = study.episodes, max(1, study.design.episodes // 2 // len(self.sizes.governed))
         parts = [Transitions.of(own.take(slice(0, None, 2)))]
-        for i, options in enumerate(GOVERNED):
+        for i, options in enumerate(self.sizes.governed):
             seeds = study.seeds[0] + TRAINING_SEEDS + 10**6 * (i + 1) + np.arange(each)
             policy, steps = self._governed(*options), own.states.shape[1]
             done = simulate(study.environment, policy, seeds, burn_in=(0, 0), horizon=steps)
@@ -155,8 +156,8 @@ class GuardStudy:
         """
         base, draw = self.base, np.random.default_rng(0)
         environment, parts, forecasts = base.environment, [], []
-        each = max(1, self.sizes.rollouts // len(GOVERNED))
-        for i, options in enumerate(GOVERNED):
+        each = max(1, self.sizes.rollouts // len(self.sizes.governed))
+        for i, options in enumerate(self.sizes.governed):
             seeds = self.seeds("tubes", each, first=i * each)
             policy, burn_in = self._governed(*options), (0, self.sizes.steps - 1)
             starts = simulate(environment, policy, seeds, horizon=1, burn_in=burn_in)

@@ -14,19 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pac_core import InvalidInput
-from pac_rl import episodes
+from pac_rl import runs
 from pac_rl.controllers import Controller
 from pac_rl.ensembles import Ensemble
 from pac_rl.environments import make_environment
+from pac_rl.episodes import run_episodes
 from pac_rl.forecasts import PROPAGATIONS, closed_loop
 from pac_rl.limits import Limit
 from pac_rl.policies import Policy, fitting
 from pac_rl.scaled_tubes import Tubes
+from pac_rl.selections import run_to_selection
 from pac_rl.trajectories import BATCH, simulate
 
 UNITS = BATCH
 """Rollouts of a shard: those that are computed together."""
-EPISODES = episodes.BATCH
+EPISODES = runs.BATCH
 """Episodes of a shard: those that are computed together."""
 NEEDS = ("numpy", "torch", "gymnasium", "mujoco", "mbrl")
 """Packages whose versions decide the digits."""
@@ -114,7 +116,7 @@ class RunEpisodes:
         self.controller, self.steps = Controller(*parts, **(options or {})), steps
 
     def __call__(self, shard: Any, given: Arrays) -> Arrays:
-        done = episodes.run_episodes(self.controller, np.asarray(shard.ids), steps=self.steps)
+        done = run_episodes(self.controller, np.asarray(shard.ids), steps=self.steps)
         names = ("errors", "returns", "violated", "violation_steps", "fallbacks", "decisions")
         return {"ids": done.seeds} | {name: getattr(done, name) for name in names}
 
@@ -123,6 +125,6 @@ class RunSelections(RunEpisodes):
     """One decision of each episode and what came of it: the arrays of `Selections`."""
 
     def __call__(self, shard: Any, given: Arrays) -> Arrays:
-        done = episodes.run_to_selection(self.controller, np.asarray(shard.ids), steps=self.steps)
+        done = run_to_selection(self.controller, np.asarray(shard.ids), steps=self.steps)
         names = ("steps", "errors", "accepted", "unsafe")
         return {"ids": done.seeds} | {name: getattr(done, name) for name in names}

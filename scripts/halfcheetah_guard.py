@@ -27,12 +27,12 @@ import torch
 from pac_core import PACError, error_interval
 from pac_rl import Controller, Design, Episodes, Study, run_episodes
 from pac_rl.figures import guarded_over_time, returns_and_violations
-from pac_rl.guard_studies import LEVEL, TASKS, GuardStudy, Sizes
+from pac_rl.guard_studies import GOVERNED, LEVEL, TASKS, GuardStudy, Sizes
 from pac_rl.reports import Report
 
 SCALES = (2.0, 1.6, 1.4, 1.2, 1.0, 0.8)
 """Of our tubes, from wide to narrow; tried in this order on tune episodes, until one has a violation."""
-SMOKE = Sizes(steps=20, rollouts=320, horizon=2, checked=2)
+SMOKE = Sizes(steps=12, rollouts=320, horizon=2, checked=2, governed=GOVERNED[::5])
 
 
 @dataclass(frozen=True)

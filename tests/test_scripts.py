@@ -141,3 +141,15 @@ def test_the_policy_search_learns(tmp_path: Path) -> None:
     returns = [float(line.split()[3]) for line in done.stdout.splitlines() if line.startswith("step")]
     assert max(returns) > returns[0]
     assert load_policy(out).inputs == 17
+
+
+def test_guards_are_compared_on_the_same_episodes(tmp_path: Path) -> None:
+    done = run("halfcheetah_guard.py", "--smoke-test", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    rows = table(tmp_path / "results" / "guard_speed.csv")
+    names = [row["guard"].split(",")[0] for row in rows]
+    assert names == ["no guard", "mean", "ours", "worst member", "paper's tube"]
+    assert all(row["violated"].endswith(" of 4") for row in rows)
+    assert float(rows[0]["return"]) == max(float(row["return"]) for row in rows)
+    for figure in ("guard_speed.png", "guard_speed_episode.png"):
+        assert (tmp_path / "results" / figure).read_bytes().startswith(b"\x89PNG")

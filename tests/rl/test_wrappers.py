@@ -56,6 +56,13 @@ def test_certify_action_says_whether_what_it_returns_is_safe() -> None:
     assert guard.certify_action(np.full(1, 9.0), [1.0]) == (np.array([-1.0]), False)
 
 
+def test_the_action_that_stands_in_is_the_one_that_was_checked() -> None:
+    """A backup policy that draws its actions would answer otherwise when it is asked again."""
+    answers = iter([-0.5, 1.0])
+    decision = line_filter(fallback=lambda state: np.array([next(answers)]))(np.zeros(1), [0.9])
+    assert (decision.action.tolist(), decision.safe) == ([-0.5], True)
+
+
 def test_actions_out_of_range_are_cut_off_and_those_that_are_no_numbers_replaced() -> None:
     guard = line_filter(continue_with=held(1))
     far = guard(np.full(1, -2.0), [7.0])

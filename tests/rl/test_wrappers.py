@@ -119,6 +119,14 @@ def test_the_wrapper_keeps_the_wall_and_tells_what_it_did(cost: bool) -> None:
     assert env.certify_action(np.zeros(1), [0.3]) == (np.array([0.3]), True)
 
 
+def test_actions_that_would_be_rounded_are_refused() -> None:
+    """An action of 0.9 that was checked would be carried out as 0."""
+    env = Line()
+    env.action_space = gymnasium.spaces.Box(-1, 1, (1,), np.int64)
+    with pytest.raises(InvalidInput, match="actions of floats, got an action space of dtype int64"):
+        GuardedEnv(env, line_filter())
+
+
 def test_the_state_is_the_one_that_rollouts_are_made_of(cheetah: Environment, policy: Network) -> None:
     rollout = simulate(cheetah, policy, [5], horizon=4, burn_in=(0, 0))
     env, state = make_environment().gym, MujocoState(cheetah)

@@ -58,7 +58,7 @@ def drawn(rng: np.random.Generator) -> tuple[GaussianForecast, np.ndarray]:
 @cache
 def tuned() -> Score:
     """A one-sided tube, chosen on plans of its own."""
-    return fit_shape(*drawn(np.random.default_rng(1000)), LEVEL, shape="box", sides=(1,))
+    return fit_shape(*drawn(np.random.default_rng(10_000)), LEVEL, shape="box", sides=(1,))
 
 
 def calibrated(seed: int) -> Predictor:
@@ -128,9 +128,9 @@ def test_the_tube_of_drawn_plans_keeps_its_promise_for_drawn_plans() -> None:
 
     It would catch: a T or k* that is one too small, and tubes narrower than their score.
     """
-    false = sum(ndtr(-width_of(calibrated(seed))) > LEVEL.epsilon for seed in range(1000))
+    false = sum(ndtr(-width_of(calibrated(seed))) > LEVEL.epsilon for seed in range(4000))
     exact = max(p for k in range(300) if (p := binom.cdf(k, 300, LEVEL.epsilon)) < LEVEL.delta)
-    assert binomtest(false, 1000, exact).pvalue > DOUBT
+    assert binomtest(false, 4000, exact).pvalue > DOUBT
 
 
 def test_and_breaks_it_for_the_best_of_many() -> None:

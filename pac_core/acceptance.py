@@ -58,7 +58,8 @@ def accepted_risk(ids: Any, accepted: Any, unsafe: Any, *, confidence: float) ->
     confidence: of the limit, such as 0.99
 
     Given how many were accepted, the number of unsafe ones is binomial. Steps are drawn by `draw_steps`,
-    never chosen after the episode. With nothing accepted: `NothingAccepted`.
+    never chosen after the episode. With nothing accepted: `NothingAccepted`. The episodes must be others than
+    those that a scale was certified on: these passed for having few errors, so they show too little.
 
     >>> accepted_risk(range(100), [True] * 90 + [False] * 10, [False] * 100, confidence=0.99)
     P(unsafe given accepted) <= 0.04988 with confidence 0.99, for a decision at a drawn step of a fresh \

@@ -102,6 +102,8 @@ class TubeChecker:
         margins = [limit.margin(tube) for limit in self.limits]
         xp = array_namespace(*margins)
         margin = xp.stack(margins, axis=-1)
-        if margin.ndim != 3:
-            raise InvalidInput(f"a limit's margin must have shape [B, H], got {tuple(margin.shape[:-1])}")
+        if margin.ndim != 3 or not margin.shape[1]:  # of no steps, all would be safe
+            raise InvalidInput(
+                f"a limit's margin must have shape [B, H], H at least 1, got {tuple(margin.shape[:-1])}"
+            )
         return Checked(margin, xp.all(margin >= 0, axis=(1, 2)), self.names, self.limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -72,20 +73,35 @@ def counted(ledger: str | os.PathLike[str], look: Opening) -> dict[float, int]:
 
 
 def verify_descent(descended: Descended, ledger: str | os.PathLike[str]) -> list[Check]:
-    """Whether the ledger holds this plan, written down as it is, and these counts.
+    """Whether the ledger holds this plan, written down as it is, these counts, and no other attempt.
 
     That the certified scale follows from the counts is checked whenever a `Descended` is made. It says that
-    the arithmetic is right and nothing was tried twice, not that the world obeys.
+    the arithmetic is right and nothing was tried twice, not that the world obeys. Who tries again, on fresh
+    episodes, until a descent passes, pays delta for each attempt: the check says how much that is.
     """
     look = descended.plan.look
     known = counted(ledger, look)
     shown = {trial.scale: trial.errors for trial in descended.trials}
-    same, planned = known == shown, look in read_ledger(ledger)
+    openings = read_ledger(ledger)
+    same, planned = known == shown, look in openings
+    attempts = [one for one in openings if _same_claim(one, look)]
+    cost = min(1.0, math.fsum(one.cost for one in attempts))
+    alone = (
+        f"{len(attempts)} of this controller: that any of them is false has a probability below {cost:.4g}"
+    )
     text = "as the ledger counted them" if same else f"the ledger counted {known}, this says {shown}"
     return [
         Check("plan", planned, "written down beforehand" if planned else "not in this ledger"),
         Check("errors", same, text),
+        Check("attempts", len(attempts) == 1, alone),
     ]
+
+
+def _same_claim(one: Opening, other: Opening) -> bool:
+    """Whether both are descents of the same controller, with the same error."""
+    if one.plan is None or other.plan is None:
+        return False
+    return all(one.plan.get(name) == other.plan.get(name) for name in ("kind", "tested", "error"))
 
 
 def write_descent(descended: Descended, path: str | os.PathLike[str]) -> None:

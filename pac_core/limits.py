@@ -75,7 +75,7 @@ class HalfSpace:
         object.__setattr__(self, "bound", float(self.bound))
 
     def margin(self, tube: TubeLike) -> Array:
-        return at_steps(self.name, self.steps, self.bound - tube.support(self.normal))
+        return at_steps(self.name, self.steps, self.bound - attained(tube.support(self.normal)))
 
     def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
         seen = some_axes(states, None, len(self.normal))
@@ -143,9 +143,15 @@ def sides(tube: TubeLike, axes: Sequence[int] | None, count: int | None = None) 
         xp = array_namespace(lower)
         if axes is not None:
             lower, upper = (xp.stack([end[..., i] for i in wanted], axis=-1) for end in (lower, upper))
-    empty = ~xp.all(lower <= upper, axis=-1)[..., None]
+    empty = ~xp.all((lower <= upper) & (lower < np.inf) & (upper > -np.inf), axis=-1)[..., None]
     unknown = like(lower, np.nan)
     return xp.where(empty, unknown, lower), xp.where(empty, unknown, upper)
+
+
+def attained(support: Array) -> Array:
+    """`support`, NaN where it is -inf: no state lies there, so the tube is empty or its forecast diverged."""
+    xp = array_namespace(support)
+    return xp.where(support > -np.inf, support, like(support, np.nan))
 
 
 def at_steps(name: str, steps: Steps, margin: Array) -> Array:
@@ -164,7 +170,11 @@ def held(name: str, steps: Steps, horizon: int) -> NDArray[np.bool_]:
     """`[H]` the steps a limit holds for; refused if the horizon does not reach them."""
     holds = np.zeros(horizon, dtype=bool)
     try:
-        holds[steps if steps is None or isinstance(steps, slice) else np.asarray(steps, dtype=np.intp)] = True
+        wanted = steps if steps is None or isinstance(steps, slice) else np.asarray(steps)
+        if isinstance(wanted, np.ndarray) and wanted.dtype.kind not in "iu":
+            # A mask of booleans would be taken for the steps 0 and 1.
+            raise TypeError(f"whole numbers are asked for, got {steps!r}")
+        holds[wanted] = True
     except (IndexError, TypeError, ValueError) as error:
         raise InvalidInput(f"steps of {name!r} must lie within the {horizon} asked: {error}") from None
     if not holds.any():

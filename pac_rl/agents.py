@@ -49,7 +49,8 @@ class GuardedAgent:
                 bounds = (self.agent.optimizer_args[end] for end in ("action_lb", "action_ub"))
                 low, high = (np.asarray(end, dtype=np.float64) for end in bounds)
                 return fallback_action(self.fallback, observation, low, high, self.reason)
-            self._waiting = list(plan[: self.agent.replan_freq])
+            # Not beyond the tube, even if replan_freq was changed since.
+            self._waiting = list(plan[: self.guard.horizon][: self.agent.replan_freq])
         return self._waiting.pop(0)
 
     def safe_plan(self, observation: Any) -> NDArray[np.float64] | None:

@@ -94,6 +94,8 @@ class Controller:
     def __post_init__(self) -> None:
         matching(self.ensemble, self.environment, self.policy)
         whole("horizon", self.horizon, least=1)
+        if any(getattr(limit, "steps", None) is not None for limit in self.limits):
+            raise InvalidInput("limits must hold at every step of a controller that plans again, got steps")
         if self.checked is not None and whole("checked", self.checked, least=1) > self.horizon:
             raise InvalidInput(f"checked must be at most the horizon {self.horizon}, got {self.checked}")
         TubeChecker(self.limits)  # refuses none at all

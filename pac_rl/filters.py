@@ -17,7 +17,7 @@ from pac_core.arrays import like
 from pac_core.bounds import whole
 from pac_rl.ensembles import Ensemble
 from pac_rl.environments import Environment
-from pac_rl.fallbacks import Fallback, checked_fallback, fallback_action
+from pac_rl.fallbacks import Fallback, NoSafePlan, checked_fallback, fallback_action
 from pac_rl.forecasts import for_plans, matching, one_step, starting
 from pac_rl.guards import Forecast, MakesTubes
 from pac_rl.policies import Policy, actions
@@ -123,7 +123,10 @@ class ActionFilter:
         reason = checked.reason(0) if known else "the action is not a number"
         if known and safe[0]:
             return Filtered(proposed, True, not np.array_equal(proposed, wanted), reason, float(worst[0]))
-        return Filtered(self._instead(here, reason), bool(safe[1]), True, reason, float(worst[1]))
+        if self.fallback == "stop":
+            raise NoSafePlan(reason)
+        # The very action that was checked: a backup policy asked again may answer otherwise.
+        return Filtered(stand_in, bool(safe[1]), True, reason, float(worst[1]))
 
     def certify_action(self, state: Any, action: Any) -> tuple[NDArray[np.float64], bool]:
         """The action to carry out, and whether it was found safe: the way of safe-control-gym."""

@@ -82,23 +82,33 @@ class GuardedPlans:
     def check(self, initial_state: Any, plans: Tensor) -> Checked:
         """What the checker says of plans `[B, H, A]` from one state `[D]`, over the tube's steps."""
         starts = _states(initial_state, 1, plans).expand(len(plans), -1)
-        return self._checked(self.forecast(starts, plans[:, : self._steps(plans)]))
+        steps = self._steps(plans)
+        return self._checked(self.forecast(starts, plans[:, :steps]), (len(plans), steps))
 
     def _ranked(self, starts: Tensor, plans: Tensor, values: Callable[[], Tensor]) -> Tensor:
         steps = self._steps(plans)
         if self.evaluate is not None:
-            checked = self._checked(self.forecast(starts, plans[:, :steps]))
+            checked = self._checked(self.forecast(starts, plans[:, :steps]), (len(plans), steps))
             return rank(_shaped("evaluate", values(), (len(plans),)), checked)
         forecast = self.forecast(starts, plans)
-        checked = self._checked(GaussianForecast(forecast.mean[:, :steps], forecast.var[:, :steps]))
+        part = GaussianForecast(forecast.mean[:, :steps], forecast.var[:, :steps])
+        checked = self._checked(part, (len(plans), steps))
         if isinstance(forecast, ScoredForecast):
-            return rank(forecast.returns, checked)
+            return rank(_shaped("the forecast", forecast.returns, (len(plans),)), checked)
         assert self.reward is not None  # guard_plans saw to it
         rewards = _shaped("reward", self.reward(forecast.mean, plans), tuple(plans.shape[:2]))
         return rank(rewards.sum(dim=1), checked)
 
-    def _checked(self, forecast: GaussianForecast) -> Checked:
-        return self.checker(self.predictor.tube(forecast))
+    def _checked(self, forecast: GaussianForecast, shape: tuple[int, int]) -> Checked:
+        checked = self.checker(self.predictor.tube(forecast))
+        if (
+            tuple(checked.margin.shape[:2]) != shape
+        ):  # fewer would leave plans, or their last steps, unchecked
+            raise InvalidInput(
+                f"forecast and predictor must make a tube of {shape[0]} plans x {shape[1]} steps, got "
+                f"{tuple(checked.margin.shape[:2])}"
+            )
+        return checked
 
     def _steps(self, plans: Tensor) -> int:
         steps = int(plans.shape[-2])
@@ -153,9 +163,9 @@ def rank(values: Tensor, checked: Checked) -> Tensor:
     [0, 1, 2, 3]
     """
     dtype = torch.promote_types(values.dtype, torch.float32)  # half precision ends at 65,504
-    amount = -torch.as_tensor(checked.worst).to(values.device).clamp(max=0)
+    amount = -torch.as_tensor(checked.worst).to(values.device, torch.float64).clamp(max=0)
     penalty = -FLOOR * (1 + LEAST + (1 - LEAST) * (1 - 1 / (1 + amount)))
-    safe = torch.as_tensor(checked.safe).to(values.device)
+    safe = _shaped("the check", torch.as_tensor(checked.safe).to(values.device), tuple(values.shape))
     kept = torch.where(values.isnan(), -2 * FLOOR, values.to(torch.float64).clamp(-FLOOR, FLOOR))
     return torch.where(safe, kept, penalty).to(dtype)
 

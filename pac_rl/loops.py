@@ -128,7 +128,8 @@ def learn(
 
     What a round promises is its tube, for plans drawn like its calibration plans: what was done before,
     replayed with noise from a fresh reset. Nothing is promised of the plan that CEM picks, nor of episodes:
-    for that, stop learning and certify the controller of the last round on fresh episodes (`descend`).
+    for that, stop learning and certify the controller of the last round on fresh episodes (`descend`), with
+    seeds that the loop did not use: it takes them in order from 2,000,000,000 times its own on.
     """
     loop, say = loop or Loop(), progress or (lambda line: None)
     if (policy is None) != (loop.warm == 0):

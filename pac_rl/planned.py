@@ -130,5 +130,6 @@ def outcomes(
     known = np.where(lost[..., None], 0.0, rollouts.states)
     rewards = np.asarray(reward(torch.from_numpy(known), torch.from_numpy(rollouts.actions)))
     returns = np.asarray(np.where(taken & ~lost, rewards, 0.0).sum(axis=1))
-    broken = lost | np.stack([limit.violated(known) for limit in limits]).any(axis=0)
+    # State by state, as for all episodes: the steps of a limit are those of a plan, not of an episode.
+    broken = lost | np.stack([limit.violated(known[:, :, None])[..., 0] for limit in limits]).any(axis=0)
     return returns, np.asarray((broken & taken).any(axis=1))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pac_core import ConfidenceSets, InvalidInput, Threshold, Trajectories
 from pac_core.arrays import Array, like
+from pac_core.features import FeatureTube
 from pac_core.predictors import Score
 from pac_rl.candidates import Candidates
 from pac_rl.limits import TubeLike
@@ -62,7 +63,11 @@ class ScaledTube:
         return middle + self.scale * (self.tube.support(direction) - middle)
 
     def box(self) -> tuple[Array, Array]:
-        """`[B, H, D]` corners of the bounding boxes, `[B, H, F]` for a tube of features."""
+        """`[B, H, D]` corners of the bounding boxes; a tube of features has none but along its features."""
+        if isinstance(self.tube, FeatureTube):
+            xp, rows = array_namespace(self.center), np.eye(self.center.shape[-1])
+            ends = [xp.stack([side * self.support(side * row) for row in rows], axis=-1) for side in (-1, 1)]
+            return ends[0], ends[1]
         middle = self.tube.region.center
         lower, upper = (middle + self.scale * (corner - middle) for corner in self.tube.box())
         return lower, upper

@@ -57,6 +57,9 @@ class GuardedEnv(gymnasium.Wrapper):
         state: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         super().__init__(env)
+        kind = np.dtype(getattr(env.action_space, "dtype", None) or np.float64)
+        if kind.kind != "f":  # a checked action would be rounded to one that was not
+            raise InvalidInput(f"env must take actions of floats, got an action space of dtype {kind}")
         self.certify, self.state = certify, state
         self.decisions = self.replaced = self.unsafe = 0
         self._now: NDArray[np.float64] | None = None

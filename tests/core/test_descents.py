@@ -284,7 +284,7 @@ def test_written_and_read_again(ledger: Path, tmp_path: Path, names: str) -> Non
     write_descent(shown, tmp_path / "descent.json")
     again = read_descent(tmp_path / "descent.json")
     assert (again.trials, again.sentence, again.plan.look) == (shown.trials, shown.sentence, mine.look)
-    assert [check.holds for check in verify_descent(again, ledger)] == [True, True]
+    assert [check.holds for check in verify_descent(again, ledger)] == [True, True, True]
 
 
 def test_what_was_edited_is_refused(ledger: Path) -> None:
@@ -309,9 +309,20 @@ def test_what_was_edited_is_refused(ledger: Path) -> None:
 def test_the_ledger_tells_a_result_that_it_does_not_know(ledger: Path, tmp_path: Path) -> None:
     descend(plan(), Robot(_2=0, _1=5), ledger=ledger)
     better = Descended(plan(), (Trial(2.0, 130, 0, True), Trial(1.0, 130, 2, False)))
-    assert [check.holds for check in verify_descent(better, ledger)] == [True, False]
+    assert [check.holds for check in verify_descent(better, ledger)] == [True, False, True]
     other = Descended(plan(first=1000), (Trial(2.0, 130, 5, False),))
-    assert [check.holds for check in verify_descent(other, ledger)] == [False, False]
+    assert [check.holds for check in verify_descent(other, ledger)] == [False, False, True]
+
+
+def test_a_second_attempt_is_told_with_what_both_cost(ledger: Path) -> None:
+    """Who tries until one passes certifies anything in the end, and each certificate by itself looks fine."""
+    descend(plan(), Robot(_2=5), ledger=ledger)
+    descend(plan(first=5000, tested={"another": 1}), Robot(_2=5), ledger=ledger)
+    again = descend(plan(first=1000), Robot(_2=0, _1=5), ledger=ledger)
+    *others, attempts = verify_descent(again, ledger)
+    assert all(check.holds for check in others)
+    assert attempts.holds is False
+    assert attempts.text == "2 of this controller: that any of them is false has a probability below 0.02"
 
 
 def test_a_ledger_without_notes_stays_of_version_1(ledger: Path) -> None:

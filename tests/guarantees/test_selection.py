@@ -94,3 +94,28 @@ def test_pooled_decisions_break_the_limit_and_one_of_each_episode_does_not(poole
         assert broken > 5 * 0.05 * tries
     else:
         assert binomtest(broken, tries, 0.05, alternative="greater").pvalue > DOUBT
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_the_episodes_that_certified_a_scale_say_too_little_of_what_was_accepted(fresh: bool) -> None:
+    """Ten scales with a true error of 0.03, all accepted: what is certified was chosen by its episodes."""
+    rng, truth, n = np.random.default_rng(4), 0.03, 300
+    plan = Descent(
+        scales=tuple(range(10, 0, -1)),
+        n=n,
+        allowed=6,
+        level=PACLevel(0.05, 0.01),
+        episodes=np.arange(10 * n).reshape(10, n),
+        error="it falls",
+        tested={"robot": "a coin"},
+    )
+    shown = [follow(plan, lambda scale, ids: int(rng.binomial(n, truth))) for _ in range(6000)]
+    last = [[trial.errors for trial in one.trials if trial.passed][-1] for one in shown if one.certified]
+    counts = rng.binomial(n, truth, size=len(last)).tolist() if fresh else last
+    risks = [accepted_risk(range(n), np.ones(n, bool), np.arange(n) < k, confidence=0.95) for k in counts]
+    broken = sum(risk.limit < truth for risk in risks)
+    if fresh:
+        assert binomtest(broken, len(risks), 0.05, alternative="greater").pvalue > DOUBT
+    else:
+        assert binomtest(broken, len(risks), 0.05, alternative="greater").pvalue < 1e-6
+        assert broken > 1.8 * 0.05 * len(risks)

@@ -96,6 +96,12 @@ def test_refusals() -> None:
         TubeChecker(LIMITS)(Intervals(LOW[0], HIGH[0]))
 
 
+def test_a_tube_of_no_steps_is_refused() -> None:
+    """Every margin of none is at least 0."""
+    with pytest.raises(InvalidInput, match=r"H at least 1, got \(2, 0\)"):
+        TubeChecker(LIMITS[:1])(Intervals(np.zeros((2, 0)), np.zeros((2, 0))))
+
+
 def test_first_of_a_safe_plan_is_minus_one_even_if_all_are_safe() -> None:
     checked = Checked(np.ones((2, 3, 1)), np.array([True, True]), ("a",))
     assert [part.tolist() for part in checked.first] == [[-1, -1], [-1, -1]]

@@ -23,6 +23,7 @@ from pac_rl import (
     Network,
     NoSafePlan,
     ScaledTube,
+    StayIn,
     TubeChecker,
 )
 
@@ -225,3 +226,25 @@ def test_members_must_have_been_asked_for(controller: Controller) -> None:
     found = controller.decide(STARTS).candidates
     with pytest.raises(InvalidInput, match="members=True"):
         MemberTubes()(found)
+
+
+def test_a_scaled_tube_of_features_knows_no_other_number() -> None:
+    """Its feature is number 1 of the state; a box to stay in for number 0 must not be read off it."""
+    shape = FeatureShape(
+        LinearFeatures(("second",), np.eye(3)[1:2]), BoxShape(np.full((2, 2, 1), 0.2), 0.0, False, (0,))
+    )
+    forecast = GaussianForecast(np.zeros((1, 2, 3)), np.ones((1, 2, 3)))
+    tube = ScaledTube(shape.sets(forecast, 1.0), forecast.mean, 2.0)
+    lower, upper = tube.box()
+    assert np.isinf(upper[0, 0, [0, 2]]).all()
+    assert (lower[0, 0, 1], upper[0, 0, 1]) == (pytest.approx(-0.4), pytest.approx(0.4))
+    for axis, safe in ((0, False), (1, True)):
+        limit = StayIn("box", np.array([-0.5]), np.array([0.5]), axes=(axis,))
+        assert TubeChecker([limit])(tube).safe.tolist() == [safe]
+
+
+def test_a_limit_of_some_steps_is_refused(controller: Controller) -> None:
+    """Steps of a plan that is made anew at every step would leave the limit unchecked."""
+    later = HalfSpace("speed", AHEAD, 0.6, steps=(2,))
+    with pytest.raises(InvalidInput, match="limits must hold at every step"):
+        replace(controller, limits=(later,))

@@ -49,6 +49,25 @@ def test_every_safe_plan_outranks_every_unsafe_one_and_all_values_are_finite(dty
     assert ranked[3] == 0.0
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_margins_of_any_precision_give_finite_values(dtype: torch.dtype) -> None:
+    margin = torch.tensor([1.0, -0.5, -2.0, -np.inf], dtype=dtype)[:, None, None]
+    ranked = rank(torch.zeros(4), Checked(margin, margin[:, 0, 0] >= 0, ("wall",)))
+    assert ranked.isfinite().all()
+    assert (ranked.diff() < 0).all()
+
+
+def test_a_check_of_other_plans_or_of_fewer_steps_is_refused() -> None:
+    """A verdict about one plan would be taken for that of all, and steps that were not forecast for safe."""
+    with pytest.raises(InvalidInput, match=r"the check must return values of shape \(3,\), got \(1,\)"):
+        rank(torch.zeros(3), checked_of(1.0))
+    for short in (lambda s, p: forecast(s[:1], p[:1]), lambda s, p: forecast(s, p[:, :2])):
+        with pytest.raises(InvalidInput, match="a tube of 4 plans x 3 steps, got"):
+            guard_plans(rightwards, short, Tubes(), WALL)(np.zeros(1), PLANS)
+        with pytest.raises(InvalidInput, match="a tube of 4 plans x 3 steps, got"):
+            guard_plans(rightwards, short, Tubes(), WALL).check(np.zeros(1), PLANS)
+
+
 def test_a_safe_plan_of_unknown_value_is_as_bad_as_can_be() -> None:
     ranked = rank(torch.tensor([np.nan, -5.0, 1.0]), checked_of(1.0, 1.0, -1e6))
     assert ranked.argsort(descending=True).tolist() == [1, 2, 0]
@@ -209,6 +228,11 @@ def test_actions_beyond_the_tube_are_never_taken() -> None:
     agent = planner("CEM", replan_freq=3)
     with pytest.raises(InvalidInput, match="replan_freq must be at most the tube's 2 steps, got 3"):
         GuardedAgent(agent, guard_plans(rightwards, forecast, Tubes(2), WALL))
+    agent.replan_freq = 1
+    guarded = GuardedAgent(agent, guard_plans(rightwards, forecast, Tubes(2), WALL))
+    agent.replan_freq = 3
+    walk(guarded.act, 6)
+    assert guarded.decisions == 3  # two actions of each plan, whose tube is of two steps
     with pytest.raises(InvalidInput, match="fallback must be"):
         GuardedAgent(agent, guard_plans(rightwards, forecast, Tubes(), WALL), fallback="wait")  # type: ignore[arg-type]
 

@@ -253,6 +253,31 @@ def test_an_own_tube_whose_corners_are_swapped_is_empty() -> None:
     assert np.isnan(KeepOutBall("o", np.array([50.0, 0.0]), 0.5).margin(Inverted())).all()
 
 
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize("end", [-np.inf, np.inf])
+def test_a_tube_that_lies_at_infinity_keeps_no_limit(end: float, library: Any) -> None:
+    """A forecast that diverged to one side is far from a limit on the other: that says nothing."""
+    lost = box_tube(np.full((1, 1, 1), end), np.zeros((1, 1, 1)), library)
+    away = -np.sign(end)
+    limits: list[Limit] = [
+        HalfSpace("h", np.array([away]), 1.0),
+        StayIn("s", np.array([0.0 if end > 0 else -np.inf]), np.array([np.inf if end > 0 else 0.0])),
+        KeepOutBox("b", np.array([0.0]), np.array([1.0])),
+        KeepOutBall("o", np.array([0.0]), 1.0),
+        FeatureLimit(
+            "f", lambda x: away * x[..., 0], upper=1.0, bounds=lambda low, high: (away * low[..., 0],) * 2
+        ),
+    ]
+    for limit in limits:
+        assert np.isnan(np.asarray(limit.margin(lost))).all(), limit.name
+
+
+def test_an_overflow_of_a_feature_proves_nothing() -> None:
+    tube = box_tube(np.full((1, 1, 1), 5.0), np.ones((1, 1, 1)))
+    above = FeatureLimit("f", np.sum, lower=0.0, bounds=lambda low, high: (low[..., 0] * np.inf,) * 2)
+    assert np.isnan(above.margin(tube)).all()
+
+
 def test_steps_say_where_a_limit_holds() -> None:
     tube, there = (box_tube(np.zeros((2, 4, 1)), np.ones((2, 4, 1)), to) for to in (np.asarray, torch.tensor))
     for steps, wanted in (((1, 3), [np.inf, 1, np.inf, 1]), (slice(2, None), [np.inf, np.inf, 1, 1])):
@@ -260,7 +285,8 @@ def test_steps_say_where_a_limit_holds() -> None:
         assert limit.margin(tube).tolist() == [wanted] * 2
         assert limit.margin(there).tolist() == [wanted] * 2
         assert limit.violated(np.full((4, 1), 5.0)).tolist() == [value == 1 for value in wanted]
-    for steps in ((4,), slice(4, None), ("x",)):
+    # A mask would be read as the steps 0 and 1, and leave the others unchecked.
+    for steps in ((4,), slice(4, None), ("x",), [False, False, True, True], np.arange(4) > 1, (1.0,)):
         with pytest.raises(InvalidInput, match="steps of 'late'"):
             HalfSpace("late", np.ones(1), 2.0, steps=steps).margin(tube)
     empty = box_tube(np.full((1, 4, 1), np.nan), np.ones((1, 4, 1)))
@@ -285,6 +311,10 @@ def test_a_feature_tube_is_read_by_name() -> None:
     np.testing.assert_array_equal(some.margin(tube), 8 - high)
     with pytest.raises(InvalidInput, match="'difference' must be this limit's"):
         FeatureLimit("difference", lambda x: x[..., 1] ** 2, upper=8.0).margin(tube)
+    with pytest.raises(InvalidInput, match="'difference' must be this limit's"):  # the same near 0 only
+        FeatureLimit("difference", lambda x: 9e3 * np.sinh((x[..., 1] - x[..., 2]) / 9e3), upper=8.0).margin(
+            tube
+        )
 
 
 def test_a_feature_tube_knows_nothing_of_other_directions() -> None:

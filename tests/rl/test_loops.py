@@ -75,6 +75,9 @@ def test_outcomes_by_hand(cheetah: Environment, recorded: Rollouts) -> None:
     limit = HalfSpace("speed", np.eye(18)[0], bound)
     returns, violated = outcomes(recorded, (limit,), cheetah_reward)
     assert violated.tolist() == (fastest > bound).tolist()
+    # The steps of a limit are those of a plan: in an episode every step is the first of one.
+    first = HalfSpace("speed", np.eye(18)[0], bound, steps=(0,))
+    assert outcomes(recorded, (first,), cheetah_reward)[1].tolist() == violated.tolist()
     by_hand = recorded.states[..., 0].sum(axis=1) - 0.1 * (recorded.actions**2).sum(axis=(1, 2))
     assert returns == pytest.approx(by_hand)
 

@@ -56,6 +56,13 @@ def test_certify_action_says_whether_what_it_returns_is_safe() -> None:
     assert guard.certify_action(np.full(1, 9.0), [1.0]) == (np.array([-1.0]), False)
 
 
+def test_the_action_that_stands_in_is_the_one_that_was_checked() -> None:
+    """A backup policy that draws its actions would answer otherwise when it is asked again."""
+    answers = iter([-0.5, 1.0])
+    decision = line_filter(fallback=lambda state: np.array([next(answers)]))(np.zeros(1), [0.9])
+    assert (decision.action.tolist(), decision.safe) == ([-0.5], True)
+
+
 def test_actions_out_of_range_are_cut_off_and_those_that_are_no_numbers_replaced() -> None:
     guard = line_filter(continue_with=held(1))
     far = guard(np.full(1, -2.0), [7.0])
@@ -110,6 +117,14 @@ def test_the_wrapper_keeps_the_wall_and_tells_what_it_did(cost: bool) -> None:
     assert told[2]["reason"] == "wall: may reach 1.3, 0.3 above 1 at step 1 of 1"
     assert (env.decisions, env.replaced, env.unsafe) == (3, 1, 0)
     assert env.certify_action(np.zeros(1), [0.3]) == (np.array([0.3]), True)
+
+
+def test_actions_that_would_be_rounded_are_refused() -> None:
+    """An action of 0.9 that was checked would be carried out as 0."""
+    env = Line()
+    env.action_space = gymnasium.spaces.Box(-1, 1, (1,), np.int64)
+    with pytest.raises(InvalidInput, match="actions of floats, got an action space of dtype int64"):
+        GuardedEnv(env, line_filter())
 
 
 def test_the_state_is_the_one_that_rollouts_are_made_of(cheetah: Environment, policy: Network) -> None:

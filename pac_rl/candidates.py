@@ -113,11 +113,13 @@ def candidates_around(
     with torch.no_grad():
         origin = given.repeat_interleave(len(scaled), dim=0)
         mean, var = one_step(ensemble, origin, act, horizon)
-        alone = _alone(ensemble, origin, plans).reshape(-1, *table, ensemble.dims) if members else None
+        alone = (
+            ways_of_members(ensemble, origin, plans).reshape(-1, *table, ensemble.dims) if members else None
+        )
     return Candidates(plans.reshape(*table, width), mean.reshape(*table, -1), var.reshape(*table, -1), alone)
 
 
-def _alone(ensemble: Ensemble, starts: Tensor, plans: Tensor) -> Tensor:
+def ways_of_members(ensemble: Ensemble, starts: Tensor, plans: Tensor) -> Tensor:
     """`[M, B, H, D]` where each member alone expects the plans `[B, H, A]` to lead."""
     members = ensemble.settings.members
     states, steps = starts.expand(members, -1, -1), []

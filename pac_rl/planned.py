@@ -11,18 +11,20 @@ import torch
 from mbrl.planning import TrajectoryOptimizerAgent
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
+from torch import Tensor
 
-from pac_core import InvalidInput, TubeChecker
+from pac_core import GaussianForecast, InvalidInput, TubeChecker, TubeLike
 from pac_core.bounds import whole
 from pac_rl.agents import GuardedAgent
-from pac_rl.candidates import candidates_around
+from pac_rl.candidates import Candidates, candidates_around, ways_of_members
 from pac_rl.ensembles import Ensemble
 from pac_rl.environments import Environment
 from pac_rl.fallbacks import Fallback
-from pac_rl.forecasts import for_plans
-from pac_rl.guards import MakesTubes, Reward, guard_plans
+from pac_rl.forecasts import as_tensor, for_plans, starting
+from pac_rl.guards import Forecast, MakesTubes, Reward, guard_plans
 from pac_rl.limits import Limit
 from pac_rl.policies import Policy
+from pac_rl.scaled_tubes import Tubes
 from pac_rl.simulators import Simulator, observed
 from pac_rl.trajectories import Rollouts, Track
 
@@ -50,10 +52,41 @@ class Search:
             )
 
 
+class PlanTubes:
+    """The tubes of a guard (`MeanTubes`, `MemberTubes`, `FittedTubes`) for the plans of another planner.
+
+    Forecast and tube belong together: a tube is of the plans that were forecast last.
+    """
+
+    def __init__(self, ensemble: Ensemble, tubes: Tubes, batch: int) -> None:
+        self.ensemble, self.tubes, self.batch = ensemble, tubes, batch
+        self._plans: Tensor | None = None
+        self._ways: Tensor | None = None
+
+    def forecast(self, starts: Tensor, plans: Tensor) -> GaussianForecast:
+        """One-step forecasts, and the way of each member where the guard looks at those."""
+        made = for_plans(self.ensemble, starts, plans, propagation="one-step", batch=self.batch)
+        self._plans = plans
+        if self.tubes.members:
+            with torch.no_grad():
+                origin, given = starting(self.ensemble, starts), as_tensor("plans", plans, self.ensemble)
+                self._ways = ways_of_members(self.ensemble, origin, given)
+        return made
+
+    def tube(self, forecast: GaussianForecast) -> TubeLike:
+        """The guard's tube of the first steps of the plans."""
+        steps = forecast.mean.shape[1]
+        if self._plans is None or len(self._plans) != len(forecast.mean):
+            raise InvalidInput("forecast must be of the plans that were forecast last, got another")
+        ways = None if self._ways is None else self._ways[:, :, None, :steps]
+        parts = (self._plans[:, :steps], forecast.mean, forecast.var)
+        return self.tubes(Candidates(*(part[:, None] for part in parts), ways))
+
+
 def guarded_cem(
     environment: Environment,
     ensemble: Ensemble,
-    predictor: MakesTubes,
+    predictor: MakesTubes | PlanTubes,
     limits: tuple[Limit, ...],
     reward: Reward,
     *,
@@ -63,6 +96,7 @@ def guarded_cem(
 ) -> GuardedAgent:
     """mbrl-lib's CEM by returns along the forecast's mean, unsafe plans below all safe ones.
 
+    predictor: of tubes; or the tubes of another guard, as `PlanTubes`
     policy: where each search begins; by default, where the last one ended
     """
     search = search or Search()
@@ -81,7 +115,9 @@ def guarded_cem(
         agent = TrajectoryOptimizerAgent(action_lb=environment.low, action_ub=environment.high, **usual)
     else:
         agent = FromPolicy(ensemble, environment, policy, **usual)
-    forecast = partial(for_plans, ensemble, propagation="one-step", batch=search.population)
+    forecast: Forecast = partial(for_plans, ensemble, propagation="one-step", batch=search.population)
+    if isinstance(predictor, PlanTubes):
+        forecast = predictor.forecast
     checker = TubeChecker(limits)
     guard = guard_plans(None, forecast, predictor, checker, reward=reward, horizon=search.checked)
     return GuardedAgent(agent, guard, fallback=fallback)

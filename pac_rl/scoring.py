@@ -15,16 +15,17 @@ from numpy.typing import NDArray
 
 from pac_core import InvalidInput
 from pac_rl import runs
-from pac_rl.controllers import Controller
+from pac_rl.controllers import Controller, cheetah_reward
 from pac_rl.ensembles import Ensemble
 from pac_rl.environments import make_environment
 from pac_rl.episodes import run_episodes
 from pac_rl.forecasts import PROPAGATIONS, closed_loop
 from pac_rl.limits import Limit
+from pac_rl.planned import PlanTubes, Search, guarded_cem, outcomes, plan_episode
 from pac_rl.policies import Policy, fitting
 from pac_rl.scaled_tubes import Tubes
 from pac_rl.selections import run_to_selection
-from pac_rl.trajectories import BATCH, simulate
+from pac_rl.trajectories import BATCH, Rollouts, simulate
 
 UNITS = BATCH
 """Rollouts of a shard: those that are computed together."""
@@ -128,3 +129,43 @@ class RunSelections(RunEpisodes):
         done = run_to_selection(self.controller, np.asarray(shard.ids), steps=self.steps)
         names = ("steps", "errors", "accepted", "unsafe")
         return {"ids": done.seeds} | {name: getattr(done, name) for name in names}
+
+
+class PlanEpisodes:
+    """Whole episodes of mbrl-lib's CEM on a half-cheetah, one after the other, with a guard's tubes.
+
+    kept: what the guard checks; limits: what is counted, which without a guard is more
+    policy: where each search begins
+    """
+
+    def __init__(
+        self,
+        env: str,
+        policy: Policy | None,
+        ensemble: Ensemble,
+        limits: tuple[Limit, ...],
+        kept: tuple[Limit, ...],
+        guard: Tubes,
+        search: Search,
+        steps: int = 200,
+        *,
+        device: str = "cpu",
+    ) -> None:
+        self.environment, self.limits, self.steps = make_environment(env), limits, steps
+        model = ensemble.to(device)
+        tubes = PlanTubes(model, guard, search.population)
+        self.agent = guarded_cem(
+            self.environment, model, tubes, kept, cheetah_reward, search=search, policy=policy
+        )
+
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
+        done, fallbacks = [], []
+        for seed in np.asarray(shard.ids).tolist():
+            before = self.agent.fallbacks
+            done.append(plan_episode(self.environment, self.agent, seed, steps=self.steps))
+            fallbacks.append(self.agent.fallbacks - before)
+        whole = Rollouts.join(done)
+        returns, errors = outcomes(whole, self.limits, cheetah_reward)
+        fastest = np.where(np.isfinite(whole.states[..., 0]), whole.states[..., 0], np.inf).max(axis=1)
+        counts = {"fallbacks": np.array(fallbacks), "fastest": fastest}
+        return {"ids": whole.seeds, "errors": errors, "returns": returns, **counts}

@@ -98,10 +98,10 @@ ORDER = {
         "experiments",
         "figures",
         "reports",
-        "scoring",
         "replays",
         "planned",
         "loops",
+        "scoring",
     ],
     "pac_vision": [
         "preprocessing",

@@ -182,7 +182,7 @@ def test_scaled_intervals_of_features_by_hand() -> None:
     tube = ScaledTube(shape.sets(forecast, 1.0), forecast.mean, 2.0)
     np.testing.assert_allclose(tube.support([1.0, 1.0]), [[3.0, 3.0]], rtol=1e-8)
     assert np.isposinf(tube.support([1.0, 0.0])).all()
-    np.testing.assert_allclose(tube.box()[1][..., 0], [[3.0, 3.0]], rtol=1e-8)
+    assert np.isposinf(tube.box()[1]).all(), "neither number alone is a feature"
 
 
 def test_the_paper_s_shape_scales_too() -> None:

@@ -76,7 +76,8 @@ def test_a_worker_computes_the_same_bits(controller: Controller) -> None:
     parts = (controller.policy, controller.ensemble, controller.limits, controller.guard)
     options = {"horizon": 3, "factors": (0.0, 0.5, 1.0)}
     made = RunEpisodes("HalfCheetah-v5", *parts, 12, options)(Shard(SEEDS), {})
-    assert set(made) == {"ids", "returns", "violated", "violation_steps", "fallbacks", "decisions"}
+    counts = {"violation_steps", "fallbacks", "decisions"}
+    assert set(made) == {"ids", "errors", "returns", "violated", *counts}
     np.testing.assert_array_equal(made["ids"], SEEDS)
     for name in set(made) - {"ids"}:
         np.testing.assert_array_equal(made[name], getattr(here, name))

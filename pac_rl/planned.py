@@ -79,8 +79,8 @@ class PlanTubes:
         if self._plans is None or len(self._plans) != len(forecast.mean):
             raise InvalidInput("forecast must be of the plans that were forecast last, got another")
         ways = None if self._ways is None else self._ways[:, :, None, :steps]
-        parts = (self._plans[:, :steps], forecast.mean, forecast.var)
-        return self.tubes(Candidates(*(part[:, None] for part in parts), ways))
+        plans, mean, var = (part[:, None] for part in (self._plans[:, :steps], forecast.mean, forecast.var))
+        return self.tubes(Candidates(plans, mean, var, ways))
 
 
 def guarded_cem(

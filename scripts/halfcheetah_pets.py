@@ -106,7 +106,8 @@ def main(args: argparse.Namespace, loop: Loop) -> list[dict[str, Any]]:
     else:
         with connected(args.address):
             rows = compare(run_on_ray)
-    title = f"Guards inside CEM, {args.episodes} episodes of {loop.steps} steps from rest, {loop.rounds} rounds of PETS"
+    shown = f"{args.episodes} episodes of {loop.steps} steps from rest"
+    title = f"Guards inside CEM after {loop.rounds} rounds of the loop, {shown}"
     report.table("pets", rows, title=title)
     return rows
 

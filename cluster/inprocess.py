@@ -27,6 +27,8 @@ def run_here(
     found = folder.receipts(job, mend=True)
     state = State.of(job, found)
     todo = [shard for shard in job.shards if shard.number not in found][:limit]
+    if progress is not None:
+        progress(state)
     scorers = make_scorers(job.stages, device, job.stages[0].cpus) if todo else []
     for shard in todo:
         started = time.perf_counter()

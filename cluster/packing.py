@@ -40,10 +40,14 @@ def label_of(content: Any) -> str:
 def _column(name: str, array: NDArray[Any]) -> Any:
     if array.dtype.kind == "U":
         return pa.array(array.tolist(), pa.string())
-    if array.dtype.kind not in "fiu":
-        raise InvalidInput(f"{name} must hold numbers or text, got dtype {array.dtype}")
+    if array.dtype.kind not in "bfiu" or (array.dtype.kind == "b" and array.ndim > 2):
+        raise InvalidInput(
+            f"{name} must hold numbers, text or at most two axes of booleans, got {array.dtype}"
+        )
     if array.ndim == 1:
         return pa.array(array)
+    if array.dtype.kind == "b":  # Arrow has no tensors of bits: a list for each row
+        return pa.FixedSizeListArray.from_arrays(pa.array(array.ravel()), array.shape[1])
     return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(array))
 
 
@@ -53,4 +57,6 @@ def _array(column: Any) -> NDArray[Any]:
         return tensor
     if pa.types.is_string(column.type):
         return np.array(column.to_pylist(), dtype=np.str_)
+    if pa.types.is_fixed_size_list(column.type):
+        return np.asarray(column.flatten()).reshape(len(column), column.type.list_size)
     return np.asarray(column)

@@ -1,18 +1,25 @@
 """PAC confidence sets: the statistics, for numpy and torch."""
 
+from pac_core.acceptance import AcceptedRisk, accepted_risk, draw_steps
 from pac_core.baselines import ABLATIONS, mass_gaussian_sets, mass_label_sets
 from pac_core.bounds import PACLevel, max_errors, min_samples, vc_max_errors, vc_min_samples
 from pac_core.certificates import Certificate, Check, Record, SplitRecord, issue, verify
 from pac_core.certification import Asked, Certified, certify, certify_menu, certify_scores, tempered
+from pac_core.checker import Checked, TubeChecker
+from pac_core.costs import Entry, joint_cost
+from pac_core.descending import descend, read_descent, verify_descent, write_descent
+from pac_core.descents import Descended, Descent, Trial, episodes_needed
 from pac_core.documents import read_certificate, write_certificate
 from pac_core.errors import (
     BadCertificate,
     InvalidInput,
     NoTemperature,
     NotEnoughData,
+    NothingAccepted,
     OverlappingSplits,
     PACError,
     SecondLook,
+    TooFewAccepted,
     TooManyFailures,
     UnreadableFile,
 )
@@ -24,11 +31,16 @@ from pac_core.evaluation import (
     evaluate,
     evaluate_shards,
 )
+from pac_core.feature_limits import FeatureLimit
 from pac_core.features import LinearFeatures
 from pac_core.forecasts import GaussianForecast, LogitForecast
-from pac_core.ledger import Entry, Opening, joint_cost, open_split, read_ledger
+from pac_core.ledger import Note, Opening, add_note, open_split, read_ledger, read_notes
+from pac_core.limits import HalfSpace, Limit, StayIn, TubeLike
+from pac_core.monitors import Monitor, detection_times
+from pac_core.obstacles import KeepOutBall, KeepOutBox
 from pac_core.predictors import Likelihood, Predictor, accumulated, calibrate, fit_sets
 from pac_core.regions import Boxes, Ellipsoids
+from pac_core.reweighting import Reweighted, fit_reweighted, gaussian_bound, gaussian_weights, reweigh
 from pac_core.scores import nll
 from pac_core.selection import digit_counts
 from pac_core.sets import ConfidenceSets, LabelSets, gaussian_sets, label_sets
@@ -43,25 +55,37 @@ Tube = ConfidenceSets
 __all__ = [
     "ABLATIONS",
     "SHAPES",
+    "AcceptedRisk",
     "Asked",
     "BadCertificate",
     "Boxes",
     "Certificate",
     "Certified",
     "Check",
+    "Checked",
     "ConfidenceSets",
+    "Descended",
+    "Descent",
     "Ellipsoids",
     "Entry",
     "Evaluation",
+    "FeatureLimit",
     "GaussianForecast",
+    "HalfSpace",
     "InvalidInput",
+    "KeepOutBall",
+    "KeepOutBox",
     "LabelSets",
     "Likelihood",
+    "Limit",
     "LinearFeatures",
     "LogitForecast",
     "Moments",
+    "Monitor",
     "NoTemperature",
     "NotEnoughData",
+    "Note",
+    "NothingAccepted",
     "Opening",
     "OverlappingSplits",
     "PACError",
@@ -69,34 +93,49 @@ __all__ = [
     "Part",
     "Predictor",
     "Record",
+    "Reweighted",
     "Row",
     "SecondLook",
     "ShardedScores",
     "SplitRecord",
     "Splits",
+    "StayIn",
     "Temperature",
     "Threshold",
+    "TooFewAccepted",
     "TooManyFailures",
     "Trajectories",
+    "Trial",
     "Tube",
+    "TubeChecker",
+    "TubeLike",
     "UnreadableFile",
+    "accepted_risk",
     "accumulated",
+    "add_note",
     "calibrate",
     "calibration_error",
     "certify",
     "certify_menu",
     "certify_scores",
+    "descend",
+    "detection_times",
     "digit_counts",
+    "draw_steps",
+    "episodes_needed",
     "error_interval",
     "evaluate",
     "evaluate_shards",
+    "fit_reweighted",
     "fit_sets",
     "fit_shape",
     "fit_temperature",
     "fit_threshold",
     "fit_threshold_from_shards",
     "fit_tube",
+    "gaussian_bound",
     "gaussian_sets",
+    "gaussian_weights",
     "ids_digest",
     "issue",
     "joint_cost",
@@ -110,12 +149,17 @@ __all__ = [
     "nll",
     "open_split",
     "read_certificate",
+    "read_descent",
     "read_ledger",
+    "read_notes",
     "refuse_overlap",
+    "reweigh",
     "split",
     "tempered",
     "vc_max_errors",
     "vc_min_samples",
     "verify",
+    "verify_descent",
     "write_certificate",
+    "write_descent",
 ]

@@ -13,9 +13,10 @@ import numpy as np
 from pac_core.arrays import Array, labels_for, like
 from pac_core.bounds import PACLevel, max_errors
 from pac_core.certificates import Certificate, MenuRecord, Record, SplitRecord, check_unit, issue
+from pac_core.costs import Entry
 from pac_core.errors import InvalidInput, TooManyFailures
 from pac_core.forecasts import GaussianForecast, LogitForecast
-from pac_core.ledger import Entry, Opening, open_split, score_digest
+from pac_core.ledger import Opening, open_split, score_digest
 from pac_core.predictors import Likelihood, Predictor, Score
 from pac_core.splits import Splits, digest_of, ids_digest, split, unit_names
 from pac_core.temperatures import fit_temperature

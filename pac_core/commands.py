@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +20,7 @@ from pac_core.evaluation import calibration_error, evaluate
 from pac_core.features import FeatureTube
 from pac_core.figures import plot_bounds
 from pac_core.forecasts import LogitForecast
-from pac_core.ledger import read_ledger
+from pac_core.ledger import read_ledger, read_notes
 from pac_core.options import FILE, ids_option, labels_option, level_options, refuse_existing, say
 from pac_core.predictors import GivenScore, Likelihood
 from pac_core.sets import LabelSets
@@ -123,13 +124,17 @@ def sets_command(certificate: Path, data: Path, ids: str | None, out: Path | Non
 @click.command("ledger")
 @click.argument("path", type=FILE)
 def ledger_command(path: Path) -> None:
-    """What each calibrate split was asked for, and what its certificates cost together."""
+    """What each look was taken for and what its certificates cost together; and what was noted since."""
     for opening in read_ledger(path):
         click.echo(
             f"{opening.n:,} units {opening.calibrate[:12]}: any fails with probability < {opening.cost:.3g}"
         )
         for entry in opening.menu:
             click.echo(f"  score {entry.score[:12]}  epsilon={entry.epsilon:g}  delta={entry.delta:g}")
+        for name, value in (opening.plan or {}).items():
+            click.echo(f"  {name}: {json.dumps(value)}")
+    for note in read_notes(path):
+        click.echo(f"{note.time} {note.kind}: {json.dumps(note.facts)}")
 
 
 @click.group("plot")

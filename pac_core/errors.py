@@ -6,6 +6,7 @@ between processes (Ray, multiprocessing) with their numbers intact.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,18 +26,45 @@ class UnreadableFile(PACError):
 
 
 class NotEnoughData(PACError):
-    """No threshold can prove the level with so few units."""
+    """The level cannot be proved with so few units, of which `errors` may be errors."""
 
-    def __init__(self, n: int, needed: int, level: PACLevel) -> None:
-        super().__init__(n, needed, level)
-        self.n, self.needed, self.level = n, needed, level
+    def __init__(self, n: int, needed: int, level: PACLevel, errors: int = 0) -> None:
+        super().__init__(n, needed, level, errors)
+        self.n, self.needed, self.level, self.errors = n, needed, level, errors
 
     def __str__(self) -> str:
+        allowing = f" with {self.errors:,} errors allowed" if self.errors else ""
         return (
-            f"{self.n:,} calibration units cannot prove epsilon={self.level.epsilon:g} at "
+            f"{self.n:,} calibration units{allowing} cannot prove epsilon={self.level.epsilon:g} at "
             f"delta={self.level.delta:g}: at least {self.needed:,} are needed "
             f"({self.needed - self.n:,} more), or a larger epsilon or delta."
         )
+
+
+class TooFewAccepted(NotEnoughData):
+    """Of the reweighted units too few remain to prove the level."""
+
+    def __init__(self, n: int, needed: int, level: PACLevel, units: int, bound: float) -> None:
+        PACError.__init__(self, n, needed, level, units, bound)
+        self.n, self.needed, self.level, self.errors = n, needed, level, 0
+        self.units, self.bound = units, bound
+
+    @property
+    def units_needed(self) -> int:
+        """How many units keep the needed number on average: about one in `bound` is accepted."""
+        return math.ceil(self.needed * self.bound)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.n:,} of {self.units:,} units were accepted at the weight bound {self.bound:g}, and "
+            f"cannot prove epsilon={self.level.epsilon:g} at delta={self.level.delta:g}: at least "
+            f"{self.needed:,} must be, which takes about {self.units_needed:,} units; or calibrate on fresh "
+            "units of the new policy."
+        )
+
+
+class NothingAccepted(PACError):
+    """No decision was accepted, so nothing is known of accepted ones."""
 
 
 class TooManyFailures(PACError):

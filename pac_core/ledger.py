@@ -11,39 +11,23 @@ import base64
 import contextlib
 import hashlib
 import json
-import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pac_core.bounds import PACLevel, max_errors
+from pac_core.bounds import max_errors
+from pac_core.costs import Entry, joint_cost
 from pac_core.documents import read_json, write_json
 from pac_core.errors import BadCertificate, PACError, SecondLook
 from pac_core.predictors import Score
 from pac_core.splits import ids_digest, unit_names
 
 FORMAT = "pac-sets ledger"
-_WIDEST = 4_000_000  # entries of a transition matrix; a wider one falls back to the sum of deltas
-_SIGMAS = 12
-_CUT_OFF = 1e-20  # more than the probability of leaving a window of twelve sigmas
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One certificate on the menu: a score, by its digest, at a level."""
-
-    score: str
-    epsilon: float
-    delta: float
-
-    @property
-    def level(self) -> PACLevel:
-        return PACLevel(self.epsilon, self.delta)
 
 
 @dataclass(frozen=True)
@@ -56,6 +40,7 @@ class Opening:
     data: digest of what is said of them (forecasts and truths, or scores): with other data, the same
         units and menu are another look
     units: a 64-bit hash of each id, so that any later overlap is noticed
+    plan: what else was laid down beforehand, such as the scales of a descent; None for a plain menu
     """
 
     calibrate: str
@@ -63,14 +48,16 @@ class Opening:
     menu: tuple[Entry, ...]
     data: str
     units: str
+    plan: Mapping[str, Any] | None = None
 
     @classmethod
-    def of(cls, ids: Any, menu: Iterable[Entry], data: str) -> Opening:
+    def of(cls, ids: Any, menu: Iterable[Entry], data: str, plan: Mapping[str, Any] | None = None) -> Opening:
         """The look at the units with these ids."""
         names = unit_names("ids", ids).tolist()
         hashes = b"".join(sorted(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names))
+        packed = base64.b64encode(hashes).decode()
         ordered = sorted(menu, key=lambda entry: (entry.score, entry.epsilon, entry.delta))
-        return cls(ids_digest(ids), len(names), tuple(ordered), data, base64.b64encode(hashes).decode())
+        return cls(ids_digest(ids), len(names), tuple(ordered), data, packed, plan)
 
     def shared_with(self, other: Opening) -> int:
         """How many units both looked at."""
@@ -83,28 +70,24 @@ class Opening:
         return joint_cost(self.n, self.menu)
 
 
+@dataclass(frozen=True)
+class Note:
+    """Something that happened after a look, or instead of one: it is added and never changed.
+
+    kind: such as "monitor reset"
+    time: when, in UTC
+    facts: what, as plain JSON
+    """
+
+    kind: str
+    time: str
+    facts: Mapping[str, Any]
+
+
 def score_digest(score: Score) -> str:
     """A fingerprint of a fitted score."""
     text = json.dumps({"kind": score.kind} | score.to_json(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def joint_cost(n: int, menu: Iterable[Entry]) -> float:
-    """A bound on the probability that any certificate of the menu fails, from the same `n` units.
-
-    Different scores add up. For one score at one epsilon only the largest delta counts. For one
-    score at several epsilons the probability is computed exactly: the numbers of units beyond
-    the true quantiles are nested binomials.
-
-    >>> menu = [Entry("s", e, d) for e in (0.01, 0.02, 0.03, 0.04, 0.05) for d in (1e-1, 1e-3, 1e-5)]
-    >>> round(joint_cost(5000, menu), 3)
-    0.214
-    """
-    by_score: dict[str, dict[float, float]] = {}
-    for entry in menu:
-        deltas = by_score.setdefault(entry.score, {})
-        deltas[entry.epsilon] = max(entry.delta, deltas.get(entry.epsilon, 0.0))
-    return min(1.0, math.fsum(_cost_of_one_score(n, deltas) for deltas in by_score.values()))
 
 
 def open_split(path: str | os.PathLike[str], opening: Opening) -> Opening:
@@ -116,7 +99,7 @@ def open_split(path: str | os.PathLike[str], opening: Opening) -> Opening:
     file = Path(path).resolve()  # a link to a ledger is that ledger
     file.parent.mkdir(parents=True, exist_ok=True)
     with _locked(file):
-        openings = read_ledger(file) if file.exists() else []
+        openings, notes = _read(file) if file.exists() else ([], [])
         for earlier in openings:
             if opening == earlier:
                 return earlier
@@ -127,9 +110,19 @@ def open_split(path: str | os.PathLike[str], opening: Opening) -> Opening:
                     f"{_describe(earlier.menu)} (ledger {file}): a new certificate needs units never "
                     "calibrated on. Ask for every epsilon and delta in one look."
                 )
-        document = {"format": FORMAT, "version": 1, "openings": [asdict(o) for o in [*openings, opening]]}
-        write_json(file, document)
+        _write(file, [*openings, opening], notes)
     return opening
+
+
+def add_note(path: str | os.PathLike[str], kind: str, facts: Mapping[str, Any]) -> Note:
+    """Write a note into the ledger at `path`, behind all that stands there; returns it with its time."""
+    note = Note(kind, datetime.now(UTC).isoformat(timespec="seconds"), dict(facts))
+    file = Path(path).resolve()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(file):
+        openings, notes = _read(file) if file.exists() else ([], [])
+        _write(file, openings, [*notes, note])
+    return note
 
 
 @contextlib.contextmanager
@@ -147,13 +140,38 @@ def _locked(file: Path) -> Iterator[None]:
 
 def read_ledger(path: str | os.PathLike[str]) -> list[Opening]:
     """All openings of a ledger; a file that is not one is refused."""
+    return _read(path)[0]
+
+
+def read_notes(path: str | os.PathLike[str]) -> list[Note]:
+    """All notes of a ledger, the oldest first; a file that is not one is refused."""
+    return _read(path)[1]
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[list[Opening], list[Note]]:
     document = read_json(path)
-    if document.get("format") != FORMAT or document.get("version") != 1:
-        raise BadCertificate(f"{path} is not a ledger of version 1")
+    if document.get("format") != FORMAT or document.get("version") not in (1, 2):
+        raise BadCertificate(f"{path} is not a ledger of version 1 or 2")
     try:
-        return [_opening(entry) for entry in document["openings"]]
+        notes = [Note(**note) for note in document["notes"]] if document["version"] == 2 else []
+        return [_opening(entry) for entry in document["openings"]], [_checked(note) for note in notes]
     except (PACError, KeyError, TypeError, ValueError) as error:
         raise BadCertificate(f"{path} is a damaged ledger: {error!r}") from None
+
+
+def _write(file: Path, openings: Sequence[Opening], notes: Sequence[Note]) -> None:
+    """Version 1 where it says all, so that older programs read on; they refuse notes, and drop none."""
+    plain = [{key: value for key, value in asdict(o).items() if value is not None} for o in openings]
+    document: dict[str, Any] = {"format": FORMAT, "version": 1, "openings": plain}
+    if notes:
+        document |= {"version": 2, "notes": [asdict(note) for note in notes]}
+    write_json(file, document)
+
+
+def _checked(note: Note) -> Note:
+    if not (isinstance(note.kind, str) and isinstance(note.time, str) and isinstance(note.facts, dict)):
+        raise ValueError("a note must have a kind, a time and facts")
+    return note
 
 
 def _opening(document: dict[str, Any]) -> Opening:
@@ -164,44 +182,9 @@ def _opening(document: dict[str, Any]) -> Opening:
         max_errors(opening.n, entry.level)
     if not menu or len(base64.b64decode(opening.units, validate=True)) != 8 * opening.n:
         raise ValueError("a look must have a menu and a hash of each unit")
+    if opening.plan is not None and not isinstance(opening.plan, dict):
+        raise ValueError("a plan must be an object")
     return opening
-
-
-def _cost_of_one_score(n: int, deltas: dict[float, float]) -> float:
-    if len(deltas) == 1:
-        return next(iter(deltas.values()))
-    epsilons = sorted(deltas)
-    allowed = [max_errors(n, PACLevel(epsilon, deltas[epsilon])) for epsilon in epsilons]
-    windows = [_window(n, epsilon) for epsilon in epsilons]
-    if max(len(a) * len(b) for a, b in pairwise(windows)) > _WIDEST:
-        return math.fsum(deltas.values())
-    # alive[i]: probability that windows[j][i] units lie beyond quantile j and no bound failed yet
-    alive, before, reached, failed = np.ones(1), np.zeros(1, dtype=np.int64), 0.0, _CUT_OFF
-    for epsilon, window, errors in zip(epsilons, windows, allowed, strict=True):
-        share = (epsilon - reached) / (1 - reached)
-        step = _binomial(window[None, :] - before[:, None], n - before[:, None], share)
-        alive = alive @ step
-        failed += float(alive[window <= errors].sum())
-        alive[window <= errors] = 0
-        before, reached = window, epsilon
-    return min(failed, math.fsum(deltas.values()))
-
-
-def _window(n: int, epsilon: float) -> Any:
-    """The counts that are not beyond all likelihood; `_CUT_OFF` charges the rest."""
-    middle, wide = n * epsilon, _SIGMAS * math.sqrt(n * epsilon * (1 - epsilon)) + _SIGMAS
-    return np.arange(max(0, math.floor(middle - wide)), min(n, math.ceil(middle + wide)) + 1)
-
-
-def _binomial(hits: Any, trials: Any, share: float) -> Any:
-    """P[Binomial(trials, share) = hits], 0 where hits is negative."""
-    from scipy.special import betaln, xlog1py, xlogy  # see bounds.proves
-
-    possible = (hits >= 0) & (hits <= trials)
-    k = np.where(possible, hits, 0)
-    log_choose = -betaln(trials - k + 1, k + 1) - np.log1p(trials)
-    log_p = log_choose + xlogy(k, share) + xlog1py(trials - k, -share)
-    return np.where(possible, np.exp(log_p), 0.0)
 
 
 def _describe(menu: Sequence[Entry]) -> str:

@@ -7,6 +7,7 @@ comparison with a limit fails.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -79,6 +80,18 @@ class Ellipsoids:
         else:
             spread2 = _dot(self.forecast.var, direction**2)
         return _dot(self.center, direction) + self.radius * xp.sqrt(spread2)
+
+    def spread(self, directions: Array, axes: Sequence[int] | None = None) -> Array:
+        """`[...]` how far each set reaches from its centre along its own direction `[..., K]`.
+
+        axes: which K of the D dimensions the directions are of; None for all
+        """
+        xp = array_namespace(self.radius2)
+        var = self.forecast.var
+        if axes is not None:
+            var = var[..., list(axes)]
+            var = var[..., list(axes), :] if self.forecast.full else var
+        return self.radius * xp.sqrt(GaussianForecast(directions, var).spread2(directions))
 
     def corners(self) -> tuple[Array, Array]:
         widths = self.half_widths()

@@ -161,3 +161,83 @@ def tubes_over_time(
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     figure.suptitle(title, fontsize=11)
     return figure
+
+
+def returns_and_violations(
+    guards: Mapping[str, tuple[float, float, tuple[float, float]]],
+    title: str,
+    *,
+    allowed: float | None = None,
+) -> Any:
+    """Mean return against the share of episodes with a violation, a point for each guard.
+
+    guards: by name, the mean return, the share, and the ends of the share's exact interval
+    allowed: a share to draw a line at
+    """
+    figure, axes = canvas(7.0, 4.2)
+    for i, ((name, (earned, share, (low, high))), ink) in enumerate(
+        zip(guards.items(), INK * len(guards), strict=False)
+    ):
+        axes.errorbar(
+            earned, share, [[share - low], [high - share]], color=ink, marker="o", markersize=6, capsize=4
+        )
+        above = share < 0.5
+        axes.annotate(
+            name,
+            (earned, high if above else low),
+            xytext=(0, (6 + 12 * (i % 3)) * (1 if above else -1)),
+            textcoords="offset points",
+            ha="center",
+            va="bottom" if above else "top",
+            color=ink,
+            fontsize=9,
+        )
+    if allowed is not None:
+        axes.axhline(allowed, color="black", linestyle=":", label=f"{allowed:.0%} of the episodes")
+        axes.legend(frameon=False, loc="center left")
+    axes.set_ylim(-0.03, 1.05)
+    axes.margins(x=0.15)
+    axes.set_xlabel("mean return of an episode")
+    axes.set_ylabel("episodes with a violation\n(whisker: exact 95% interval)", fontsize=9)
+    axes.set_title(title, loc="left", fontsize=10.5)
+    return figure
+
+
+def guarded_over_time(
+    panels: Mapping[str, tuple[Sizes, Sizes | None]], bounds: Sequence[float], label: str, title: str
+) -> Any:
+    """A number of the state over an episode, a panel for each controller, with the limit.
+
+    panels: by name, the number `[T]` and the ends `[2, T, H]` of the tubes of the plans that acted, or None;
+        a tube is drawn at every H-th step, so that they do not cover each other
+    bounds: where the limits are
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.6 * len(panels), 3.6), dpi=130, layout="constrained")
+    for axes, (name, (values, tubes)) in zip(
+        figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels.items(), strict=True
+    ):
+        time = np.arange(1, len(values) + 1)
+        if tubes is not None:
+            horizon, floor = tubes.shape[2], np.nanmin(values)
+            for t in range(0, len(values), horizon):
+                steps = t + 1 + np.arange(horizon)
+                lower, upper = (
+                    np.maximum(tubes[0, t], floor),
+                    tubes[1, t],
+                )  # an open end is drawn to the floor
+                axes.fill_between(steps, lower, upper, color=INK[0], alpha=0.15, linewidth=0)
+                axes.plot(steps, upper, color=INK[0], linewidth=1)
+        over = np.any([values > bound if bound > 0 else values < bound for bound in bounds], axis=0)
+        axes.plot(time, values, color="black", linewidth=1.2, label="what happened")
+        axes.plot(time[over], values[over], ".", color=INK[1], label="violation")
+        for bound in bounds:
+            axes.axhline(bound, color=INK[1], linestyle="--", linewidth=1)
+        axes.set_title(name, loc="left", fontsize=10)
+        axes.set_xlabel("step")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+    figure.axes[0].set_ylabel(label)
+    figure.suptitle(title, fontsize=11)
+    return figure

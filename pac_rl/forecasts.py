@@ -40,11 +40,19 @@ def one_step(ensemble: Ensemble, states: Tensor, act: Act, horizon: int) -> tupl
     return _stacked(steps)
 
 
-def particles(ensemble: Ensemble, states: Tensor, act: Act, horizon: int) -> tuple[Tensor, Tensor]:
+def particles(
+    ensemble: Ensemble,
+    states: Tensor,
+    act: Act,
+    horizon: int,
+    reached: Callable[[Tensor, Tensor], None] | None = None,
+) -> tuple[Tensor, Tensor]:
     """Mean and variance of particles that each follow one member, noise and policy noise included.
 
     Variances are those of the whole way so far. All starts share the noise, so that the forecast is a
     function of its start.
+
+    reached: called at each step with the particles `[E, P, B, D]` it led to and the actions `[E, P, B, A]`
     """
     members, (batch, dims) = ensemble.settings.members, states.shape
     noise = _noise(members, horizon, dims + ensemble.action_dims).to(states)
@@ -56,6 +64,8 @@ def particles(ensemble: Ensemble, states: Tensor, act: Act, horizon: int) -> tup
         flat = (part.reshape(members, PARTICLES * batch, -1) for part in (cloud, done))
         mean, var = (part.reshape(members, PARTICLES, batch, dims) for part in ensemble.step(*flat))
         cloud = torch.addcmul(mean, var.sqrt(), drawn[..., :dims])
+        if reached is not None:
+            reached(cloud, done)
         steps.append(pooled(mean.flatten(0, 1), var.flatten(0, 1)))
     return _stacked(steps)
 
@@ -127,7 +137,7 @@ def for_plans(
     if len(plans.shape) != 3 or tuple(plans.shape[::2]) != (len(starts), ensemble.action_dims):
         wanted = f"[{len(starts)}, H, {ensemble.action_dims}]"
         raise InvalidInput(f"plans must have shape {wanted}, got {tuple(plans.shape)}")
-    given = _tensor("plans", plans, ensemble)
+    given = as_tensor("plans", plans, ensemble)
 
     def acting(rows: slice) -> Act:
         wanted = padded(given[rows], batch)
@@ -150,7 +160,7 @@ def starting(ensemble: Ensemble, starts: Array) -> Tensor:
     """`starts` as the ensemble takes them, refused unless they are finite states `[B, D]`."""
     if len(starts.shape) != 2 or starts.shape[1] != ensemble.dims or not len(starts):
         raise InvalidInput(f"starts must have shape [B, {ensemble.dims}], got {tuple(starts.shape)}")
-    return _tensor("starts", starts, ensemble)
+    return as_tensor("starts", starts, ensemble)
 
 
 def pooled(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -188,7 +198,8 @@ def _in_batches(
     return GaussianForecast(mean.cpu().numpy(), var.cpu().numpy())
 
 
-def _tensor(name: str, values: Any, ensemble: Ensemble) -> Tensor:
+def as_tensor(name: str, values: Any, ensemble: Ensemble) -> Tensor:
+    """`values` on the ensemble's device, refused unless finite."""
     tensor: Tensor = like(ensemble.units, values)
     if not torch.isfinite(tensor).all():
         raise InvalidInput(f"{name} must be finite numbers, got NaN or infinity")

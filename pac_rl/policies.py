@@ -151,6 +151,50 @@ class Noisy:
         return wanted.clamp(-1, 1) if self.squash else wanted
 
 
+@dataclass(frozen=True, eq=False)
+class Governed:
+    """Another policy, scaled down as a number of the state nears a bound: a guard's way, without a model.
+
+    What a model must know for a guard to trust it lies where the guard keeps the robot, and the policy
+    alone is seldom there.
+
+    view: from states to what the policy sees, `Environment.view`
+    dims: D
+    column: which number of the state
+    bound: where nothing is left of the action
+    width: how far below it the scaling begins
+    jitter: deviation of the factor
+    noise: share of the policy's own noise that is left on its actions
+    """
+
+    policy: Policy
+    view: Callable[[Any], Any]
+    dims: int
+    column: int
+    bound: float
+    width: float
+    jitter: float
+    noise: float = 0.5
+
+    @property
+    def inputs(self) -> int:
+        return self.dims
+
+    @property
+    def outputs(self) -> int:
+        return self.policy.outputs
+
+    @property
+    def squash(self) -> bool:
+        return self.policy.squash
+
+    def __call__(self, observations: Tensor, noise: Tensor) -> Tensor:
+        near = (self.bound - observations[..., self.column, None]) / self.width
+        factor = (near + self.jitter * noise[..., :1]).clamp(0, 1)
+        seen = observations if self.policy.inputs == self.dims else self.view(observations)
+        return factor * self.policy(seen, noise * self.noise).clamp(-1, 1)
+
+
 def actions(environment: Environment, policy: Policy, states: Tensor, noise: Tensor) -> Tensor:
     """`[..., A]` what the policy does in `states` `[..., D]`, in the environment's action range.
 

@@ -1,8 +1,8 @@
-"""What a worker does with a range of rollouts: simulate them, and forecast them.
+"""What a worker does with a range of rollouts or episodes: simulate them, forecast them, run them.
 
 Plain classes, made once per worker and called once per shard: ``scorer(shard, given) -> arrays``, where
 ``shard.ids`` are seeds. A rollout depends on its seed alone, so any cut gives the same bits as long as
-shards begin at multiples of `UNITS`.
+shards begin at multiples of `UNITS`; those of episodes, at multiples of `EPISODES`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pac_core import InvalidInput
+from pac_rl import runs
+from pac_rl.controllers import Controller, cheetah_reward
 from pac_rl.ensembles import Ensemble
 from pac_rl.environments import make_environment
+from pac_rl.episodes import run_episodes
 from pac_rl.forecasts import PROPAGATIONS, closed_loop
+from pac_rl.limits import Limit
+from pac_rl.planned import PlanTubes, Search, guarded_cem, outcomes, plan_episode
 from pac_rl.policies import Policy, fitting
-from pac_rl.trajectories import BATCH, simulate
+from pac_rl.scaled_tubes import Tubes
+from pac_rl.selections import run_to_selection
+from pac_rl.trajectories import BATCH, Rollouts, simulate
 
 UNITS = BATCH
 """Rollouts of a shard: those that are computed together."""
+EPISODES = runs.BATCH
+"""Episodes of a shard: those that are computed together."""
 NEEDS = ("numpy", "torch", "gymnasium", "mujoco", "mbrl")
 """Packages whose versions decide the digits."""
 
@@ -83,3 +92,80 @@ class ForecastRollouts:
             )
             found |= {f"mean{suffix}": forecast.mean, f"var{suffix}": forecast.var}
         return found
+
+
+class RunEpisodes:
+    """Whole episodes of a guarded controller: the arrays of `Episodes`.
+
+    steps: of an episode
+    options: of `Controller`, such as its horizon
+    """
+
+    def __init__(
+        self,
+        env: str,
+        policy: Policy,
+        ensemble: Ensemble,
+        limits: tuple[Limit, ...],
+        guard: Tubes | None,
+        steps: int = 200,
+        options: dict[str, Any] | None = None,
+        *,
+        device: str = "cpu",
+    ) -> None:
+        parts = (make_environment(env), ensemble.to(device), policy, limits, guard)
+        self.controller, self.steps = Controller(*parts, **(options or {})), steps
+
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
+        done = run_episodes(self.controller, np.asarray(shard.ids), steps=self.steps)
+        names = ("errors", "returns", "violated", "violation_steps", "fallbacks", "decisions")
+        return {"ids": done.seeds} | {name: getattr(done, name) for name in names}
+
+
+class RunSelections(RunEpisodes):
+    """One decision of each episode and what came of it: the arrays of `Selections`."""
+
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
+        done = run_to_selection(self.controller, np.asarray(shard.ids), steps=self.steps)
+        names = ("steps", "errors", "accepted", "unsafe")
+        return {"ids": done.seeds} | {name: getattr(done, name) for name in names}
+
+
+class PlanEpisodes:
+    """Whole episodes of mbrl-lib's CEM on a half-cheetah, one after the other, with a guard's tubes.
+
+    kept: what the guard checks; limits: what is counted, which without a guard is more
+    policy: where each search begins
+    """
+
+    def __init__(
+        self,
+        env: str,
+        policy: Policy | None,
+        ensemble: Ensemble,
+        limits: tuple[Limit, ...],
+        kept: tuple[Limit, ...],
+        guard: Tubes,
+        search: Search,
+        steps: int = 200,
+        *,
+        device: str = "cpu",
+    ) -> None:
+        self.environment, self.limits, self.steps = make_environment(env), limits, steps
+        model = ensemble.to(device)
+        tubes = PlanTubes(model, guard, search.population)
+        self.agent = guarded_cem(
+            self.environment, model, tubes, kept, cheetah_reward, search=search, policy=policy
+        )
+
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
+        done, fallbacks = [], []
+        for seed in np.asarray(shard.ids).tolist():
+            before = self.agent.fallbacks
+            done.append(plan_episode(self.environment, self.agent, seed, steps=self.steps))
+            fallbacks.append(self.agent.fallbacks - before)
+        whole = Rollouts.join(done)
+        returns, errors = outcomes(whole, self.limits, cheetah_reward)
+        fastest = np.where(np.isfinite(whole.states[..., 0]), whole.states[..., 0], np.inf).max(axis=1)
+        counts = {"fallbacks": np.array(fallbacks), "fastest": fastest}
+        return {"ids": whole.seeds, "errors": errors, "returns": returns, **counts}

@@ -11,7 +11,7 @@ whole menu is printed.
 from __future__ import annotations
 
 from pac_core import NotEnoughData, PACLevel, evaluate, joint_cost
-from pac_core.ledger import Entry
+from pac_core.costs import Entry
 from pac_rl.experiments import DELTAS, EPSILONS, fit_ablations
 from pac_rl.figures import SIZE, STEP_SIZE, draw_boxes, draw_steps, grid
 from pac_rl.reports import Report, run

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from pac_program import run as pac
 
-from pac_core import PACLevel, fit_threshold, ids_digest, read_certificate
+from pac_core import PACLevel, fit_threshold, ids_digest, read_certificate, read_descent, verify_descent
 from pac_core.tables import file_digest
 from pac_rl import load_policy
 from pac_rl.policy_files import SHIPPED
@@ -61,9 +61,10 @@ def test_the_half_cheetah_demo_ends_with_its_three_numbers(tmp_path: Path) -> No
         "times smaller than the paper's shape",
     ):
         assert line in done.stdout
-    for figure in ("shapes_closed_steps.png", "shapes_closed_tubes.png"):
+    for figure in ("shapes_closed_steps.png", "shapes_closed_tubes.png", "guard_speed_episode.png"):
         assert (results / figure).read_bytes().startswith(b"\x89PNG")
         assert str(results / figure) in done.stdout
+    assert [row["robot"] for row in table(results / "guard_demo.csv")] == ["unguarded", "guarded"]
     assert "not refuted by 256 test units" in done.stdout
     verified = pac("verify", results / "certificate.json", results / "certificate.scores.npz")
     assert verified.exit_code == 0, verified.output
@@ -141,3 +142,44 @@ def test_the_policy_search_learns(tmp_path: Path) -> None:
     returns = [float(line.split()[3]) for line in done.stdout.splitlines() if line.startswith("step")]
     assert max(returns) > returns[0]
     assert load_policy(out).inputs == 17
+
+
+def test_guards_are_compared_on_the_same_episodes(tmp_path: Path) -> None:
+    done = run("halfcheetah_guard.py", "--smoke-test", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    rows = table(tmp_path / "results" / "guard_speed.csv")
+    names = [row["guard"].split(",")[0] for row in rows]
+    assert names == ["no guard", "mean", "worst member", "paper's tube", "ours"]
+    assert all(row["violated"].endswith(" of 4") for row in rows)
+    assert float(rows[0]["return"]) == max(float(row["return"]) for row in rows)
+    for figure in ("guard_speed.png", "guard_speed_episode.png"):
+        assert (tmp_path / "results" / figure).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_guarded_controller_is_certified_and_goes_on(tmp_path: Path) -> None:
+    """Both kinds of certificates share a ledger; the same command again runs no episode."""
+    for kind in ("episode", "tube"):
+        arguments = ("--smoke-test", "--kind", kind, "--out", str(tmp_path))
+        done = run("halfcheetah_guard_certificate.py", *arguments)
+        assert done.returncode == 0, done.stderr
+        assert "10 of 10 episodes" in done.stdout
+        assert "P(error in a fresh episode of exactly this controller at this scale) <= 0.4" in done.stdout
+        again = run("halfcheetah_guard_certificate.py", *arguments)
+        assert "of 10 episodes" not in again.stdout
+        found = read_descent(tmp_path / "results" / f"guard_speed_{kind}_certificate.json")
+        assert str(found) in again.stdout
+        assert all(check.holds for check in verify_descent(found, tmp_path / "guard-ledger.json"))
+    assert "P(unsafe given accepted) <= " in done.stdout
+    other = run("halfcheetah_guard_certificate.py", "--smoke-test", "--scale", "3", "--out", str(tmp_path))
+    assert other.returncode == 1
+    assert "A descent is never extended" in other.stderr
+
+
+def test_the_loop_learns_and_its_guards_are_compared(tmp_path: Path) -> None:
+    done = run("halfcheetah_pets.py", "--smoke-test", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "round 2: model error" in done.stdout
+    rows = table(tmp_path / "results" / "pets.csv")
+    guards = [row["guard"] for row in rows]
+    assert guards[:4] == ["no guard", "mean", "worst member", "paper's tube"]
+    assert guards[4].startswith("ours, scale")

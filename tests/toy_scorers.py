@@ -56,6 +56,17 @@ class Marked(Draw):
         return super().__call__(shard, given)
 
 
+class Episodes(Draw):
+    """Episodes of which those with an id below the limit in their hundred are errors."""
+
+    def __init__(self, limit: int, *, device: str) -> None:
+        self.limit = limit
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        ids = np.asarray(shard.ids)
+        return {"ids": ids, "errors": ids % 100 < self.limit}
+
+
 class NeverReady(Draw):
     """Hangs while it is made."""
 

@@ -41,6 +41,8 @@ def test_every_kind_of_place_keeps_the_same_numbers(tmp_path: Path, url: str) ->
         np.arange(24, dtype=np.float32).reshape(3, 2, 4),
         np.array([2**62, -1, 0]),
         np.array(["a", "ä/b", ""]),
+        np.array([True, False, True]),
+        np.array([[True, False], [True, True], [False, False]]),
     ],
     ids=str,
 )
@@ -52,7 +54,9 @@ def test_arrays_come_back_as_they_were(array: Any) -> None:
 
 
 def test_objects_are_not_packed() -> None:
-    with pytest.raises(InvalidInput, match="x must hold numbers or text, got dtype object"):
+    with pytest.raises(
+        InvalidInput, match="x must hold numbers, text or at most two axes of booleans, got object"
+    ):
         pack({"x": np.array([{}], dtype=object)})
 
 

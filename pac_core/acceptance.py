@@ -1,0 +1,116 @@
+"""P(unsafe given accepted): how often what the checker let pass goes wrong.
+
+A small P(unsafe and accepted) does not bound it: a checker that accepts one plan in a thousand may be wrong
+about each of them. It has a bound of its own, from one decision of each episode, drawn beforehand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pac_core.arrays import plain
+from pac_core.bounds import whole
+from pac_core.errors import InvalidInput, NothingAccepted
+from pac_core.evaluation import error_interval
+from pac_core.splits import unit_names
+
+_STREAM = 0x57E9  # keeps the draw of the step apart from all else that an episode draws from its seed
+
+
+@dataclass(frozen=True, repr=False)
+class AcceptedRisk:
+    """An upper limit of P(unsafe given accepted), with the evidence it rests on.
+
+    limit: one-sided, exact (Clopper-Pearson)
+    confidence: with which it holds, over the draw of the episodes
+    accepted, unsafe: decisions that were accepted, and how many of those went wrong
+    episodes: all of them
+
+    The promise is about a decision drawn like these, at a drawn step of a fresh episode of the same
+    controller, if it is accepted. It is not about the worst step, nor about a whole episode.
+    """
+
+    limit: float
+    confidence: float
+    accepted: int
+    unsafe: int
+    episodes: int
+
+    def __repr__(self) -> str:
+        return (
+            f"P(unsafe given accepted) <= {self.limit:.4g} with confidence {self.confidence:g}, for a "
+            f"decision at a drawn step of a fresh episode drawn like these: {self.unsafe:,} of "
+            f"{self.accepted:,} accepted decisions were unsafe, one from each of {self.episodes:,} episodes."
+        )
+
+
+def accepted_risk(ids: Any, accepted: Any, unsafe: Any, *, confidence: float) -> AcceptedRisk:
+    """The upper limit of P(unsafe given accepted), from one pre-drawn decision of each episode.
+
+    ids: `[N]` of the episodes; each stands once, because decisions of one episode depend on each other
+    accepted: `[N]` booleans, whether the decision at the drawn step was accepted; an episode that ended
+        before its step was not
+    unsafe: `[N]` booleans, whether it went wrong; read only where it was accepted
+    confidence: of the limit, such as 0.99
+
+    Given how many were accepted, the number of unsafe ones is binomial. Steps are drawn by `draw_steps`,
+    never chosen after the episode. With nothing accepted: `NothingAccepted`. The episodes must be others than
+    those that a scale was certified on: these passed for having few errors, so they show too little.
+
+    >>> accepted_risk(range(100), [True] * 90 + [False] * 10, [False] * 100, confidence=0.99)
+    P(unsafe given accepted) <= 0.04988 with confidence 0.99, for a decision at a drawn step of a fresh \
+episode drawn like these: 0 of 90 accepted decisions were unsafe, one from each of 100 episodes.
+    """
+    names = unit_names("ids", ids)
+    repeats = len(names) - len(np.unique(names))
+    if repeats:
+        raise InvalidInput(
+            f"ids must be unique, got {repeats:,} repeats: decisions of one episode depend on each other, so "
+            "pooling them would make the limit too small; give one pre-drawn decision of each episode"
+        )
+    took, wrong = (_booleans(n, v, len(names)) for n, v in (("accepted", accepted), ("unsafe", unsafe)))
+    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0 < confidence < 1:
+        raise InvalidInput(f"confidence must lie strictly between 0 and 1, got {confidence!r}")
+    count, bad = int(took.sum()), int((took & wrong).sum())
+    if not count:
+        raise NothingAccepted(
+            f"none of the {len(names):,} decisions was accepted, so nothing is known of accepted ones: use "
+            "narrower tubes, wider limits or more episodes"
+        )
+    high = error_interval(bad, count, 1 - confidence)[1]
+    return AcceptedRisk(high, float(confidence), count, bad, len(names))
+
+
+def draw_steps(seeds: Any, steps: int) -> NDArray[np.int64]:
+    """`[N]` the step of each episode whose decision counts, evenly from 0 to `steps` - 1.
+
+    It depends on the episode's seed alone and comes from a stream of its own, so it tells nothing of
+    what happens in the episode.
+
+    >>> draw_steps([0, 1, 2, 3], 200).tolist()
+    [63, 32, 44, 13]
+    """
+    names = plain("seeds", seeds, "[N]")
+    if names.dtype.kind not in "iu" or names.min() < 0:
+        raise InvalidInput("seeds must be whole numbers of at least 0, one for each episode")
+    steps = whole("steps", steps, least=1)
+    drawn = [_bits(seed) * steps >> 64 for seed in names.tolist()]
+    return np.array(drawn, dtype=np.int64)
+
+
+def _bits(seed: int) -> int:
+    """64 random bits, the same with every version of numpy."""
+    return int(np.random.SeedSequence(seed, spawn_key=(_STREAM,)).generate_state(1, np.uint64)[0])
+
+
+def _booleans(name: str, value: Any, n: int) -> NDArray[np.bool_]:
+    array = plain(name, value, "[N]")
+    if array.dtype != np.bool_ or len(array) != n:
+        raise InvalidInput(
+            f"{name} must be {n:,} booleans, one for each episode, got {len(array):,} of dtype {array.dtype}"
+        )
+    return array

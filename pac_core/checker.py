@@ -1,0 +1,109 @@
+"""Which of many plans keep the limits, asked of their tubes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from pac_core.arrays import Array, like
+from pac_core.errors import InvalidInput
+from pac_core.limits import Limit, TubeLike
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """What the checker says of B plans x H steps and C limits.
+
+    margin: `[B, H, C]` how far each step stays inside each limit; NaN if nothing can be said
+    safe: `[B]` whether every margin is at least 0; a NaN is unsafe
+    names: C names of the limits
+    limits: the limits themselves, for the words of a reason
+    """
+
+    margin: Array
+    safe: Array
+    names: tuple[str, ...]
+    limits: tuple[Limit, ...] = ()
+
+    @cached_property
+    def worst(self) -> Array:
+        """`[B]` the least margin of each plan; -inf if one is NaN."""
+        xp = array_namespace(self.margin)
+        return xp.min(self._known, axis=(1, 2))
+
+    @cached_property
+    def first(self) -> tuple[Array, Array]:
+        """`[B]` the first step, from 0, at which a limit may be broken, and `[B]` which; -1 if none.
+
+        Of several limits at that step it is the one with the least margin.
+        """
+        xp = array_namespace(self.margin)
+        wrong = xp.astype(xp.any(~(self.margin >= 0), axis=-1), xp.int64)
+        step = xp.argmax(wrong, axis=1)
+        rows = xp.arange(step.shape[0], device=self.margin.device)
+        limit = xp.argmin(self._known[rows, step], axis=-1)
+        none = xp.full_like(step, -1)
+        return xp.where(self.safe, none, step), xp.where(self.safe, none, limit)
+
+    def reason(self, i: int) -> str:
+        """Why plan `i` is unsafe, or by how much it is safe, in words; steps are counted from 1.
+
+        >>> margin = np.array([[[0.5, 1.0], [-0.25, 0.75]]])
+        >>> Checked(margin, np.array([False]), ("speed", "pitch")).reason(0)
+        'speed: may be broken by 0.25 at step 2 of 2'
+        """
+        margin = like(np.zeros(1), self.margin[i])
+        if np.isnan(margin).all():
+            return "the tube is empty"
+        step, limit = (int(part[i]) for part in self.first)
+        safe = step < 0
+        if safe:
+            step, limit = map(int, np.unravel_index(margin.argmin(), margin.shape))
+        by, name = float(margin[step, limit]), self.names[limit]
+        where = f"at step {step + 1} of {len(margin)}"
+        if safe:
+            return f"safe: the least margin is {by:.3g}, to {name} {where}"
+        if np.isnan(by):
+            return f"{name}: nothing can be said {where}"
+        if by == -np.inf:
+            return f"{name}: the tube has no bound there, {where}"
+        words = getattr(self.limits[limit], "words", None) if self.limits else None
+        return f"{name}: {words(by) if words else f'may be broken by {-by:.2g}'} {where}"
+
+    def reasons(self) -> list[str]:
+        """The reasons of all plans."""
+        return [self.reason(i) for i in range(len(self.safe))]
+
+    @cached_property
+    def _known(self) -> Array:
+        """The margins, with -inf for NaN."""
+        xp = array_namespace(self.margin)
+        return xp.where(xp.isnan(self.margin), like(self.margin, -np.inf), self.margin)
+
+
+class TubeChecker:
+    """Checks tubes against limits, on whatever device the tubes are.
+
+    It says whether the tube keeps the limits, which is as good as the tube: one that was calibrated
+    on drawn plans promises nothing about the plan that a planner picked for being checked safe.
+    """
+
+    def __init__(self, limits: Sequence[Limit]) -> None:
+        self.limits = tuple(limits)
+        self.names = tuple(limit.name for limit in self.limits)
+        if not self.limits or len(set(self.names)) < len(self.names):
+            raise InvalidInput(f"limits must be one or more with different names, got {self.names}")
+
+    def __call__(self, tube: TubeLike) -> Checked:
+        margins = [limit.margin(tube) for limit in self.limits]
+        xp = array_namespace(*margins)
+        margin = xp.stack(margins, axis=-1)
+        if margin.ndim != 3 or not margin.shape[1]:  # of no steps, all would be safe
+            raise InvalidInput(
+                f"a limit's margin must have shape [B, H], H at least 1, got {tuple(margin.shape[:-1])}"
+            )
+        return Checked(margin, xp.all(margin >= 0, axis=(1, 2)), self.names, self.limits)

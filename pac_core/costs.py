@@ -1,0 +1,85 @@
+"""What several certificates from the same units cost together: the probability that any of them fails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from pac_core.bounds import PACLevel, max_errors
+
+_WIDEST = 4_000_000  # entries of a transition matrix; a wider one falls back to the sum of deltas
+_SIGMAS = 12
+_CUT_OFF = 1e-20  # more than the probability of leaving a window of twelve sigmas
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One certificate on the menu: a score, by its digest, at a level."""
+
+    score: str
+    epsilon: float
+    delta: float
+
+    @property
+    def level(self) -> PACLevel:
+        return PACLevel(self.epsilon, self.delta)
+
+
+def joint_cost(n: int, menu: Iterable[Entry]) -> float:
+    """A bound on the probability that any certificate of the menu fails, from the same `n` units.
+
+    Different scores add up. For one score at one epsilon only the largest delta counts. For one
+    score at several epsilons the probability is computed exactly: the numbers of units beyond
+    the true quantiles are nested binomials.
+
+    >>> menu = [Entry("s", e, d) for e in (0.01, 0.02, 0.03, 0.04, 0.05) for d in (1e-1, 1e-3, 1e-5)]
+    >>> round(joint_cost(5000, menu), 3)
+    0.214
+    """
+    by_score: dict[str, dict[float, float]] = {}
+    for entry in menu:
+        deltas = by_score.setdefault(entry.score, {})
+        deltas[entry.epsilon] = max(entry.delta, deltas.get(entry.epsilon, 0.0))
+    return min(1.0, math.fsum(_cost_of_one_score(n, deltas) for deltas in by_score.values()))
+
+
+def _cost_of_one_score(n: int, deltas: dict[float, float]) -> float:
+    if len(deltas) == 1:
+        return next(iter(deltas.values()))
+    epsilons = sorted(deltas)
+    allowed = [max_errors(n, PACLevel(epsilon, deltas[epsilon])) for epsilon in epsilons]
+    windows = [_window(n, epsilon) for epsilon in epsilons]
+    if max(len(a) * len(b) for a, b in pairwise(windows)) > _WIDEST:
+        return math.fsum(deltas.values())
+    # alive[i]: probability that windows[j][i] units lie beyond quantile j and no bound failed yet
+    alive, before, reached, failed = np.ones(1), np.zeros(1, dtype=np.int64), 0.0, _CUT_OFF
+    for epsilon, window, errors in zip(epsilons, windows, allowed, strict=True):
+        share = (epsilon - reached) / (1 - reached)
+        step = _binomial(window[None, :] - before[:, None], n - before[:, None], share)
+        alive = alive @ step
+        failed += float(alive[window <= errors].sum())
+        alive[window <= errors] = 0
+        before, reached = window, epsilon
+    return min(failed, math.fsum(deltas.values()))
+
+
+def _window(n: int, epsilon: float) -> Any:
+    """The counts that are not beyond all likelihood; `_CUT_OFF` charges the rest."""
+    middle, wide = n * epsilon, _SIGMAS * math.sqrt(n * epsilon * (1 - epsilon)) + _SIGMAS
+    return np.arange(max(0, math.floor(middle - wide)), min(n, math.ceil(middle + wide)) + 1)
+
+
+def _binomial(hits: Any, trials: Any, share: float) -> Any:
+    """P[Binomial(trials, share) = hits], 0 where hits is negative."""
+    from scipy.special import betaln, xlog1py, xlogy  # see bounds.proves
+
+    possible = (hits >= 0) & (hits <= trials)
+    k = np.where(possible, hits, 0)
+    log_choose = -betaln(trials - k + 1, k + 1) - np.log1p(trials)
+    log_p = log_choose + xlogy(k, share) + xlog1py(trials - k, -share)
+    return np.where(possible, np.exp(log_p), 0.0)

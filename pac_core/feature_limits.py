@@ -1,0 +1,127 @@
+"""Limits on a function of the state, with a proof of how far it can go within a tube."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+from numpy.typing import NDArray
+
+from pac_core.arrays import Array, like
+from pac_core.errors import InvalidInput
+from pac_core.features import FeatureTube, LinearFeatures
+from pac_core.limits import Steps, TubeLike, at_steps, axes_of, broken, sides, some_axes
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureLimit:
+    """lower <= g(x) <= upper, for a feature g of some of the state's numbers.
+
+    value: g, from states `[..., K]` to `[...]`; like the other functions it gets the tube's own arrays,
+        numpy or torch, and true states in numpy
+    axes: `[K]` which numbers of the state g reads; None for all of them
+    bounds: an interval extension: from lower and upper ends `[..., K]` to two ends `[...]` between
+        which g stays on that box
+    lipschitz: L with |g(x) - g(y)| <= L |x - y| (Euclid's) wherever the tube may be
+    gradient, curvature: the gradient of g, `[..., K]` to `[..., K]`, and a bound of the absolute
+        eigenvalues of its Hessian wherever the tube may be
+
+    One of the three proofs is enough; of several, each counts where it is the better. The margin is a
+    lower bound, up to rounding, and as good as what was given: a wrong constant proves nothing. A
+    tube of shape `features` that has the feature `name` is read directly, and needs none of them.
+
+    >>> class Tube:
+    ...     def support(self, direction): ...
+    ...     def box(self):
+    ...         return np.array([[[-1.0, 1.0]]]), np.array([[[0.0, 2.0]]])
+    >>> FeatureLimit("distance", lambda x: np.sqrt((x**2).sum(-1)), upper=3.0, lipschitz=1.0).margin(Tube())
+    array([[0.71175439]])
+    """
+
+    name: str
+    value: Callable[[Any], Any]
+    lower: float = -np.inf
+    upper: float = np.inf
+    axes: Sequence[int] | None = None
+    bounds: Callable[[Any, Any], tuple[Any, Any]] | None = None
+    lipschitz: float | None = None
+    gradient: Callable[[Any], Any] | None = None
+    curvature: float | None = None
+    steps: Steps = None
+
+    def __post_init__(self) -> None:
+        if not self.lower < self.upper or not np.isfinite([self.lower, self.upper]).any():
+            raise InvalidInput(
+                f"lower must be below upper, and one of them finite, got {self.lower} and {self.upper}"
+            )
+        for name in ("lipschitz", "curvature"):
+            constant = getattr(self, name)
+            if constant is not None and not 0 <= constant < np.inf:
+                raise InvalidInput(f"{name} must be finite and at least 0, got {constant}")
+        if (self.gradient is None) != (self.curvature is None):
+            raise InvalidInput("gradient and curvature must be given together: one proves nothing alone")
+        object.__setattr__(self, "axes", axes_of(self.axes))
+
+    def margin(self, tube: TubeLike) -> Array:
+        with np.errstate(all="ignore"):  # a tube may be infinite, or know nothing
+            low, high = self._interval(tube)
+            xp = array_namespace(low)
+            gaps = [low - self.lower] if np.isfinite(self.lower) else []
+            gaps += [self.upper - high] if np.isfinite(self.upper) else []
+            margin = gaps[0] if len(gaps) == 1 else xp.minimum(*gaps)
+            known = (low <= high) & (low < np.inf) & (high > -np.inf)  # an overflow proves nothing
+            margin = xp.where(known, margin, like(margin, np.nan))
+        return at_steps(self.name, self.steps, margin)
+
+    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        with np.errstate(all="ignore"):
+            value = np.asarray(self.value(some_axes(states, self.axes)))
+            return broken(states, self.steps, ~((self.lower <= value) & (value <= self.upper)))
+
+    def words(self, margin: float) -> str:
+        return f"may leave [{self.lower:.4g}, {self.upper:.4g}] by {-margin:.2g}"
+
+    def _interval(self, tube: TubeLike) -> tuple[Array, Array]:
+        """`[B, H]` two ends between which g stays in the tube."""
+        if isinstance(tube, FeatureTube) and self.name in tube.features.names:
+            self._refuse_another(tube.features)
+            return tube.interval(self.name)
+        if self.bounds is None and self.lipschitz is None and self.gradient is None:
+            raise InvalidInput(
+                f"the feature {self.name!r} has neither bounds, lipschitz nor gradient with curvature, so "
+                "nothing can be proved of it in this tube; give one of them, or calibrate a tube of shape "
+                f"'features' with LinearFeatures(({self.name!r},), matrix), which is read directly"
+            )
+        lower, upper = sides(tube, self.axes)
+        ends = [] if self.bounds is None else [self.bounds(lower, upper)]
+        ends += self._around((lower + upper) / 2, (upper - lower) / 2)
+        low, high = ends[0]
+        xp = array_namespace(lower)
+        for other in ends[1:]:
+            low, high = xp.maximum(low, other[0]), xp.minimum(high, other[1])
+        unknown = xp.any(xp.isnan(lower), axis=-1)  # what the functions make of an empty tube does not count
+        return xp.where(unknown, like(low, np.nan), low), high
+
+    def _around(self, center: Array, widths: Array) -> list[tuple[Array, Array]]:
+        """What the constants prove of a box with this centre and these half-widths `[B, H, K]`."""
+        xp, ends = array_namespace(center), []
+        radius2 = xp.sum(widths**2, axis=-1)
+        if self.lipschitz is not None:
+            value, reach = self.value(center), self.lipschitz * xp.sqrt(radius2)
+            ends.append((value - reach, value + reach))
+        if self.gradient is not None and self.curvature is not None:
+            value, slope = self.value(center), xp.abs(self.gradient(center))
+            reach = xp.sum(slope * widths, axis=-1) + self.curvature / 2 * radius2
+            ends.append((value - reach, value + reach))
+        return ends
+
+    def _refuse_another(self, features: LinearFeatures) -> None:
+        """A feature of the tube with this name must be this feature: compared at a few states."""
+        row = features.matrix[features.names.index(self.name)]
+        states = np.random.default_rng(0).normal(size=(4, len(row))) * [[1e-3], [1.0], [1e2], [1e4]]
+        here = some_axes(states, self.axes)
+        if not np.allclose(self.value(here), states @ row, rtol=1e-6, atol=1e-9):
+            raise InvalidInput(f"the tube's feature {self.name!r} must be this limit's, got another function")

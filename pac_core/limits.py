@@ -1,0 +1,227 @@
+"""Limits that a state must keep, and by how much a tube keeps them: half-spaces and boxes to stay in.
+
+A margin is at least 0 only where every state of the tube keeps the limit; NaN says that nothing is
+known. Obstacles to keep out of are in `obstacles`, functions of the state in `feature_limits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from array_api_compat import array_namespace
+from numpy.typing import NDArray
+
+from pac_core.arrays import Array, like, numbers, plain
+from pac_core.errors import InvalidInput
+from pac_core.features import FeatureTube
+
+Steps: TypeAlias = slice | Sequence[int] | None
+"""The steps a limit holds for, counted from 0 as in `states[:, steps]`; None for all of them."""
+
+
+class TubeLike(Protocol):
+    """The few methods of a tube of B plans x H steps that limits read; what has them can be checked."""
+
+    def support(self, direction: Any) -> Array:
+        """`[B, H]` the largest value of `direction . x` over the tube; NaN where it is empty."""
+
+    def box(self) -> tuple[Array, Array]:
+        """`[B, H, D]` lower and upper corners of the bounding boxes; NaN where empty."""
+
+
+class Limit(Protocol):
+    """Something a state must keep.
+
+    `margin` is at least 0 where every state of the tube keeps it; NaN where nothing can be said.
+    A limit may also have `words(margin)`: what a margin below 0 means, for the report.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def margin(self, tube: TubeLike) -> Array:
+        """`[B, H]` how far the tube stays inside: exact, or a proven lower bound."""
+
+    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """`[..., H]` whether true states `[..., H, D]` break it."""
+
+
+@dataclass(frozen=True, eq=False)
+class HalfSpace:
+    """normal . x <= bound. The margin is exact: the bound less the largest value in the tube.
+
+    normal: `[D]`
+
+    >>> from pac_core import GaussianForecast, gaussian_sets
+    >>> tube = gaussian_sets(GaussianForecast(np.zeros((1, 1, 2)), np.ones((1, 1, 2))), 2.0)
+    >>> limit = HalfSpace("speed", np.array([1.0, 0.0]), 3.0)
+    >>> bool(limit.margin(tube)[0, 0] == 3.0 - tube.support([1.0, 0.0])[0, 0])
+    True
+    """
+
+    name: str
+    normal: NDArray[np.float64]
+    bound: float
+    steps: Steps = None
+
+    def __post_init__(self) -> None:
+        normal = numbers("normal", self.normal, "[D]", finite=True)
+        if not normal.any() or not np.isfinite(self.bound):
+            raise InvalidInput(f"normal must not be all 0 and bound be finite, got {normal}, {self.bound}")
+        object.__setattr__(self, "normal", normal.astype(np.float64))
+        object.__setattr__(self, "bound", float(self.bound))
+
+    def margin(self, tube: TubeLike) -> Array:
+        return at_steps(self.name, self.steps, self.bound - attained(tube.support(self.normal)))
+
+    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        seen = some_axes(states, None, len(self.normal))
+        with np.errstate(invalid="ignore"):
+            return broken(states, self.steps, ~(seen @ self.normal <= self.bound))
+
+    def words(self, margin: float) -> str:
+        return f"may reach {self.bound - margin:.4g}, {-margin:.2g} above {self.bound:.4g}"
+
+
+@dataclass(frozen=True, eq=False)
+class StayIn:
+    """lower <= x <= upper on some of the state's numbers. The margin is exact: to the nearest side.
+
+    lower, upper: `[K]`; a side may be infinite, which is no limit there
+    axes: `[K]` which numbers of the state; None for all of them
+
+    The distance is that of the worst number, each in its own unit.
+    """
+
+    name: str
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    axes: Sequence[int] | None = None
+    steps: Steps = None
+
+    def __post_init__(self) -> None:
+        lower, upper = box_of(self.lower, self.upper)
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
+        object.__setattr__(self, "axes", axes_of(self.axes, len(lower)))
+
+    def margin(self, tube: TubeLike) -> Array:
+        lower, upper = sides(tube, self.axes, len(self.lower))
+        xp = array_namespace(lower)
+        below, above = np.flatnonzero(np.isfinite(self.lower)), np.flatnonzero(np.isfinite(self.upper))
+        gaps = [lower[..., i] - float(self.lower[i]) for i in below.tolist()]
+        gaps += [float(self.upper[i]) - upper[..., i] for i in above.tolist()]
+        return at_steps(self.name, self.steps, xp.min(xp.stack(gaps, axis=-1), axis=-1))
+
+    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        seen = some_axes(states, self.axes, len(self.lower))
+        return broken(states, self.steps, ~((self.lower <= seen) & (seen <= self.upper)).all(axis=-1))
+
+    def words(self, margin: float) -> str:
+        return f"may leave its box by {-margin:.2g}"
+
+
+def sides(tube: TubeLike, axes: Sequence[int] | None, count: int | None = None) -> tuple[Array, Array]:
+    """`[B, H, K]` lower and upper ends of the tube along some numbers of the state; NaN where it is empty.
+
+    axes: which numbers, or None for all, of which there must be `count`
+    """
+    if isinstance(tube, FeatureTube):
+        # Its box is that of the features; of the state it knows the directions that are features.
+        dims = tube.features.matrix.shape[1]
+        wanted = _within(axes, count, dims)
+        rows = np.eye(dims)[wanted]
+        xp = array_namespace(tube.region.center)
+        upper = xp.stack([tube.support(row) for row in rows], axis=-1)
+        lower = xp.stack([-tube.support(-row) for row in rows], axis=-1)
+    else:
+        lower, upper = tube.box()
+        wanted = _within(axes, count, int(lower.shape[-1]))
+        xp = array_namespace(lower)
+        if axes is not None:
+            lower, upper = (xp.stack([end[..., i] for i in wanted], axis=-1) for end in (lower, upper))
+    empty = ~xp.all((lower <= upper) & (lower < np.inf) & (upper > -np.inf), axis=-1)[..., None]
+    unknown = like(lower, np.nan)
+    return xp.where(empty, unknown, lower), xp.where(empty, unknown, upper)
+
+
+def attained(support: Array) -> Array:
+    """`support`, NaN where it is -inf: no state lies there, so the tube is empty or its forecast diverged."""
+    xp = array_namespace(support)
+    return xp.where(support > -np.inf, support, like(support, np.nan))
+
+
+def at_steps(name: str, steps: Steps, margin: Array) -> Array:
+    """`margin` `[B, H]` where the limit holds, +inf at the other steps; a NaN stays one."""
+    if margin.ndim != 2:
+        raise InvalidInput(f"a tube of plans x steps is checked, got one of shape {tuple(margin.shape)}")
+    if steps is None:
+        return margin
+    xp = array_namespace(margin)
+    holds = held(name, steps, int(margin.shape[1]))
+    kept = xp.asarray(holds, device=margin.device) | xp.isnan(margin)
+    return xp.where(kept, margin, like(margin, np.inf))
+
+
+def held(name: str, steps: Steps, horizon: int) -> NDArray[np.bool_]:
+    """`[H]` the steps a limit holds for; refused if the horizon does not reach them."""
+    holds = np.zeros(horizon, dtype=bool)
+    try:
+        wanted = steps if steps is None or isinstance(steps, slice) else np.asarray(steps)
+        if isinstance(wanted, np.ndarray) and wanted.dtype.kind not in "iu":
+            # A mask of booleans would be taken for the steps 0 and 1.
+            raise TypeError(f"whole numbers are asked for, got {steps!r}")
+        holds[wanted] = True
+    except (IndexError, TypeError, ValueError) as error:
+        raise InvalidInput(f"steps of {name!r} must lie within the {horizon} asked: {error}") from None
+    if not holds.any():
+        raise InvalidInput(f"steps of {name!r} must be among the {horizon} asked, got {steps!r}")
+    return holds
+
+
+def broken(states: NDArray[np.float64], steps: Steps, outside: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """`outside` `[..., H]` at the limit's steps, and everywhere a state is not finite."""
+    if steps is not None:
+        outside = outside & held("this limit", steps, states.shape[-2])
+    return np.asarray(outside | ~np.isfinite(states).all(axis=-1))
+
+
+def some_axes(states: Any, axes: Sequence[int] | None, count: int | None = None) -> Any:
+    """`[..., K]` these numbers of `states` `[..., D]`, refused unless they are there."""
+    wanted = _within(axes, count, int(states.shape[-1]))
+    return states if axes is None else states[..., wanted]
+
+
+def axes_of(axes: Any, count: int | None = None) -> tuple[int, ...] | None:
+    """`axes` as whole numbers, one for each of `count`, none twice."""
+    if axes is None:
+        return None
+    chosen = plain("axes", axes, "[K]")
+    count = len(chosen) if count is None else count
+    different = len(set(chosen.tolist())) == len(chosen) == count
+    if chosen.dtype.kind not in "iu" or chosen.min() < 0 or not different:
+        raise InvalidInput(f"axes must be {count} different whole numbers from 0 on, got {axes!r}")
+    return tuple(chosen.tolist())
+
+
+def box_of(lower: Any, upper: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The two ends of a box, `[K]`; sides may be infinite, but not all."""
+    low, high = (plain(name, end, "[K]") for name, end in (("lower", lower), ("upper", upper)))
+    if low.dtype.kind not in "fiu" or high.dtype.kind not in "fiu" or low.shape != high.shape:
+        raise InvalidInput(f"lower and upper must be as many numbers, got {low.shape} and {high.shape}")
+    low, high = low.astype(np.float64), high.astype(np.float64)
+    if not (low < high).all() or not np.isfinite([low, high]).any():
+        raise InvalidInput(f"lower must be below upper, and one side finite, got {low} and {high}")
+    return low, high
+
+
+def _within(axes: Sequence[int] | None, count: int | None, dims: int) -> list[int]:
+    if axes is None and count not in (None, dims):
+        raise InvalidInput(f"the limit reads states of {count} numbers, got {dims}; name its axes")
+    wanted = list(range(dims) if axes is None else axes)
+    if max(wanted) >= dims:
+        raise InvalidInput(f"the limit reads number {max(wanted)} of the state, got states of {dims}")
+    return wanted

@@ -1,0 +1,250 @@
+"""The run-time monitor: does the certified unit still keep its promise?
+
+H0 says that an episode exits (leaves its tube, violates a limit: what the certificate calls an error) with
+a probability of at most epsilon, whatever happened before. The monitor bets against H0, with wealth
+1 to begin with: after episode i with X_i = 1 for an exit and 0 for none, it is multiplied by
+1 + lambda_i (X_i - epsilon), where 0 <= lambda_i < 1/epsilon is fixed before the episode. Under H0 the wealth
+is not expected to grow, so it ever reaches 1/alpha with a probability of at most alpha (Ville). Alarm there.
+
+The unit is the episode. Overlapping windows of one episode are not units (69% false alarms at alpha = 1% in
+a simulation), and there is no way to hand them in: an episode is settled once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pac_core.arrays import numbers
+from pac_core.bounds import whole
+from pac_core.descents import check_words
+from pac_core.documents import read_json, seal, write_json
+from pac_core.errors import BadCertificate, InvalidInput
+from pac_core.ledger import add_note
+
+FORMAT = "pac-sets monitor"
+VERSION = 1
+ODDS = np.array([1.5, 2.0, 4.0])
+"""The alternatives that are bet on: so many times the odds of epsilon."""
+SHARES = np.array([0.25, 0.5, 0.25])  # of new stakes, for each of them
+_SURE = 1 + 1e-9  # a bet that is to reach 1/alpha must do so in spite of rounding
+
+
+def settle(stakes: Any, episode: Any, exited: Any, *, epsilon: float, alpha: float) -> Any:
+    """`[..., J]` the stakes after an episode, from those before it; `episode` counts from 1.
+
+    Each alternative has its own stake, which it bets as Kelly would if it were true. Of the first wealth,
+    1 / (i (i + 1)) joins the stakes at episode i, and `1 / (i + 1)` is still held back then: so a change
+    late in a long quiet life is found too. No more is bet than an exit needs to reach 1/alpha.
+    """
+    stakes = stakes + SHARES * (1 / (episode * (episode + 1)))
+    bets = (ODDS - 1) / (1 + (ODDS - 1) * epsilon)  # below 1/epsilon
+    wealth = stakes.sum(-1) + 1 / (episode + 1)
+    gain = (stakes * bets).sum(-1) * (1 - epsilon)
+    enough = np.clip((_SURE / alpha - wealth) / gain, 0, 1)
+    return stakes * (1 + np.multiply.outer(enough * (exited - epsilon), bets))
+
+
+class Monitor:
+    """A bet against "an episode exits with probability at most epsilon", readable at every step.
+
+    epsilon: of the certificate; alpha: the probability of a false alarm, over the whole life
+    path: a file that keeps the state; None forgets it at the end of the process
+    on_alarm: called with the monitor, once, when the alarm is raised; and once by a process that starts while
+        the alarm stands
+
+    Within an episode nothing is settled until it exits, so the wealth may be read and acted on at
+    every step. If nothing changed since a certificate at delta, an alarm is ever raised with a
+    probability of at most alpha + delta. No alarm is no proof that all is well.
+
+    **An episode that a restart cut off counts as an exit.** Its end was not seen, and whoever could
+    drop it could erase an exit by ending the process. So H0 is about "exits, or is cut off": call
+    `finish` before stopping the process on purpose. Deleting the file is a reset that nobody wrote down.
+
+    >>> monitor = Monitor(epsilon=0.05, alpha=0.01)
+    >>> for episode in range(5):
+    ...     for step in range(200):
+    ...         if monitor.step(exited=step == 150):
+    ...             break  # the fallback acts
+    ...     alarm = monitor.finish()
+    >>> monitor
+    no alarm after 5 episodes with 5 exits, wealth 79.87 against P(exit) <= 0.05, alarm at 100
+    """
+
+    def __init__(
+        self,
+        epsilon: float,
+        alpha: float,
+        path: str | os.PathLike[str] | None = None,
+        on_alarm: Callable[[Monitor], None] | None = None,
+    ) -> None:
+        self.epsilon, self.alpha = share("epsilon", epsilon), share("alpha", alpha)
+        self.path = None if path is None else Path(path)
+        self.on_alarm = on_alarm
+        self._told, self._written, self._phase = False, "", "between"
+        self._clear()
+        if self.path is not None and self.path.exists():
+            self._load(self.path)
+            if self._phase == "running":
+                self._settle(exited=True)
+            self._phase = "between"
+        self._save()
+        self._tell()
+
+    @property
+    def wealth(self) -> float:
+        """What the bets have made of 1, up to the last settled episode."""
+        return float(self._stakes.sum() + 1 / (self.episodes + 1))
+
+    def step(self, exited: bool) -> bool:
+        """Whether the alarm stands, after a step of the episode that did or did not exit.
+
+        An exit is settled at once; further steps of that episode change nothing.
+        """
+        if not isinstance(exited, bool | np.bool_):
+            raise InvalidInput(f"exited must be True or False, got {exited!r}")
+        if self._phase == "between":
+            self._phase = "running"
+            if not exited:
+                self._save()  # from here on, whoever ends the process ends an episode
+        if exited and self._phase == "running":
+            self._settle(exited=True)
+            self._phase = "exited"
+            self._save()
+            self._tell()
+        return self.alarm
+
+    def finish(self) -> bool:
+        """Whether the alarm stands, after the end of the episode; one that did not exit is settled."""
+        if self._phase == "between":
+            raise InvalidInput("finish must follow a step: an episode without steps is none")
+        if self._phase == "running":
+            self._settle(exited=False)
+        self._phase = "between"
+        self._save()
+        return self.alarm
+
+    def reset(self, ledger: str | os.PathLike[str], reason: str) -> None:
+        """Begin anew, with wealth 1, after writing into the ledger what is given up, and why.
+
+        Each life may raise a false alarm with probability alpha.
+        """
+        check_words("reason", reason)
+        if self._phase != "between":
+            raise InvalidInput("reset must come between episodes: finish the running one first")
+        facts = {name: value for name, value in self._state().items() if name not in ("format", "version")}
+        add_note(ledger, "monitor reset", facts | {"wealth": self.wealth, "reason": reason})
+        self._clear()
+        self._told = False
+        self._save()
+
+    def __repr__(self) -> str:
+        word = "ALARM" if self.alarm else "no alarm"
+        return (
+            f"{word} after {self.episodes:,} episodes with {self.exits:,} exits, "
+            f"wealth {self.wealth:.4g} against P(exit) <= {self.epsilon:g}, alarm at {1 / self.alpha:g}"
+        )
+
+    def _clear(self) -> None:
+        self.episodes, self.exits, self.alarm = 0, 0, False
+        self._stakes: NDArray[np.float64] = np.zeros(len(ODDS))
+        self._phase = "between"
+
+    def _settle(self, *, exited: bool) -> None:
+        if self.alarm:  # the answer is given; nothing more is bet
+            return
+        self.episodes, self.exits = self.episodes + 1, self.exits + exited
+        self._stakes = settle(
+            self._stakes, self.episodes, float(exited), epsilon=self.epsilon, alpha=self.alpha
+        )
+        self.alarm = self.wealth >= 1 / self.alpha
+
+    def _tell(self) -> None:
+        if self.alarm and not self._told:
+            self._told = True
+            if self.on_alarm is not None:
+                self.on_alarm(self)
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "epsilon": self.epsilon,
+            "alpha": self.alpha,
+            "odds": ODDS.tolist(),
+            "stakes": self._stakes.tolist(),
+            "episodes": self.episodes,
+            "exits": self.exits,
+            "alarm": self.alarm,
+            "phase": self._phase,
+        }
+
+    def _save(self) -> None:
+        if self.path is None:
+            return
+        if self.path.exists() and read_json(self.path).get("seal") != self._written:
+            raise InvalidInput(f"{self.path} was changed by somebody else: one monitor keeps one file")
+        document = self._state()
+        self._written = seal(document)
+        write_json(self.path, document | {"seal": self._written})
+
+    def _load(self, path: Path) -> None:
+        """Take over the state in a file, refused unless it is whole and of the same test."""
+        document = read_json(path)
+        if document.get("format") != FORMAT or document.get("version") != VERSION:
+            raise BadCertificate(f"{path} is not a {FORMAT} of version {VERSION}")
+        if set(document) != {*self._state(), "seal"} or seal(document) != document["seal"]:
+            raise BadCertificate(
+                f"{path} was changed after it was written: its seal does not fit its content"
+            )
+        for name in ("epsilon", "alpha", "odds"):
+            if document[name] != self._state()[name]:
+                raise InvalidInput(
+                    f"{path} keeps a monitor with {name}={document[name]}, got {self._state()[name]}: "
+                    "reset that one, or keep this one elsewhere"
+                )
+        self._stakes = np.array(document["stakes"], dtype=np.float64)
+        self.episodes, self.exits, self.alarm = (document[name] for name in ("episodes", "exits", "alarm"))
+        self._phase, self._written = document["phase"], document["seal"]
+
+
+def detection_times(
+    epsilon: float, alpha: float, p: Any, *, lives: int, seed: int, longest: int = 5_000
+) -> NDArray[np.float64]:
+    """`[lives]` the episode at which a simulated monitor raises the alarm, infinite if it does not.
+
+    p: the true probability of an exit, for `longest` episodes, or `[T]` that of each episode
+
+    >>> times = detection_times(0.05, 0.01, 0.1, lives=500, seed=0)
+    >>> bool(np.median(times) <= 235 and np.quantile(times, 0.9) <= 514)
+    True
+    """
+    epsilon, alpha = share("epsilon", epsilon), share("alpha", alpha)
+    chances = np.atleast_1d(numbers("p", np.atleast_1d(p), "[T]", finite=True))
+    if chances.min() < 0 or chances.max() > 1:
+        raise InvalidInput(f"p must lie from 0 to 1, got {chances.min()} to {chances.max()}")
+    if np.ndim(p) == 0:
+        chances = np.full(whole("longest", longest, least=1), chances[0])
+    rng = np.random.default_rng(whole("seed", seed, least=0))
+    stakes = np.zeros((whole("lives", lives, least=1), len(ODDS)))
+    times = np.full(len(stakes), np.inf)
+    for episode, chance in enumerate(chances.tolist(), start=1):
+        exited = rng.random(len(stakes)) < chance
+        stakes = settle(stakes, episode, exited, epsilon=epsilon, alpha=alpha)
+        reached = stakes.sum(-1) + 1 / (episode + 1) >= 1 / alpha
+        times[reached & np.isinf(times)] = episode
+        if np.isfinite(times).all():
+            break
+    return times
+
+
+def share(name: str, value: Any) -> float:
+    """`value`, refused unless it lies strictly between 0 and 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating) or not 0 < value < 1:
+        raise InvalidInput(f"{name} must lie strictly between 0 and 1, got {value!r}")
+    return float(value)

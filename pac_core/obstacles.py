@@ -1,0 +1,129 @@
+"""Obstacles to keep out of: boxes and balls in some of the state's numbers.
+
+Two convex sets are apart if one direction separates them, by at least the gap along it; so the
+largest gap over a few directions is a proven lower bound of their distance. Against boxes it is the
+distance itself. An obstacle is open: to touch it is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from array_api_compat import array_namespace
+from numpy.typing import NDArray
+
+from pac_core.arrays import Array, like, numbers
+from pac_core.errors import InvalidInput
+from pac_core.limits import Steps, TubeLike, at_steps, axes_of, box_of, broken, sides, some_axes
+from pac_core.regions import Ellipsoids
+
+
+@dataclass(frozen=True, eq=False)
+class KeepOutBox:
+    """Not lower < x < upper on all the given numbers of the state at once.
+
+    lower, upper: `[K]`; a side may be infinite, as of a wall
+    axes: `[K]` which numbers of the state; None for all of them
+
+    The distance is the largest gap along one number of the state (Chebyshev's), which does not mix
+    units as Euclid's would. Against box tubes it is exact, below 0 the least move along one number
+    that would free the tube. Against ellipsoids it is a lower bound: the better of their bounding
+    box and the half-space that separates the box from their centre.
+    """
+
+    name: str
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    axes: Sequence[int] | None = None
+    steps: Steps = None
+
+    def __post_init__(self) -> None:
+        lower, upper = box_of(self.lower, self.upper)
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
+        object.__setattr__(self, "axes", axes_of(self.axes, len(lower)))
+
+    def margin(self, tube: TubeLike) -> Array:
+        low, high = sides(tube, self.axes, len(self.lower))
+        xp = array_namespace(low)
+        lower, upper = like(low, self.lower), like(low, self.upper)
+        gap = xp.max(xp.maximum(low - upper, lower - high), axis=-1)
+        region = getattr(tube, "region", None)
+        if isinstance(region, Ellipsoids):
+            center = some_axes(region.center, self.axes, len(self.lower))
+            way = xp.minimum(xp.maximum(center, lower), upper) - center
+            # Along a direction of absolute sum 1 a gap is at most Chebyshev's distance.
+            gap = _better(gap, region, way, self.axes, xp.sum(xp.abs(way), axis=-1), 0.0)
+        return at_steps(self.name, self.steps, gap)
+
+    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        seen = some_axes(states, self.axes, len(self.lower))
+        return broken(states, self.steps, ((self.lower < seen) & (seen < self.upper)).all(axis=-1))
+
+    def words(self, margin: float) -> str:
+        return f"may be entered, by up to {-margin:.2g}"
+
+
+@dataclass(frozen=True, eq=False)
+class KeepOutBall:
+    """Not |x - center| < radius, on the given numbers of the state.
+
+    center: `[K]`
+    axes: `[K]` which numbers of the state; None for all of them
+
+    The distance is Euclid's. Against box tubes it is exact (below 0: how deep the nearest point of the
+    tube lies in the ball). Against ellipsoids it is a lower bound: the better of their bounding box
+    and the half-space across the line between the centres.
+    """
+
+    name: str
+    center: NDArray[np.float64]
+    radius: float
+    axes: Sequence[int] | None = None
+    steps: Steps = None
+
+    def __post_init__(self) -> None:
+        center = numbers("center", self.center, "[K]", finite=True).astype(np.float64)
+        if not 0 < self.radius < np.inf:
+            raise InvalidInput(f"radius must be finite and above 0, got {self.radius}")
+        object.__setattr__(self, "center", center)
+        object.__setattr__(self, "radius", float(self.radius))
+        object.__setattr__(self, "axes", axes_of(self.axes, len(center)))
+
+    def margin(self, tube: TubeLike) -> Array:
+        low, high = sides(tube, self.axes, len(self.center))
+        xp = array_namespace(low)
+        center = like(low, self.center)
+        away = xp.maximum(xp.maximum(low - center, center - high), xp.zeros_like(low))
+        gap = xp.sqrt(xp.sum(away**2, axis=-1)) - self.radius
+        region = getattr(tube, "region", None)
+        if isinstance(region, Ellipsoids):
+            way = center - some_axes(region.center, self.axes, len(self.center))
+            gap = _better(gap, region, way, self.axes, xp.sqrt(xp.sum(way**2, axis=-1)), self.radius)
+        return at_steps(self.name, self.steps, gap)
+
+    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        seen = some_axes(states, self.axes, len(self.center))
+        with np.errstate(invalid="ignore"):
+            inside = ~(np.linalg.norm(seen - self.center, axis=-1) >= self.radius)
+        return broken(states, self.steps, inside)
+
+    def words(self, margin: float) -> str:
+        return f"may be entered, {-margin:.2g} deep"
+
+
+def _better(
+    gap: Array, region: Ellipsoids, way: Array, axes: Sequence[int] | None, length: Array, less: float
+) -> Array:
+    """The larger of `gap` and the gap along `way` `[..., K]`, from the centre to the obstacle.
+
+    Along way / length the obstacle begins `way . way / length - less` from the centre, and the ellipsoid
+    ends at its spread. A gap that is NaN stays so.
+    """
+    xp = array_namespace(gap)
+    nowhere = length == 0  # the centre lies in the obstacle, and has no direction to it
+    length = xp.where(nowhere, xp.ones_like(length), length)
+    along = (xp.sum(way * way, axis=-1) - region.spread(way, axes)) / length - less
+    return xp.maximum(gap, xp.where(nowhere, gap, along))

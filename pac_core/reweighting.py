@@ -1,0 +1,191 @@
+"""The policy changed: a threshold for the new one from units of the old one, or a refusal with the numbers.
+
+The old certificate is void. Where both policies are known and stochastic, run under the same dynamics and
+from the same resets, the old units can be thinned out until they are drawn like the new ones (rejection
+sampling): with w the ratio of the two densities of a unit, and w <= b for every unit there can be, unit i
+stays if a uniform number of its own lies below w_i / b. What stays is an independent sample of the new
+policy, about one unit in b.
+
+- w is the product of pi'(a|s) / pi(a|s) over every step at which the policy acted, burn-in included.
+- b is proved, from the two policies. The largest weight that was seen is no bound.
+- The new policy and the seed were not chosen by looking at these units. Each policy that is served from
+  the same units is another certificate of theirs: their deltas add up.
+- Deterministic policies and planners have no density, and a ratio without a bound (a wider spread, say) keeps
+  nothing: calibrate on fresh units then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pac_core.arrays import Floats, numbers
+from pac_core.bounds import PACLevel, a_level, max_errors, whole
+from pac_core.errors import InvalidInput, NotEnoughData, TooFewAccepted
+from pac_core.splits import unit_names
+from pac_core.thresholds import Threshold, fit_threshold
+
+_ROUNDING = 1e-9  # relative; weights and bound are products of many factors, in another order
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Reweighted:
+    """A threshold for the new policy, with the evidence it rests on.
+
+    threshold: fitted on the accepted units alone
+    rows: `[M]` which units were accepted
+    units: N, all of them
+    bound: b, the proven bound of the weights
+    """
+
+    threshold: Threshold
+    rows: NDArray[np.intp]
+    units: int
+    bound: float
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.threshold} These are what rejection left of {self.units:,} units of the old policy, at "
+            f"the weight bound {self.bound:g}; the promise is about the new policy under the same dynamics "
+            "and resets."
+        )
+
+
+def fit_reweighted(
+    ids: Any, scores: Any, weights: Any, bound: float, level: PACLevel, *, seed: int
+) -> Reweighted:
+    """The threshold for the new policy, from units `[N]` of the old one with their scores and weights.
+
+    See the head of this file for what `weights` and `bound` must be, and `reweigh` for the draw. When
+    too few units remain: `TooFewAccepted`, with how many there are, must be, and would be needed.
+
+    >>> fit_reweighted(range(400), range(400), [1.0] * 400, 2.0, PACLevel(0.1, 0.1), seed=0).threshold.n
+    217
+    """
+    values = numbers("scores", scores, "[N]")
+    rows = reweigh(ids, weights, bound, seed=seed)
+    units = len(numbers("weights", weights, "[N]"))
+    if len(values) != units:
+        raise InvalidInput(f"scores must have one entry per unit, got {len(values)} for {units}")
+    try:
+        max_errors(max(len(rows), 1), a_level(level))
+    except NotEnoughData as error:
+        raise TooFewAccepted(len(rows), error.needed, level, units, float(bound)) from None
+    return Reweighted(fit_threshold(values[rows], level), rows, units, float(bound))
+
+
+def reweigh(ids: Any, weights: Any, bound: float, *, seed: int) -> NDArray[np.intp]:
+    """`[M]` the rows of the units that are accepted: those with U_i b < w_i.
+
+    ids: `[N]` of the units, each once; U_i comes from `seed` and the id alone
+    weights: `[N]` the density ratio of each unit, new over old
+    bound: b; a weight above it is refused, because it is none
+
+    >>> reweigh(["a", "b", "c", "d", "e"], [0.0, 2.0, 1.0, 1.0, 2.0], 2.0, seed=0).tolist()
+    [1, 4]
+    """
+    names = unit_names("ids", ids)
+    ratios = numbers("weights", weights, "[N]", finite=True)
+    if len(np.unique(names)) != len(names) or len(names) != len(ratios):
+        raise InvalidInput(
+            f"ids must be unique and one for each weight, got {len(np.unique(names)):,} different ids among "
+            f"{len(names):,} for {len(ratios):,} weights"
+        )
+    if isinstance(bound, bool) or not isinstance(bound, int | float | np.floating) or not 1 <= bound < np.inf:
+        raise InvalidInput(f"bound must be a finite number of at least 1, got {bound!r}")
+    if ratios.min() < 0:
+        raise InvalidInput(f"weights must be at least 0, got {ratios.min()}")
+    if ratios.max() > bound:
+        worst = int(ratios.argmax())
+        raise InvalidInput(
+            f"bound must hold for every weight, got {float(bound):g} and a weight of {ratios.max():g} (unit "
+            f"{str(names[worst])!r}): it is not a bound, and raising it to what was seen does not make it one"
+        )
+    seed = whole("seed", seed, least=0)
+    uniforms = np.array([_uniform(seed, name) for name in names.tolist()])
+    return np.flatnonzero(uniforms * float(bound) < ratios)
+
+
+def gaussian_weights(noise: Any, old: Any, new: Any, shift: Any = None) -> Floats:
+    """`[N]` the density ratios of units whose actions are Gaussian around a mean, from the noise drawn.
+
+    noise: `[N, T, A]` standard normal; the action of each step was mean + old * noise before any squashing or
+        clipping. The unit is a function of these actions, so the ratio of their densities is a valid weight,
+        whatever is clipped afterwards; steps after an early end may be left in
+    old, new: `[A]` standard deviations of the two policies
+    shift: `[N, T, A]` new mean minus old mean along the unit; None if the means are the same
+
+    >>> gaussian_weights([[[0.0]], [[2.0]]], [0.5], [0.25]).round(4).tolist()
+    [2.0, 0.005]
+    """
+    drawn = numbers("noise", noise, "[N, T, A]", finite=True).astype(np.float64)
+    before, after = _deviations(old, new, drawn.shape[2])
+    moved = np.zeros(1) if shift is None else numbers("shift", shift, "[N, T, A]", finite=True)
+    if shift is not None and moved.shape != drawn.shape:
+        raise InvalidInput(f"shift must have the shape of noise, {drawn.shape}, got {moved.shape}")
+    there = (before * drawn - moved) / after
+    logs = np.log(before / after) + (drawn**2 - there**2) / 2
+    ratios: Floats = np.exp(logs.sum(axis=(1, 2)))
+    return ratios
+
+
+def gaussian_bound(old: Any, new: Any, *, steps: int, shift: Any = 0.0) -> float:
+    """b, which no ratio of `steps` Gaussian actions exceeds; refused where there is none.
+
+    old, new: `[A]` standard deviations; the new one must not be larger, and be smaller where means differ
+    steps: T, the most steps at which the policy acts in a unit, burn-in included
+    shift: a proven bound, or `[A]` bounds, of how far the means lie apart at any state
+
+    For one action the ratio is largest at a point between the tails: (old / new) * exp(shift^2 / (2 (old^2
+    - new^2))). It is widened by a billionth, for the rounding of the weights.
+
+    >>> round(gaussian_bound([0.5], [0.4], steps=3), 6)
+    1.953125
+    """
+    before, after = _deviations(old, new, None)
+    apart = np.broadcast_to(numbers("shift", np.atleast_1d(shift), "[A]", finite=True), before.shape)
+    steps = whole("steps", steps, least=1)
+    if (after > before).any():
+        raise InvalidInput(
+            f"the new policy must not be wider than the old one, got {after.tolist()} after "
+            f"{before.tolist()}: the density ratio has no bound in the tails; calibrate on fresh units"
+        )
+    if apart.min() < 0 or ((apart > 0) & (after == before)).any():
+        raise InvalidInput(
+            f"shift must be 0 where the new policy is as wide as the old one, got {apart.tolist()} at "
+            f"{after.tolist()}: the density ratio has no bound in the tails; calibrate on fresh units"
+        )
+    room = np.where(apart > 0, before**2 - after**2, 1.0)
+    logs = np.log(before / after) + apart**2 / (2 * room)
+    total = steps * float(logs.sum())
+    if total > 600:
+        raise InvalidInput(
+            f"the weights are bounded by exp({total:.4g}) over {steps:,} steps, which keeps no unit at all: "
+            "calibrate on fresh units of the new policy"
+        )
+    return float(np.exp(total) * (1 + _ROUNDING))
+
+
+def _deviations(old: Any, new: Any, actions: int | None) -> tuple[Floats, Floats]:
+    before, after = (numbers(name, value, "[A]", finite=True) for name, value in (("old", old), ("new", new)))
+    if before.shape != after.shape or actions not in (None, len(before)):
+        raise InvalidInput(
+            f"old and new must have a deviation for each action, got {before.shape} and {after.shape}"
+            + ("" if actions is None else f" for {actions} actions")
+        )
+    if min(before.min(), after.min()) <= 0:
+        raise InvalidInput(
+            "both policies must be stochastic, with deviations above 0: a deterministic policy has no "
+            f"density, so no weight; got {before.tolist()} and {after.tolist()}"
+        )
+    return before.astype(np.float64), after.astype(np.float64)
+
+
+def _uniform(seed: int, name: str) -> float:
+    """In [0, 1), from the unit alone, apart from the draw of splits by the same seed."""
+    keyed = hashlib.blake2b(name.encode(), digest_size=8, key=seed.to_bytes(8, "big"), person=b"reweigh")
+    return (int.from_bytes(keyed.digest(), "big") >> 11) * 2.0**-53

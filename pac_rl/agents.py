@@ -1,0 +1,98 @@
+"""mbrl-lib's planning agent, guarded: only plans that were checked are carried out, or a fallback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pac_core import InvalidInput
+from pac_rl.fallbacks import Fallback, checked_fallback, fallback_action
+from pac_rl.guards import GuardedPlans, ranked_safe
+
+
+class GuardedAgent:
+    """A `TrajectoryOptimizerAgent` that carries out only plans that were checked.
+
+    The planners may return a plan that they never evaluated (a mean of good ones), and means of safe
+    plans need not be safe. So a plan that was not seen while planning is checked; if it is unsafe,
+    the best safe plan that was seen is taken; if there was none, the fallback acts.
+
+    agent: mbrl-lib's, with CEM, iCEM or MPPI; its objective is set to `guard`
+    fallback: "hold", "stop" or a backup policy, see `Fallback`
+
+    decisions: how often it planned; replaced: how often the best safe plan stood in for the planner's
+    own; fallbacks: how often no plan was safe; reason: of the last check, in words
+    """
+
+    def __init__(self, agent: Any, guard: GuardedPlans, *, fallback: Fallback = "hold") -> None:
+        if guard.horizon is not None and agent.replan_freq > guard.horizon:
+            raise InvalidInput(
+                f"replan_freq must be at most the tube's {guard.horizon} steps, got {agent.replan_freq}"
+            )
+        self.agent, self.guard, self.fallback = agent, guard, checked_fallback(fallback)
+        self.decisions = self.replaced = self.fallbacks = 0
+        self.reason = ""
+        self._waiting: list[NDArray[np.float64]] = []
+        self._best: tuple[float, Tensor | None] = (-np.inf, None)
+        agent.set_trajectory_eval_fn(self._watched)
+
+    def act(self, observation: Any, **_: Any) -> NDArray[np.float64]:
+        """`[A]` the next action: of a safe plan, or the fallback's."""
+        if not self._waiting:
+            plan = self.safe_plan(observation)
+            if plan is None:
+                self.fallbacks += 1
+                bounds = (self.agent.optimizer_args[end] for end in ("action_lb", "action_ub"))
+                low, high = (np.asarray(end, dtype=np.float64) for end in bounds)
+                return fallback_action(self.fallback, observation, low, high, self.reason)
+            # Not beyond the tube, even if replan_freq was changed since.
+            self._waiting = list(plan[: self.guard.horizon][: self.agent.replan_freq])
+        return self._waiting.pop(0)
+
+    def safe_plan(self, observation: Any) -> NDArray[np.float64] | None:
+        """`[H, A]` a plan that was checked safe, or None."""
+        self.decisions += 1
+        self._best = (-np.inf, None)
+        plan = self.agent.plan(observation)
+        seen = None if self._best[1] is None else self._best[1].cpu().numpy()
+        if seen is not None and np.array_equal(plan, seen):
+            self.reason = "safe: checked while planning"
+            return np.asarray(plan, dtype=np.float64)
+        checked = self.guard.check(observation, torch.from_numpy(plan)[None].to(self._device))
+        self.reason = checked.reason(0)
+        if bool(checked.safe[0]):
+            return np.asarray(plan, dtype=np.float64)
+        if seen is None:
+            return None
+        self.replaced += 1
+        return np.asarray(seen, dtype=np.float64)
+
+    def reset(self, planning_horizon: int | None = None) -> None:
+        """Forgets the last plan, and what iCEM and MPPI keep of it: an episode begins afresh.
+
+        mbrl-lib's own reset leaves those two, so that one episode would lean on the one before.
+        """
+        self.agent.reset(planning_horizon)
+        self._waiting = []
+        planner = self.agent.optimizer.optimizer
+        if getattr(planner, "elite", None) is not None:
+            planner.elite = None
+        if isinstance(getattr(planner, "mean", None), Tensor):
+            planner.mean = torch.zeros_like(planner.mean)
+
+    @property
+    def _device(self) -> torch.device:
+        device: torch.device = self.agent.optimizer.initial_solution.device
+        return device
+
+    def _watched(self, initial_state: Any, plans: Tensor) -> Tensor:
+        """The guarded values, keeping the best safe plan in mind."""
+        values = self.guard(initial_state, plans)
+        i = int(values.argmax())
+        if ranked_safe(values[i]) and float(values[i]) > self._best[0]:
+            self._best = (float(values[i]), plans[i].clone())
+        return values

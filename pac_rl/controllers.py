@@ -1,0 +1,169 @@
+"""The planner that most robots already have, guarded: the best safe one of the candidates around a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from pac_core import InvalidInput, TubeChecker
+from pac_core.arrays import Array
+from pac_core.bounds import whole
+from pac_rl.candidates import FACTORS, Candidates, candidates_around
+from pac_rl.ensembles import Ensemble
+from pac_rl.environments import Environment
+from pac_rl.fallbacks import NoSafePlan
+from pac_rl.forecasts import matching
+from pac_rl.limits import Limit
+from pac_rl.policies import Policy, fitting
+from pac_rl.scaled_tubes import FittedTubes, Tubes
+
+Reward: TypeAlias = Callable[[Any, Any], Any]
+"""From states reached `[..., D]` and actions `[..., A]`, numpy or torch, to rewards `[...]`."""
+CHOICES = ("return", "factor")
+FALLBACKS = ("hold", "stop")
+
+
+def cheetah_reward(states: Any, actions: Any) -> Any:
+    """Gymnasium's for the half-cheetah: forward velocity less a tenth of the squared actions."""
+    return states[..., 0] - 0.1 * (actions**2).sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """What the controller does in E states, on the ensemble's device.
+
+    acting: the plan that acts in each state, a candidate or the fallback's, with its forecast
+    chosen: `[E]` the candidate it is; -1 where none was safe and the fallback acts
+    margin: `[E]` how far the chosen candidate's tube keeps the limits; that of the least unsafe one where
+        none was safe, NaN if nothing can be said
+    safe: `[E, C]` which candidates are safe
+    """
+
+    acting: Candidates
+    chosen: Tensor
+    margin: Tensor
+    safe: Tensor
+    candidates: Candidates
+
+    @property
+    def plans(self) -> Tensor:
+        """`[E, H, A]` what will be done, if nobody plans again."""
+        return self.acting.plans[:, 0]
+
+    @property
+    def accepted(self) -> Tensor:
+        """`[E]` whether a candidate was safe."""
+        return self.chosen >= 0
+
+
+@dataclass(frozen=True, eq=False)
+class Controller:
+    """Re-plans at every step: candidates around a policy, the safe ones by their tubes, the best of those.
+
+    limits: what must hold
+    guard: how candidates get their tubes, such as `FittedTubes`; None for no guard at all
+    horizon: H, steps of a plan
+    factors: of the candidates, see `candidates_around`
+    reward: by which safe candidates are ranked, summed along the predicted mean
+    choice: "return", the largest predicted return; or "factor", the largest factor
+    checked: how many steps of a plan must keep the limits; all H by default. Fewer leave the later ones to
+        later plans, which are made before they are reached
+    fallback: where no candidate is safe: "hold" (the action 0), "stop" (an error), or another policy
+
+    It acts on the state alone, without noise: equal states get equal actions in a batch of equal size.
+    A guard is no promise by itself. What is promised of a guarded controller is proved by running it, on
+    fresh episodes, at a scale that was written down before.
+    """
+
+    environment: Environment
+    ensemble: Ensemble
+    policy: Policy
+    limits: tuple[Limit, ...]
+    guard: Tubes | None
+    horizon: int = 6
+    factors: tuple[float, ...] = FACTORS
+    reward: Reward = cheetah_reward
+    choice: str = "return"
+    checked: int | None = None
+    fallback: str | Policy = "hold"
+
+    def __post_init__(self) -> None:
+        matching(self.ensemble, self.environment, self.policy)
+        whole("horizon", self.horizon, least=1)
+        if any(getattr(limit, "steps", None) is not None for limit in self.limits):
+            raise InvalidInput("limits must hold at every step of a controller that plans again, got steps")
+        if self.checked is not None and whole("checked", self.checked, least=1) > self.horizon:
+            raise InvalidInput(f"checked must be at most the horizon {self.horizon}, got {self.checked}")
+        TubeChecker(self.limits)  # refuses none at all
+        if self.choice not in CHOICES:
+            raise InvalidInput(f"choice must be one of {', '.join(CHOICES)}, got {self.choice!r}")
+        if isinstance(self.fallback, str) and self.fallback not in FALLBACKS:
+            raise InvalidInput(
+                f"fallback must be a policy or one of {', '.join(FALLBACKS)}, got {self.fallback!r}"
+            )
+        if not isinstance(self.fallback, str):
+            fitting(self.environment, self.fallback)
+
+    def scaled(self, scale: float) -> Controller:
+        """The same controller with tubes of another scale."""
+        if not isinstance(self.guard, FittedTubes):
+            raise InvalidInput(f"guard must be FittedTubes to be scaled, got {type(self.guard).__name__}")
+        return replace(self, guard=self.guard.scaled(scale))
+
+    def bare(self) -> Controller:
+        """The policy itself, with nobody watching."""
+        return replace(self, guard=None, factors=(1.0,), horizon=1, checked=None)
+
+    def decide(self, states: Array, *, asked: Tensor | None = None) -> Decision:
+        """What to do in `states` `[E, D]`.
+
+        asked: `[E]` bool, which of the states matter; the others fill up the batch
+        """
+        found = self._around(self.policy, states, self.factors)
+        rows = found.plans.shape[:2]
+        if self.guard is None:
+            safe = torch.ones(rows, dtype=torch.bool, device=found.plans.device)
+            margin = torch.full(rows, torch.nan, device=found.plans.device)
+        else:
+            margins = TubeChecker(self.limits)(self.guard(found)).margin[:, : self.checked].flatten(1)
+            safe, margin = found.table((margins >= 0).all(dim=1)), found.table(margins.amin(dim=1))
+        worth = self._worth(found)
+        able = safe & torch.isfinite(worth)  # a plan that cannot be valued is not the best one
+        best = torch.where(able, worth, -torch.inf).argmax(dim=1)
+        # Where nothing is safe, the margin that is told is the least unsafe one's.
+        told = torch.where(able.any(dim=1), best, margin.nan_to_num(nan=-torch.inf).argmax(dim=1))
+        each = torch.arange(len(best), device=best.device)
+        chosen = torch.where(able.any(dim=1), best, -1)
+        lost = (chosen < 0) if asked is None else (chosen < 0) & asked
+        instead = self.fallback_candidates(states) if bool(lost.any()) else None
+        return Decision(found.pick(chosen, instead), chosen, margin[each, told], able, found)
+
+    def fallback_candidates(self, states: Array) -> Candidates:
+        """What the fallback would do from `states` `[E, D]`, one candidate each, with its forecast."""
+        if self.fallback == "stop":
+            raise NoSafePlan(f"no candidate of {len(self.factors)} is safe")
+        if isinstance(self.fallback, str):
+            return self._around(self.policy, states, (0.0,))
+        return self._around(self.fallback, states, (1.0,))
+
+    def _around(self, policy: Policy, states: Array, factors: Sequence[float]) -> Candidates:
+        return candidates_around(
+            policy,
+            self.ensemble,
+            self.environment,
+            states,
+            horizon=self.horizon,
+            factors=factors,
+            members=self.guard is not None and self.guard.members,
+        )
+
+    def _worth(self, found: Candidates) -> Tensor:
+        """`[E, C]` by which safe candidates are ranked."""
+        if self.choice == "factor":
+            return torch.as_tensor(self.factors).to(found.mean).expand(found.plans.shape[:2])
+        worth: Tensor = self.reward(found.mean, found.plans).sum(dim=-1)
+        return worth

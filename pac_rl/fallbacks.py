@@ -1,0 +1,52 @@
+"""What acts when no plan is safe: hold still, a backup policy, or stop with an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pac_core import InvalidInput, PACError
+
+Fallback: TypeAlias = Literal["hold", "stop"] | Callable[[NDArray[np.float64]], Any]
+"""`hold` is the action 0, `stop` raises `NoSafePlan`; a backup policy goes from a state to an action.
+
+Nothing is promised of what the fallback does: it acts because nothing better was found.
+"""
+
+
+class NoSafePlan(PACError):
+    """No plan was found safe, and the fallback that was chosen is to stop."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"no plan was safe, and the fallback is to stop; of the last one: {self.reason}"
+
+
+def checked_fallback(fallback: Any) -> Fallback:
+    """`fallback`, refused if it is none."""
+    if fallback not in ("hold", "stop") and not callable(fallback):
+        raise InvalidInput(f"fallback must be 'hold', 'stop' or a function of the state, got {fallback!r}")
+    chosen: Fallback = fallback
+    return chosen
+
+
+def fallback_action(
+    fallback: Fallback, state: Any, low: NDArray[np.float64], high: NDArray[np.float64], reason: str
+) -> NDArray[np.float64]:
+    """`[A]` the fallback's action in this state, within its range.
+
+    >>> fallback_action("hold", np.zeros(3), np.array([-1.0, 0.5]), np.ones(2), "too fast").tolist()
+    [0.0, 0.5]
+    """
+    if fallback == "stop":
+        raise NoSafePlan(reason)
+    action = np.zeros_like(low) if isinstance(fallback, str) else np.asarray(fallback(np.asarray(state)))
+    if action.shape != low.shape or not np.isfinite(action).all():
+        raise InvalidInput(f"the fallback must return {len(low)} finite numbers, got {action}")
+    return np.clip(action.astype(np.float64), low, high)

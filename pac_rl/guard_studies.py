@@ -1,0 +1,176 @@
+"""The guarded half-cheetah in a study's folder: a model that knows the limit, tubes, guards to compare."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pac_core import (
+    GaussianForecast,
+    HalfSpace,
+    InvalidInput,
+    LinearFeatures,
+    PACLevel,
+    Trajectories,
+    fit_shape,
+    fit_threshold,
+)
+from pac_rl.candidates import candidates_around
+from pac_rl.controllers import Controller
+from pac_rl.designs import TRAINING_SEEDS
+from pac_rl.ensembles import Ensemble, Transitions
+from pac_rl.limits import SPEED
+from pac_rl.policies import Governed
+from pac_rl.scaled_tubes import FittedTubes, MeanTubes, MemberTubes
+from pac_rl.studies import Study
+from pac_rl.training import train
+from pac_rl.trajectories import Rollouts, execute, simulate
+
+TASKS = ("speed", "flip")
+PITCH = math.pi / 2
+LEVEL = PACLevel(0.05, 0.01)
+GOVERNED = tuple(product((2.5, 3.0, 3.5, 4.0), (0.3, 1.0), (0.0, 0.5)))
+"""Bounds on speed, widths and jitters of the training episodes that keep near the limit."""
+PARTS = ("tubes", "tune", "compare", "certify")
+"""What seeds are for; no two parts share one."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything."""
+
+    steps: int = 200
+    """of an episode"""
+    rollouts: int = 2000
+    """candidates carried out, to fit the tubes on"""
+    horizon: int = 6
+    """of a plan"""
+    checked: int = 3
+    """steps of a plan that must keep the limit; the later ones are planned again before they are reached"""
+    governed: tuple[tuple[float, float, float], ...] = GOVERNED
+
+
+class GuardStudy:
+    """A limit, and the controllers that are to keep it, on a study's robot and policy.
+
+    task: "speed", Safety-Gymnasium's limit on the forward velocity; or "flip", the torso's pitch within a
+        quarter turn
+    """
+
+    def __init__(self, study: Study, task: str, sizes: Sizes | None = None) -> None:
+        if task not in TASKS:
+            raise InvalidInput(f"task must be one of {', '.join(TASKS)}, got {task!r}")
+        self.study, self.task, self.sizes = study, task, sizes or Sizes()
+        names = study.environment.names
+        self.feature = "forward velocity" if task == "speed" else "rooty"
+        self.along: NDArray[np.float64] = np.eye(len(names))[names.index(self.feature)]
+        self.limits: tuple[HalfSpace, ...] = (HalfSpace("speed limit", self.along, SPEED),)
+        if task == "flip":
+            ends = (("no flip, forward", self.along), ("no flip, back", -self.along))
+            self.limits = tuple(HalfSpace(name, normal, PITCH) for name, normal in ends)
+
+    def seeds(self, part: str, count: int, first: int = 0) -> NDArray[np.int64]:
+        """Seeds for a part of this study, as many as asked for, from the `first` on."""
+        begin = self.study.seeds[0] + TRAINING_SEEDS + 10**8
+        place = TASKS.index(self.task) * len(PARTS) + PARTS.index(part)
+        return np.asarray(begin + 10**7 * place + first + np.arange(count))
+
+    @cached_property
+    def ensemble(self) -> Ensemble:
+        """Half of its training episodes keep near the speed limit, where a guard holds the robot.
+
+        Of the study's own episodes, at the policy's full speed, every other one is left out: the budget
+        is the same.
+        """
+        study = self.study
+        file = study.folder / "guard_ensemble.safetensors"
+        if file.exists():
+            return Ensemble.load(file, study.device)
+        own, each = study.episodes, max(1, study.design.episodes // 2 // len(self.sizes.governed))
+        parts = [Transitions.of(own.take(slice(0, None, 2)))]
+        for i, options in enumerate(self.sizes.governed):
+            seeds = study.seeds[0] + TRAINING_SEEDS + 10**6 * (i + 1) + np.arange(each)
+            policy, steps = self._governed(*options), own.states.shape[1]
+            done = simulate(study.environment, policy, seeds, burn_in=(0, 0), horizon=steps)
+            parts.append(Transitions.of(done))
+        study.say("training with episodes near the limit")
+        made = train(
+            Transitions.join(parts),
+            study.design.env,
+            study.design.settings,
+            device=study.device,
+            checkpoint=study.folder / "guard_training.safetensors",
+            progress=lambda epoch: study.say(f"  {epoch}"),
+        )
+        made.save(file)
+        return made
+
+    @cached_property
+    def base(self) -> Controller:
+        """The planner without a guard."""
+        study, sizes = self.study, self.sizes
+        parts = (study.environment, self.ensemble, study.policy, self.limits, None)
+        return Controller(*parts, horizon=sizes.horizon, checked=sizes.checked)
+
+    @cached_property
+    def ours(self) -> FittedTubes:
+        """Intervals of the one number that the limit reads, at scale 1."""
+        features = LinearFeatures((self.feature,), self.along[None])
+        sides = (1,) if self.task == "speed" else (0,)
+        return self.tubes(shape="features", features=features, sides=sides, units=(1.0,))
+
+    def guarded(self, scale: float) -> Controller:
+        """Our controller at a scale of its tubes."""
+        return replace(self.base, guard=self.ours.scaled(scale))
+
+    def controllers(self, scale: float) -> dict[str, Controller]:
+        """Every guard to compare, on the same ensemble and candidates; ours at this scale."""
+        return {
+            "no guard": self.base.bare(),
+            "mean": replace(self.base, guard=MeanTubes()),
+            "worst member": replace(self.base, guard=MemberTubes()),
+            "paper's tube": replace(self.base, guard=self.tubes(shape="joint")),
+            "ours": self.guarded(scale),
+        }
+
+    def tubes(self, **options: Any) -> FittedTubes:
+        """Tubes of a shape from one half of the carried out candidates, T from the other."""
+        forecast, truth = self.carried_out
+        half = len(truth) // 2
+        score = fit_shape(forecast.take(slice(half)), truth[:half], LEVEL, **options)
+        scores = score.scores(forecast.take(slice(half, None)), truth[half:])
+        return FittedTubes(score, fit_threshold(np.asarray(scores), LEVEL))
+
+    @cached_property
+    def carried_out(self) -> tuple[GaussianForecast, Trajectories]:
+        """Candidates as the planner would weigh them, one drawn for each start, and what came of them.
+
+        The starts lie along governed episodes, up to their last step.
+        """
+        base, draw = self.base, np.random.default_rng(0)
+        environment, parts, forecasts = base.environment, [], []
+        each = max(1, self.sizes.rollouts // len(self.sizes.governed))
+        for i, options in enumerate(self.sizes.governed):
+            seeds = self.seeds("tubes", each, first=i * each)
+            policy, burn_in = self._governed(*options), (0, self.sizes.steps - 1)
+            starts = simulate(environment, policy, seeds, horizon=1, burn_in=burn_in)
+            around = {"horizon": base.horizon, "factors": base.factors}
+            found = candidates_around(base.policy, base.ensemble, environment, starts.start, **around)  # type: ignore[arg-type]
+            picked = found.pick(torch.from_numpy(draw.integers(len(base.factors), size=each)))
+            parts.append(execute(environment, starts, picked.plans[:, 0].double().cpu().numpy()))
+            forecasts.append(picked.forecast)
+        mean, var = (torch.cat([getattr(f, name) for f in forecasts]).cpu() for name in ("mean", "var"))
+        done, mixed = Rollouts.join(parts), draw.permutation(len(mean))
+        return GaussianForecast(mean.numpy(), var.numpy()).take(mixed), done.truth[mixed]
+
+    def _governed(self, bound: float, width: float, jitter: float) -> Governed:
+        environment, names = self.study.environment, self.study.environment.names
+        column = names.index("forward velocity")
+        return Governed(self.study.policy, environment.view, len(names), column, bound, width, jitter)

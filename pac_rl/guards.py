@@ -1,0 +1,189 @@
+"""A planner's objective, guarded: every safe plan ranks above every unsafe one.
+
+The objectives are those of mbrl-lib: from an initial state and plans to a value for each. mbrl-lib's
+CEM, iCEM and MPPI take NaN for nearly 0, which outranks every negative return, and MPPI cannot take
+infinities; so a guarded objective is always finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from pac_core import Checked, GaussianForecast, InvalidInput, TubeChecker, TubeLike
+from pac_core.bounds import whole
+from pac_rl.scored_plans import ScoredForecast, ScoredPlans
+
+FLOOR = 1e30
+"""Values of safe plans lie above minus this, those of unsafe ones below; float32 holds both."""
+LEAST = 0.01
+"""The least penalty of an unsafe plan, as a part of `FLOOR`."""
+
+Evaluate: TypeAlias = Callable[[Any, Tensor], Tensor]
+"""From an initial state `[D]` and plans `[B, H, A]` to their values `[B]`."""
+Forecast: TypeAlias = Callable[[Tensor, Tensor], GaussianForecast]
+"""From starts `[N, D]` and plans `[N, H, A]` to a forecast, as `partial(for_plans, ensemble)`.
+
+The first steps must not depend on how many follow.
+"""
+Reward: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""From states `[N, H, D]` after each action and actions `[N, H, A]` to rewards `[N, H]`."""
+
+
+class MakesTubes(Protocol):
+    """A `Predictor`, or anything else that makes a tube of a forecast."""
+
+    def tube(self, forecast: GaussianForecast) -> TubeLike: ...
+
+
+@dataclass(frozen=True, eq=False)
+class GuardedPlans:
+    """A guarded objective; made by `guard_plans`, called as the objective it guards.
+
+    horizon: how many steps of a plan the tube is of; None for all
+    """
+
+    evaluate: Evaluate | None
+    forecast: Forecast
+    predictor: MakesTubes
+    checker: TubeChecker
+    reward: Reward | None
+    horizon: int | None
+
+    def __call__(self, initial_state: Any, plans: Tensor) -> Tensor:
+        """`[B]` values of plans `[B, H, A]` from one state `[D]`."""
+        starts = _states(initial_state, 1, plans).expand(len(plans), -1)
+        return self._ranked(starts, plans, lambda: self.evaluate(initial_state, plans))  # type: ignore[misc]
+
+    def evaluate_many(self, initial_states: Any, plans: Tensor) -> Tensor:
+        """`[S, B]` values of plans `[S, B, H, A]` from states `[S, D]`, all checked at once.
+
+        Returns too are computed at once on the mean trajectory, or by an objective that has an
+        `evaluate_many` itself, as `model_returns`; by any other, one state after another.
+        """
+        states = _states(initial_states, 2, plans)
+        if plans.ndim != 4 or len(plans) != len(states):
+            raise InvalidInput(f"plans must have shape [{len(states)}, B, H, A], got {tuple(plans.shape)}")
+        starts = states.repeat_interleave(plans.shape[1], dim=0)
+
+        def values() -> Tensor:
+            together = getattr(self.evaluate, "evaluate_many", None)
+            if together is not None:
+                return torch.as_tensor(together(initial_states, plans)).flatten()
+            rows = zip(initial_states, plans, strict=True)
+            return torch.cat([self.evaluate(state, some) for state, some in rows])  # type: ignore[misc]
+
+        return self._ranked(starts, plans.flatten(0, 1), values).reshape(plans.shape[:2])
+
+    def check(self, initial_state: Any, plans: Tensor) -> Checked:
+        """What the checker says of plans `[B, H, A]` from one state `[D]`, over the tube's steps."""
+        starts = _states(initial_state, 1, plans).expand(len(plans), -1)
+        steps = self._steps(plans)
+        return self._checked(self.forecast(starts, plans[:, :steps]), (len(plans), steps))
+
+    def _ranked(self, starts: Tensor, plans: Tensor, values: Callable[[], Tensor]) -> Tensor:
+        steps = self._steps(plans)
+        if self.evaluate is not None:
+            checked = self._checked(self.forecast(starts, plans[:, :steps]), (len(plans), steps))
+            return rank(_shaped("evaluate", values(), (len(plans),)), checked)
+        forecast = self.forecast(starts, plans)
+        part = GaussianForecast(forecast.mean[:, :steps], forecast.var[:, :steps])
+        checked = self._checked(part, (len(plans), steps))
+        if isinstance(forecast, ScoredForecast):
+            return rank(_shaped("the forecast", forecast.returns, (len(plans),)), checked)
+        assert self.reward is not None  # guard_plans saw to it
+        rewards = _shaped("reward", self.reward(forecast.mean, plans), tuple(plans.shape[:2]))
+        return rank(rewards.sum(dim=1), checked)
+
+    def _checked(self, forecast: GaussianForecast, shape: tuple[int, int]) -> Checked:
+        checked = self.checker(self.predictor.tube(forecast))
+        if (
+            tuple(checked.margin.shape[:2]) != shape
+        ):  # fewer would leave plans, or their last steps, unchecked
+            raise InvalidInput(
+                f"forecast and predictor must make a tube of {shape[0]} plans x {shape[1]} steps, got "
+                f"{tuple(checked.margin.shape[:2])}"
+            )
+        return checked
+
+    def _steps(self, plans: Tensor) -> int:
+        steps = int(plans.shape[-2])
+        if self.horizon is not None and self.horizon > steps:
+            raise InvalidInput(f"plans must have at least the tube's {self.horizon} steps, got {steps}")
+        return self.horizon or steps
+
+
+def guard_plans(
+    evaluate: Evaluate | None,
+    forecast: Forecast,
+    predictor: MakesTubes,
+    checker: TubeChecker,
+    *,
+    reward: Reward | None = None,
+    horizon: int | None = None,
+) -> GuardedPlans:
+    """The objective `evaluate` with unsafe plans below all safe ones, of the same signature.
+
+    A safe plan keeps its value. An unsafe one gets a finite penalty that grows with how far its tube
+    may break a limit; a safe one whose value is NaN gets the worst. A plan longer than the tube is
+    checked over its first `horizon` steps (by default those the predictor was calibrated for) and
+    nothing is said of the rest; the state after those steps is the next plan's affair.
+
+    evaluate: None where one pass through the model serves both: returns on the forecast's own mean
+        trajectory, with `reward`; or, with `ScoredPlans` as the forecast, over its particles
+
+    The tube's promise is about plans drawn like the calibration plans, and not about the plan that
+    the planner picks with this objective: picking is a selection, which needs its own certificate.
+    """
+    ways = [evaluate is not None, reward is not None, isinstance(forecast, ScoredPlans)]
+    if sum(ways) != 1:
+        raise InvalidInput(
+            "returns must come from one of evaluate, reward and a forecast by ScoredPlans, got "
+            f"{sum(ways)} of them"
+        )
+    domain = getattr(predictor, "domain", None)
+    if horizon is None and domain is not None:
+        horizon = int(domain[1])
+    if horizon is not None:
+        whole("horizon", horizon, least=1)
+    return GuardedPlans(evaluate, forecast, predictor, checker, reward, horizon)
+
+
+def rank(values: Tensor, checked: Checked) -> Tensor:
+    """`[B]` finite values: those of safe plans above -FLOOR, unsafe ones below by how unsafe they are.
+
+    >>> import numpy as np
+    >>> margin = np.array([1.0, -0.5, -2.0, np.nan])[:, None, None]
+    >>> checked = Checked(torch.from_numpy(margin), torch.from_numpy(margin[:, 0, 0] >= 0), ("speed",))
+    >>> rank(torch.tensor([-7.0, 9.0, 9.0, 9.0]), checked).argsort(descending=True).tolist()
+    [0, 1, 2, 3]
+    """
+    dtype = torch.promote_types(values.dtype, torch.float32)  # half precision ends at 65,504
+    amount = -torch.as_tensor(checked.worst).to(values.device, torch.float64).clamp(max=0)
+    penalty = -FLOOR * (1 + LEAST + (1 - LEAST) * (1 - 1 / (1 + amount)))
+    safe = _shaped("the check", torch.as_tensor(checked.safe).to(values.device), tuple(values.shape))
+    kept = torch.where(values.isnan(), -2 * FLOOR, values.to(torch.float64).clamp(-FLOOR, FLOOR))
+    return torch.where(safe, kept, penalty).to(dtype)
+
+
+def ranked_safe(values: Tensor) -> Tensor:
+    """`[B]` which values of a guarded objective are those of safe plans."""
+    return values > -FLOOR * (1 + LEAST / 2)
+
+
+def _states(states: Any, axes: int, plans: Tensor) -> Tensor:
+    given = torch.as_tensor(states).to(plans.device)
+    if given.ndim != axes:
+        wanted = "[D]" if axes == 1 else "[S, D]"
+        raise InvalidInput(f"the initial state must have shape {wanted}, got {tuple(given.shape)}")
+    return given
+
+
+def _shaped(name: str, values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if tuple(values.shape) != shape:
+        raise InvalidInput(f"{name} must return values of shape {shape}, got {tuple(values.shape)}")
+    return values

@@ -1,0 +1,50 @@
+"""The limits of robots that are often asked for, by the names of their states; and pac_core's own."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pac_core import FeatureLimit, HalfSpace, InvalidInput, KeepOutBall, KeepOutBox, Limit, StayIn, TubeLike
+from pac_rl.environments import Environment
+
+__all__ = [
+    "FeatureLimit",
+    "HalfSpace",
+    "KeepOutBall",
+    "KeepOutBox",
+    "Limit",
+    "StayIn",
+    "TubeLike",
+    "no_flip",
+    "speed_limit",
+]
+
+SPEED = 3.2096
+"""m/s: the limit of Safety-Gymnasium's velocity task of the half-cheetah."""
+
+
+def speed_limit(environment: Environment, bound: float = SPEED) -> HalfSpace:
+    """The limit "speed": forward velocity at most `bound`.
+
+    >>> from pac_rl import make_environment
+    >>> speed_limit(make_environment()).bound
+    3.2096
+    """
+    return HalfSpace("speed", np.eye(len(environment.names))[_number(environment, "forward velocity")], bound)
+
+
+def no_flip(environment: Environment, bound: float = math.pi / 2) -> StayIn:
+    """The limit "pitch": the torso's pitch at most `bound` to either side, by default a right angle.
+
+    SMBPO's own rule for its task of this name is contact of the head with the floor, which is no
+    function of a limit on one number; a cheetah on its back has a pitch beyond a right angle.
+    """
+    return StayIn("pitch", np.array([-bound]), np.array([bound]), axes=(_number(environment, "rooty"),))
+
+
+def _number(environment: Environment, name: str) -> int:
+    if name not in environment.names:
+        raise InvalidInput(f"{environment.id} must have {name!r} in its state, got {environment.names}")
+    return environment.names.index(name)

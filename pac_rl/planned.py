@@ -1,0 +1,171 @@
+"""Episodes of mbrl-lib's CEM, guarded: what it does in the simulator, seed by seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from mbrl.planning import TrajectoryOptimizerAgent
+from numpy.typing import NDArray
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from pac_core import GaussianForecast, InvalidInput, TubeChecker, TubeLike
+from pac_core.bounds import whole
+from pac_rl.agents import GuardedAgent
+from pac_rl.candidates import Candidates, candidates_around, ways_of_members
+from pac_rl.ensembles import Ensemble
+from pac_rl.environments import Environment
+from pac_rl.fallbacks import Fallback
+from pac_rl.forecasts import as_tensor, for_plans, starting
+from pac_rl.guards import Forecast, MakesTubes, Reward, guard_plans
+from pac_rl.limits import Limit
+from pac_rl.policies import Policy
+from pac_rl.scaled_tubes import Tubes
+from pac_rl.simulators import Simulator, observed
+from pac_rl.trajectories import Rollouts, Track
+
+
+@dataclass(frozen=True)
+class Search:
+    """How CEM searches for a plan."""
+
+    horizon: int = 12
+    """steps of a plan"""
+    checked: int = 6
+    """of them, the first ones, that are in the tube"""
+    population: int = 150
+    iterations: int = 3
+    elites: float = 0.1
+    """share of the population that the next one is drawn around"""
+
+    def __post_init__(self) -> None:
+        for name in ("horizon", "checked", "population", "iterations"):
+            whole(name, getattr(self, name), least=1)
+        if self.checked > self.horizon or not 0 < self.elites < 1:
+            raise InvalidInput(
+                "checked must be at most horizon, and elites lie between 0 and 1, got "
+                f"{self.checked} of {self.horizon} and {self.elites}"
+            )
+
+
+class PlanTubes:
+    """The tubes of a guard (`MeanTubes`, `MemberTubes`, `FittedTubes`) for the plans of another planner.
+
+    Forecast and tube belong together: a tube is of the plans that were forecast last.
+    """
+
+    def __init__(self, ensemble: Ensemble, tubes: Tubes, batch: int) -> None:
+        self.ensemble, self.tubes, self.batch = ensemble, tubes, batch
+        self._plans: Tensor | None = None
+        self._ways: Tensor | None = None
+
+    def forecast(self, starts: Tensor, plans: Tensor) -> GaussianForecast:
+        """One-step forecasts, and the way of each member where the guard looks at those."""
+        made = for_plans(self.ensemble, starts, plans, propagation="one-step", batch=self.batch)
+        self._plans = plans
+        if self.tubes.members:
+            with torch.no_grad():
+                origin, given = starting(self.ensemble, starts), as_tensor("plans", plans, self.ensemble)
+                self._ways = ways_of_members(self.ensemble, origin, given)
+        return made
+
+    def tube(self, forecast: GaussianForecast) -> TubeLike:
+        """The guard's tube of the first steps of the plans."""
+        steps = forecast.mean.shape[1]
+        if self._plans is None or len(self._plans) != len(forecast.mean):
+            raise InvalidInput("forecast must be of the plans that were forecast last, got another")
+        ways = None if self._ways is None else self._ways[:, :, None, :steps]
+        plans, mean, var = (part[:, None] for part in (self._plans[:, :steps], forecast.mean, forecast.var))
+        return self.tubes(Candidates(plans, mean, var, ways))
+
+
+def guarded_cem(
+    environment: Environment,
+    ensemble: Ensemble,
+    predictor: MakesTubes | PlanTubes,
+    limits: tuple[Limit, ...],
+    reward: Reward,
+    *,
+    search: Search | None = None,
+    policy: Policy | None = None,
+    fallback: Fallback = "hold",
+) -> GuardedAgent:
+    """mbrl-lib's CEM by returns along the forecast's mean, unsafe plans below all safe ones.
+
+    predictor: of tubes; or the tubes of another guard, as `PlanTubes`
+    policy: where each search begins; by default, where the last one ended
+    """
+    search = search or Search()
+    options = OmegaConf.create(
+        {
+            "_target_": "mbrl.planning.CEMOptimizer",
+            "num_iterations": search.iterations,
+            "elite_ratio": search.elites,
+            "population_size": search.population,
+            "alpha": 0.1,
+            "device": str(ensemble.device),
+        }
+    )
+    usual: Any = {"optimizer_cfg": options, "planning_horizon": search.horizon}
+    if policy is None:
+        agent = TrajectoryOptimizerAgent(action_lb=environment.low, action_ub=environment.high, **usual)
+    else:
+        agent = FromPolicy(ensemble, environment, policy, **usual)
+    forecast: Forecast = partial(for_plans, ensemble, propagation="one-step", batch=search.population)
+    if isinstance(predictor, PlanTubes):
+        forecast = predictor.forecast
+    checker = TubeChecker(limits)
+    guard = guard_plans(None, forecast, predictor, checker, reward=reward, horizon=search.checked)
+    return GuardedAgent(agent, guard, fallback=fallback)
+
+
+class FromPolicy(TrajectoryOptimizerAgent):  # type: ignore[misc] # mbrl-lib has no types
+    """CEM that begins each search at what a policy would do, along the predicted mean."""
+
+    def __init__(self, ensemble: Ensemble, environment: Environment, policy: Policy, **options: Any) -> None:
+        super().__init__(action_lb=environment.low, action_ub=environment.high, **options)
+        self.around = (policy, ensemble, environment)
+
+    def plan(self, obs: NDArray[np.float64], **_: Any) -> NDArray[np.float64]:
+        horizon = len(self.optimizer.initial_solution)
+        found = candidates_around(*self.around, obs[None], horizon=horizon, factors=(1.0,))
+        self.optimizer.previous_solution = found.plans[0, 0].to(self.optimizer.initial_solution)
+        planned: NDArray[np.float64] = super().plan(obs)
+        return planned
+
+
+def plan_episode(environment: Environment, agent: GuardedAgent, seed: int, *, steps: int) -> Rollouts:
+    """One episode of the agent from rest; all that is random in it comes from its seed."""
+    simulator = Simulator(environment)
+    physics = environment.reset(int(np.random.default_rng(seed).integers(2**31)))[None]
+    start, origin = observed(environment, physics, physics, np.zeros(1, bool)), physics.copy()
+    track, alive, state = Track.empty(environment, 1, steps), np.arange(1), start[0]
+    agent.reset()
+    with torch.random.fork_rng(devices=[]):  # CEM draws from the global generator
+        torch.manual_seed(seed)
+        for t in range(steps):
+            action = agent.act(state)[None]
+            stepped = simulator.step(physics, alive, action)
+            alive = track.record(t, alive, action, *stepped)
+            if not len(alive):
+                break
+            state = stepped[0][0]
+    return Rollouts(np.array([seed]), start, origin, track.states, track.actions, track.lengths)
+
+
+def outcomes(
+    rollouts: Rollouts, limits: tuple[Limit, ...], reward: Reward
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """`[N]` return and `[N]` whether any limit was broken; a simulation that diverged broke them all."""
+    taken = np.arange(rollouts.states.shape[1]) < rollouts.lengths[:, None]
+    lost = np.asarray(~np.isfinite(rollouts.states).all(axis=2))
+    known = np.where(lost[..., None], 0.0, rollouts.states)
+    rewards = np.asarray(reward(torch.from_numpy(known), torch.from_numpy(rollouts.actions)))
+    returns = np.asarray(np.where(taken & ~lost, rewards, 0.0).sum(axis=1))
+    # State by state, as for all episodes: the steps of a limit are those of a plan, not of an episode.
+    broken = lost | np.stack([limit.violated(known[:, :, None])[..., 0] for limit in limits]).any(axis=0)
+    return returns, np.asarray((broken & taken).any(axis=1))

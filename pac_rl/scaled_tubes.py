@@ -1,0 +1,152 @@
+"""Tubes that a guard checks: fitted ones, scaled about their centre, and the usual ones of ensembles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from array_api_compat import array_namespace
+from torch import Tensor
+
+from pac_core import ConfidenceSets, InvalidInput, Threshold, Trajectories
+from pac_core.arrays import Array, like
+from pac_core.features import FeatureTube
+from pac_core.predictors import Score
+from pac_rl.candidates import Candidates
+from pac_rl.limits import TubeLike
+
+
+class TrajectoryTube(TubeLike, Protocol):
+    """A tube that also says which trajectories it holds."""
+
+    def contains(self, truth: Any) -> Array:
+        """`[B]` whether the tube holds the whole trajectory `[B, H, D]`."""
+
+
+class Tubes(Protocol):
+    """From candidates to a tube of each, a row for a row of `Candidates.forecast`."""
+
+    @property
+    def members(self) -> bool:
+        """Whether it looks at each member's own way."""
+
+    def __call__(self, candidates: Candidates) -> TrajectoryTube: ...
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledTube:
+    """A tube of any shape, made larger or smaller about its centre.
+
+    tube: of B plans x H steps
+    center: `[B, H, D]` the forecast means
+    scale: above 0; 1 leaves the tube as it is
+
+    >>> from pac_core import Boxes, GaussianForecast, fit_shape, PACLevel
+    >>> forecast = GaussianForecast(np.zeros((50, 1, 1)), np.ones((50, 1, 1)))
+    >>> box = fit_shape(forecast, np.linspace(-1, 1, 50).reshape(50, 1, 1), PACLevel(0.1, 0.1))
+    >>> once = box.sets(forecast, 1.0)
+    >>> twice = ScaledTube(once, forecast.mean, 2.0)
+    >>> float(twice.support([1.0])[0, 0] / once.support([1.0])[0, 0])
+    2.0
+    """
+
+    tube: ConfidenceSets
+    center: Array
+    scale: float
+
+    def support(self, direction: Any) -> Array:
+        """`[B, H]` c.d + scale * (support of the tube - c.d)."""
+        along = like(self.center, direction)
+        xp = array_namespace(self.center)
+        middle = xp.sum(self.center * along, axis=-1)
+        return middle + self.scale * (self.tube.support(direction) - middle)
+
+    def box(self) -> tuple[Array, Array]:
+        """`[B, H, D]` corners of the bounding boxes; a tube of features has none but along its features."""
+        if isinstance(self.tube, FeatureTube):
+            xp, rows = array_namespace(self.center), np.eye(self.center.shape[-1])
+            ends = [xp.stack([side * self.support(side * row) for row in rows], axis=-1) for side in (-1, 1)]
+            return ends[0], ends[1]
+        middle = self.tube.region.center
+        lower, upper = (middle + self.scale * (corner - middle) for corner in self.tube.box())
+        return lower, upper
+
+    def contains(self, truth: Any) -> Array:
+        """`[B]` whether the truth `[B, H, D]`, drawn towards the centre by the scale, is in the tube."""
+        ended = isinstance(truth, Trajectories)
+        states = like(self.center, truth.states if ended else truth)
+        drawn = self.center + (states - self.center) / self.scale
+        return self.tube.contains(Trajectories(drawn, truth.lengths) if ended else drawn)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedTubes:
+    """The tubes of a score that was fitted on the tune split, at a threshold, scaled.
+
+    The threshold may come from tune or calibrate units: they were not picked by a planner, so a tube of
+    a picked plan has no promise from it. What is promised of picked plans is proved for a `scale`, on
+    fresh episodes of the whole controller.
+    """
+
+    score: Score
+    threshold: Threshold | float
+    scale: float = 1.0
+    members: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale < np.inf:
+            raise InvalidInput(f"scale must be finite and above 0, got {self.scale!r}")
+
+    def __call__(self, candidates: Candidates) -> ScaledTube:
+        forecast = candidates.forecast.wide()
+        return ScaledTube(self.score.sets(forecast, self.threshold), forecast.mean, self.scale)
+
+    def scaled(self, scale: float) -> FittedTubes:
+        """The same tubes at another scale."""
+        return replace(self, scale=float(scale))
+
+
+@dataclass(frozen=True, eq=False)
+class HullTube:
+    """The hull of a few trajectories `[M, B, H, D]`: a point per step if there is one."""
+
+    ways: Tensor
+
+    def support(self, direction: Any) -> Array:
+        return (self.ways @ like(self.ways, direction)).amax(dim=0)
+
+    def box(self) -> tuple[Array, Array]:
+        return self.ways.amin(dim=0), self.ways.amax(dim=0)
+
+    def contains(self, truth: Any) -> Array:
+        """`[B]` whether the truth is within the box of the trajectories; a single one holds nothing else."""
+        marked = truth.marked() if isinstance(truth, Trajectories) else truth
+        states = like(self.ways, marked)
+        lower, upper = self.box()
+        inside = (lower <= states) & (states <= upper) & states.isfinite()
+        if isinstance(truth, Trajectories):
+            inside |= states.isnan()  # steps after the end
+        return inside.all(dim=2).all(dim=1)
+
+
+@dataclass(frozen=True)
+class MeanTubes:
+    """The predicted mean, as if it were certain: the ensemble heuristic CCE."""
+
+    members: bool = False
+
+    def __call__(self, candidates: Candidates) -> HullTube:
+        return HullTube(candidates.forecast.wide().mean[None])
+
+
+@dataclass(frozen=True)
+class MemberTubes:
+    """The way of every member of the ensemble: the heuristic RCE, which trusts the worst of them."""
+
+    members: bool = True
+
+    def __call__(self, candidates: Candidates) -> HullTube:
+        if candidates.members is None:
+            raise InvalidInput("candidates must have been made with members=True, got none of their ways")
+        return HullTube(candidates.members.flatten(1, 2).double())

@@ -1,0 +1,347 @@
+"""A descent is written down before its first episode, stops at the first failure, and is never extended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pac_program import run as run_program
+from scipy.stats import binom
+
+from pac_core import (
+    BadCertificate,
+    Descended,
+    Descent,
+    Entry,
+    InvalidInput,
+    NotEnoughData,
+    Opening,
+    PACLevel,
+    SecondLook,
+    Trial,
+    descend,
+    episodes_needed,
+    open_split,
+    read_descent,
+    read_ledger,
+    read_notes,
+    verify_descent,
+    write_descent,
+)
+from pac_core.descending import from_json, to_json
+from pac_core.documents import seal
+
+LEVEL = PACLevel(0.05, 0.01)
+
+
+def plan(**changed: Any) -> Descent:
+    n, scales = changed.get("n", 130), changed.get("scales", (2.0, 1.0, 0.5))
+    first = changed.pop("first", 0)
+    given = {
+        "scales": scales,
+        "n": n,
+        "allowed": 1,
+        "level": LEVEL,
+        "episodes": first + np.arange(len(scales) * n).reshape(len(scales), n),
+        "error": "a limit is violated",
+        "tested": {"planner": "scaled policy", "horizon": 6},
+    }
+    return Descent(**(given | changed))
+
+
+class Robot:
+    """Makes so many errors at each scale, and remembers what it was asked."""
+
+    def __init__(self, **errors: int) -> None:
+        self.errors = {float(scale.strip("_").replace("_", ".")): count for scale, count in errors.items()}
+        self.asked: list[tuple[float, list[int]]] = []
+
+    def __call__(self, scale: float, ids: Any) -> Any:
+        self.asked.append((scale, ids.tolist()))
+        return np.arange(len(ids)) < self.errors[scale]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.json"
+
+
+@pytest.mark.parametrize(
+    ("n", "allowed"), [(90, 0), (130, 1), (165, 2), (198, 3), (229, 4), (259, 5), (288, 6)]
+)
+def test_the_fewest_episodes(n: int, allowed: int) -> None:
+    assert episodes_needed(LEVEL, allowed) == n
+    assert binom.cdf(allowed, n, 0.05) < 0.01 <= binom.cdf(allowed, n - 1, 0.05)
+    plan(n=n, allowed=allowed)
+    with pytest.raises(NotEnoughData) as refused:
+        plan(n=n - 1, allowed=allowed)
+    assert (refused.value.n, refused.value.needed, refused.value.errors) == (n - 1, n, allowed)
+
+
+def test_three_hundred_episodes_allow_six_errors_and_no_more() -> None:
+    plan(n=300, allowed=6)
+    with pytest.raises(NotEnoughData, match="300 calibration units with 7 errors allowed cannot prove"):
+        plan(n=300, allowed=7)
+
+
+def test_delta_itself_is_not_below_delta() -> None:
+    """Two coins show no head with probability 1/4 exactly."""
+    plan(n=3, allowed=0, level=PACLevel(0.5, 0.25))
+    with pytest.raises(NotEnoughData):
+        plan(n=2, allowed=0, level=PACLevel(0.5, 0.25))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"scales": (1.0, 2.0, 0.5)}, "scales must descend"),
+        ({"scales": (2.0, 1.0, 1.0)}, "scales must descend"),
+        ({"scales": (2.0, 1.0, 0.0)}, "be above 0"),
+        ({"scales": (np.inf, 1.0, 0.5)}, "must be finite"),
+        ({"scales": (np.nan, 1.0, 0.5)}, "NaN"),
+        ({"episodes": np.arange(260).reshape(2, 130)}, r"shape \[3, 130\]"),
+        ({"episodes": np.arange(390).reshape(3, 130) % 389}, "1 repeats"),
+        ({"episodes": np.tile(np.arange(130), (3, 1))}, "episodes of its own"),
+        ({"episodes": np.arange(390.0).reshape(3, 130)}, "whole numbers or text"),
+        ({"error": ""}, "error must be a line of text"),
+        ({"tested": {}}, "says what the controller is"),
+        ({"tested": {"gain": float("nan")}}, "plain JSON without NaN"),
+        ({"tested": {"gain": np.zeros(2)}}, "plain JSON"),
+    ],
+)
+def test_plans_that_are_refused(changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        plan(**changed)
+
+
+def test_it_descends_to_the_first_failure(ledger: Path) -> None:
+    robot = Robot(_2=0, _1=2, _0_5=0)
+    shown = descend(plan(), robot, ledger=ledger)
+    assert shown.certified == 2.0
+    assert shown.trials == (Trial(2.0, 130, 0, True), Trial(1.0, 130, 2, False))
+    assert [scale for scale, _ in robot.asked] == [2.0, 1.0]
+
+
+def test_as_many_errors_as_allowed_pass_at_every_scale(ledger: Path) -> None:
+    robot = Robot(_2=1, _1=1, _0_5=1)
+    assert descend(plan(), robot, ledger=ledger).certified == 0.5
+    assert [ids for _, ids in robot.asked] == plan().episodes.tolist()
+
+
+def test_the_sentences_say_what_is_promised_and_what_is_not(ledger: Path) -> None:
+    good = descend(plan(), Robot(_2=0, _1=1, _0_5=9), ledger=ledger)
+    assert str(good).startswith("Certified at scale 1: P(error in a fresh episode of exactly this controller")
+    assert "<= 0.05 with confidence 1 - 0.01" in good.sentence
+    assert "0 at scale 2, 1 at scale 1, 9 at scale 0.5 (failed)" in good.sentence
+    assert "An error: a limit is violated." in good.sentence
+    bad = descend(plan(first=1000), Robot(_2=2), ledger=ledger)
+    assert bad.certified is None
+    assert bad.sentence.startswith("Nothing is certified: the first scale failed.")
+    assert "another attempt needs fresh ones" in bad.sentence
+    assert "P(error" not in bad.sentence
+
+
+def test_the_plan_is_in_the_ledger_before_the_first_episode(ledger: Path) -> None:
+    seen: list[Opening] = []
+
+    def run(scale: float, ids: Any) -> Any:
+        seen.extend(read_ledger(ledger))
+        return np.ones(130, dtype=bool)
+
+    descend(plan(), run, ledger=ledger)
+    [look] = seen
+    assert look.n == 390
+    assert [entry.level for entry in look.menu] == [LEVEL]
+    assert look.cost == 0.01, "all scales together cost one delta"
+    assert look.plan is not None
+    assert (look.plan["scales"], look.plan["n"], look.plan["allowed"]) == ([2.0, 1.0, 0.5], 130, 1)
+    assert look.plan["tested"] == plan().controller
+
+
+@pytest.mark.parametrize(
+    "another",
+    [
+        {"n": 165, "allowed": 2},
+        {"allowed": 0},
+        {"level": PACLevel(0.05, 0.02)},
+        {"scales": (4.0, 2.0, 1.0)},
+        {"tested": {"planner": "scaled policy", "horizon": 7}},
+        {"error": "the robot falls"},
+        {"first": 389},
+        {"episodes": np.arange(390).reshape(3, 130)[::-1]},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_another_plan_on_a_spent_episode_is_refused(ledger: Path, another: dict[str, Any]) -> None:
+    descend(plan(), Robot(_2=5), ledger=ledger)
+    robot = Robot(_4=0, _2=0, _1=0, _0_5=0)
+    with pytest.raises(SecondLook, match="A descent is never extended"):
+        descend(plan(**another), robot, ledger=ledger)
+    assert not robot.asked
+    assert descend(plan(first=390), Robot(_2=0, _1=0, _0_5=0), ledger=ledger).certified == 0.5
+
+
+def test_units_that_were_calibrated_on_are_spent_too(ledger: Path) -> None:
+    open_split(ledger, Opening.of(range(100), [Entry("s", 0.05, 0.01)], "data"))
+    with pytest.raises(SecondLook, match="100 of these 390 units"):
+        descend(plan(), Robot(_2=0), ledger=ledger)
+
+
+def test_the_same_plan_again_is_the_same_look_and_runs_nothing_again(ledger: Path) -> None:
+    descend(plan(), Robot(_2=0, _1=7), ledger=ledger)
+    lucky = Robot(_2=0, _1=0, _0_5=0)
+    assert descend(plan(), lucky, ledger=ledger).certified == 2.0
+    assert not lucky.asked
+    assert len(read_ledger(ledger)) == 1
+    assert [note.facts["errors"] for note in read_notes(ledger)] == [0, 7]
+
+
+def test_of_two_runs_at_once_the_first_count_stands(ledger: Path) -> None:
+    def slow(scale: float, ids: Any) -> Any:
+        descend(plan(), Robot(_2=5), ledger=ledger)  # another process is done before this one
+        return np.zeros(130, dtype=bool)
+
+    assert descend(plan(), slow, ledger=ledger).certified is None
+    assert descend(plan(), slow, ledger=ledger).certified is None
+
+
+def test_after_a_crash_it_goes_on_where_it_stopped(ledger: Path) -> None:
+    def crash(scale: float, ids: Any) -> Any:
+        if scale < 2:
+            raise RuntimeError("out of power")
+        return np.zeros(130, dtype=bool)
+
+    with pytest.raises(RuntimeError):
+        descend(plan(), crash, ledger=ledger)
+    robot = Robot(_1=1, _0_5=4)
+    assert descend(plan(), robot, ledger=ledger).certified == 1.0
+    assert [scale for scale, _ in robot.asked] == [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        np.zeros(129, dtype=bool),
+        np.zeros(131, dtype=bool),
+        np.zeros((130, 1), dtype=bool),
+        np.zeros(130),
+        np.full(130, np.nan),
+        np.zeros(130, dtype=int),
+        [None] * 130,
+        np.ma.masked_array(np.zeros(130, dtype=bool), np.ones(130, dtype=bool)),
+        0,
+    ],
+)
+def test_anything_but_one_boolean_an_episode_is_refused(ledger: Path, returned: Any) -> None:
+    with pytest.raises(InvalidInput, match="errors must"):
+        descend(plan(), lambda scale, ids: returned, ledger=ledger)
+    assert not read_notes(ledger)
+
+
+def test_a_plan_cannot_be_changed_by_who_runs_it(ledger: Path) -> None:
+    tested = {"gains": [1.0]}
+    mine = plan(tested=tested)
+    before = mine.controller
+    tested["gains"].append(2.0)
+    assert mine.controller == before
+    with pytest.raises(ValueError, match="read-only"):
+        mine.episodes[0, 0] = 7
+
+    def run(scale: float, ids: Any) -> Any:
+        ids[:] = 0
+        return np.zeros(130, dtype=bool)
+
+    descend(mine, run, ledger=ledger)
+    assert mine.episodes[2, 129] == 389
+
+
+@pytest.mark.parametrize(
+    "trials",
+    [
+        (),
+        (Trial(2.0, 130, 0, True),),
+        (Trial(2.0, 130, 2, True), Trial(1.0, 130, 2, False)),
+        (Trial(2.0, 130, 1, False),),
+        (Trial(2.0, 130, 2, False), Trial(1.0, 130, 0, True), Trial(0.5, 130, 0, True)),
+        (Trial(1.0, 130, 0, True), Trial(0.5, 130, 2, False)),
+        (Trial(2.0, 120, 2, False),),
+        (Trial(2.0, 130, 131, False),),
+    ],
+)
+def test_a_result_that_does_not_follow_from_its_counts_is_refused(trials: tuple[Trial, ...]) -> None:
+    with pytest.raises(InvalidInput, match="trials must be those of the plan"):
+        Descended(plan(), trials)
+
+
+@pytest.mark.parametrize("names", ["numbers", "text"])
+def test_written_and_read_again(ledger: Path, tmp_path: Path, names: str) -> None:
+    episodes = np.arange(390).reshape(3, 130)
+    mine = plan(episodes=episodes if names == "numbers" else np.char.add("run-", episodes.astype(str)))
+    shown = descend(mine, Robot(_2=0, _1=5), ledger=ledger)
+    write_descent(shown, tmp_path / "descent.json")
+    again = read_descent(tmp_path / "descent.json")
+    assert (again.trials, again.sentence, again.plan.look) == (shown.trials, shown.sentence, mine.look)
+    assert [check.holds for check in verify_descent(again, ledger)] == [True, True, True]
+
+
+def test_what_was_edited_is_refused(ledger: Path) -> None:
+    document = to_json(descend(plan(), Robot(_2=0, _1=5), ledger=ledger))
+    for edit in (
+        {"certified": 1.0},
+        {"allowed": 9},
+        {"promise": "All is well."},
+        {"trials": [document["trials"][0] | {"errors": 1}]},
+        {"level": {"epsilon": 0.01, "delta": 0.01}},
+        {"note": "one more"},
+        {"version": 2},
+    ):
+        changed = json.loads(json.dumps(document | edit))
+        with pytest.raises(BadCertificate, match=r"changed after it was written|not a pac-sets descent"):
+            from_json(changed)
+        with pytest.raises(BadCertificate):
+            from_json(changed | {"seal": seal(changed)})
+    assert from_json(document).certified == 2.0
+
+
+def test_the_ledger_tells_a_result_that_it_does_not_know(ledger: Path, tmp_path: Path) -> None:
+    descend(plan(), Robot(_2=0, _1=5), ledger=ledger)
+    better = Descended(plan(), (Trial(2.0, 130, 0, True), Trial(1.0, 130, 2, False)))
+    assert [check.holds for check in verify_descent(better, ledger)] == [True, False, True]
+    other = Descended(plan(first=1000), (Trial(2.0, 130, 5, False),))
+    assert [check.holds for check in verify_descent(other, ledger)] == [False, False, True]
+
+
+def test_a_second_attempt_is_told_with_what_both_cost(ledger: Path) -> None:
+    """Who tries until one passes certifies anything in the end, and each certificate by itself looks fine."""
+    descend(plan(), Robot(_2=5), ledger=ledger)
+    descend(plan(first=5000, tested={"another": 1}), Robot(_2=5), ledger=ledger)
+    again = descend(plan(first=1000), Robot(_2=0, _1=5), ledger=ledger)
+    *others, attempts = verify_descent(again, ledger)
+    assert all(check.holds for check in others)
+    assert attempts.holds is False
+    assert attempts.text == "2 of this controller: that any of them is false has a probability below 0.02"
+
+
+def test_a_ledger_without_notes_stays_of_version_1(ledger: Path) -> None:
+    """So older programs read on; one with notes they refuse, where they would drop the notes."""
+    open_split(ledger, Opening.of(range(1000, 1100), [Entry("s", 0.05, 0.01)], "data"))
+    assert json.loads(ledger.read_text())["version"] == 1
+    assert "plan" not in json.loads(ledger.read_text())["openings"][0]
+    descend(plan(), Robot(_2=5), ledger=ledger)
+    assert json.loads(ledger.read_text())["version"] == 2
+    open_split(ledger, Opening.of(range(2000, 2100), [Entry("s", 0.05, 0.01)], "data"))
+    assert len(read_notes(ledger)) == 1
+    assert len(read_ledger(ledger)) == 3
+
+
+def test_the_program_shows_plan_and_counts(ledger: Path) -> None:
+    descend(plan(), Robot(_2=0, _1=5), ledger=ledger)
+    shown = run_program("ledger", ledger).output
+    assert "390 units" in shown
+    assert "any fails with probability < 0.01" in shown
+    assert "scales: [2.0, 1.0, 0.5]" in shown
+    assert "allowed: 1" in shown
+    assert '"scale": 1.0, "errors": 5' in shown

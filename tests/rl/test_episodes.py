@@ -1,0 +1,214 @@
+"""Episodes belong to their seeds, and count what happened in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from pac_core import InvalidInput
+from pac_rl import (
+    Controller,
+    Ensemble,
+    Environment,
+    FittedTubes,
+    HalfSpace,
+    HullTube,
+    MeanTubes,
+    Network,
+    Rollouts,
+    cheetah_reward,
+    execute,
+    run_episodes,
+    run_to_selection,
+    simulators,
+)
+from pac_rl.candidates import Candidates
+from pac_rl.runs import BATCH
+from pac_rl.scoring import RunEpisodes, RunSelections
+
+SEEDS = np.array([5, BATCH + 1, 2, 7 * BATCH + 2])
+
+
+class Shard:
+    def __init__(self, ids: np.ndarray) -> None:
+        self.ids = ids
+
+
+class WholeSpace:
+    """Tubes that hold everything that is finite, wherever the limits are."""
+
+    members = False
+
+    def __call__(self, candidates: Candidates) -> HullTube:
+        mean = candidates.forecast.wide().mean
+        return HullTube(np.inf * mean.new_tensor([-1.0, 1.0])[:, None, None, None] + 0 * mean)
+
+
+@pytest.fixture(scope="module")
+def controller(cheetah: Environment, ensemble: Ensemble, policy: Network) -> Controller:
+    speed = HalfSpace("speed", np.eye(18)[0], 1.0)
+    pitch = HalfSpace("pitch", np.eye(18)[2], 0.3)
+    return Controller(
+        cheetah, ensemble, policy, (speed, pitch), MeanTubes(), horizon=3, factors=(0.0, 0.5, 1.0)
+    )
+
+
+def same(one: object, other: object, rows: np.ndarray) -> None:
+    for name in ("seeds", "returns", "violated", "violation_steps", "fallbacks", "decisions"):
+        np.testing.assert_array_equal(getattr(one, name)[rows], getattr(other, name), err_msg=name)
+
+
+def test_an_episode_is_the_same_in_any_company(controller: Controller) -> None:
+    together = run_episodes(controller, SEEDS, steps=12, threads=2)
+    backwards = run_episodes(controller, SEEDS[::-1], steps=12, threads=1)
+    same(together, backwards, np.arange(4)[::-1])
+    alone = run_episodes(controller, SEEDS[2:3], steps=12)
+    same(together, alone, np.array([2]))
+    assert len(set(together.returns)) == 4  # and seeds differ
+
+
+def test_a_worker_computes_the_same_bits(controller: Controller) -> None:
+    here = run_episodes(controller, SEEDS, steps=12)
+    parts = (controller.policy, controller.ensemble, controller.limits, controller.guard)
+    options = {"horizon": 3, "factors": (0.0, 0.5, 1.0)}
+    made = RunEpisodes("HalfCheetah-v5", *parts, 12, options)(Shard(SEEDS), {})
+    counts = {"violation_steps", "fallbacks", "decisions"}
+    assert set(made) == {"ids", "errors", "returns", "violated", *counts}
+    np.testing.assert_array_equal(made["ids"], SEEDS)
+    for name in set(made) - {"ids"}:
+        np.testing.assert_array_equal(made[name], getattr(here, name))
+    there = run_to_selection(controller, SEEDS, steps=12)
+    found = RunSelections("HalfCheetah-v5", *parts, 12, options)(Shard(SEEDS), {})
+    for name in ("errors", "accepted", "unsafe", "steps"):
+        np.testing.assert_array_equal(found[name], getattr(there, name))
+
+
+def test_counts_are_those_of_the_traces(controller: Controller) -> None:
+    done = run_episodes(controller, SEEDS, steps=30, along=np.eye(18)[0])
+    traces = done.traces
+    assert traces is not None
+    over = np.stack([traces.states[..., 0] > 1.0, traces.states[..., 2] > 0.3], axis=-1)
+    np.testing.assert_array_equal(done.violated, over.any(axis=1))
+    np.testing.assert_array_equal(done.violation_steps, over.any(axis=2).sum(axis=1))
+    np.testing.assert_array_equal(done.fallbacks, (traces.chosen == -1).sum(axis=1))
+    np.testing.assert_array_equal(done.errors, done.violated.any(axis=1))
+    assert (done.decisions == 30).all()
+    rewards = traces.states[..., 0] - 0.1 * (traces.actions**2).sum(axis=2)
+    np.testing.assert_allclose(done.returns, rewards.sum(axis=1), rtol=1e-12)
+    # With a guard that looks at means alone, the upper end is the lower end.
+    np.testing.assert_array_equal(traces.lower, traces.upper)
+
+
+def test_returns_are_gymnasiums(controller: Controller) -> None:
+    """The bare policy's actions, carried out by Gymnasium from the same reset, earn the same."""
+    done = run_episodes(controller.bare(), [3], steps=10, along=np.eye(18)[0])
+    assert done.traces is not None
+    gym = gymnasium.make("HalfCheetah-v5")
+    gym.reset(seed=int(np.random.default_rng(3).integers(2**31)))
+    earned = [float(gym.step(action)[1]) for action in done.traces.actions[0]]
+    # Gymnasium carries solver warm starts from step to step, so digits part slowly.
+    np.testing.assert_allclose(done.returns[0], sum(earned), rtol=1e-3)
+    states = np.array([[2.0, 0.0]])
+    assert cheetah_reward(states, np.array([[1.0, 2.0]])).tolist() == [2.0 - 0.5]
+
+
+def test_fallbacks_are_counted_where_nothing_is_safe(controller: Controller) -> None:
+    never = HalfSpace("never", np.eye(18)[0], -100.0)
+    done = run_episodes(replace(controller, limits=(never,)), SEEDS[:2], steps=5, along=np.eye(18)[0])
+    assert done.fallbacks.tolist() == [5, 5]
+    assert done.violated.all()
+    assert done.traces is not None
+    assert not done.traces.actions.any()  # hold
+    backup = replace(controller, limits=(never,), fallback=controller.policy)
+    acted = run_episodes(backup, SEEDS[:2], steps=5, along=np.eye(18)[0])
+    assert acted.traces is not None
+    assert acted.traces.actions.any()
+
+
+def test_a_diverged_simulation_broke_every_limit(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = simulators.Simulator.step
+
+    def breaking(self: object, physics: np.ndarray, rows: np.ndarray, controls: np.ndarray) -> Any:
+        states, ended, diverged = real(self, physics, rows, controls)  # type: ignore[arg-type]
+        diverged |= rows == 5
+        return states, ended, diverged
+
+    monkeypatch.setattr(simulators.Simulator, "step", breaking)
+    roomy = replace(controller, limits=(HalfSpace("speed", np.eye(18)[0], 100.0),))
+    done = run_episodes(roomy, [5, 6], steps=4)
+    assert done.violated[:, 0].tolist() == [True, False]
+    assert done.violation_steps.tolist() == [4, 0]
+    assert done.decisions.tolist() == [1, 4]
+    assert np.isfinite(done.returns).all()
+    found = run_to_selection(replace(roomy, guard=WholeSpace()), [5, 6], steps=4)
+    assert found.errors.tolist() == found.unsafe.tolist() == [True, False]
+
+
+def test_selection_executes_the_plan_that_was_chosen(controller: Controller) -> None:
+    """A tube of everything is never left; a tube of one line always; the decision is the seed's own."""
+    wide = run_to_selection(replace(controller, guard=WholeSpace()), SEEDS, steps=8)
+    assert not wide.errors.any()
+    assert not wide.accepted.any()  # it keeps no limit: the fallback acts, and its tube holds
+    thin = run_to_selection(controller, SEEDS, steps=8)
+    assert thin.errors.all()
+    assert ((thin.steps >= 0) & (thin.steps < 8)).all()
+    np.testing.assert_array_equal(wide.steps, thin.steps)
+    again = run_to_selection(controller, SEEDS[1:2], steps=8)
+    for name in ("steps", "errors", "accepted", "unsafe"):
+        assert getattr(again, name)[0] == getattr(thin, name)[1]
+
+
+def test_the_whole_plan_is_carried_out_from_where_the_robot_stood(controller: Controller) -> None:
+    """What the tube is asked about is what `execute` makes of the very plan, from the very reset."""
+    asked: dict[str, Any] = {}
+
+    class Recording(HullTube):
+        def contains(self, truth: Any) -> Any:
+            asked["truth"] = truth
+            return super().contains(truth)
+
+    class Tubes:
+        members = False
+
+        def __call__(self, candidates: Candidates) -> HullTube:
+            asked["plans"] = candidates.plans
+            return Recording(candidates.forecast.wide().mean[None])
+
+    roomy = (HalfSpace("speed", np.eye(18)[0], 100.0),)
+    run_to_selection(replace(controller, guard=Tubes(), limits=roomy, choice="factor"), [5], steps=1)
+    plan = asked["plans"][5].double().numpy()
+    assert len(np.unique(plan, axis=1)[0]) == 3  # its steps differ
+    physics = controller.environment.reset(int(np.random.default_rng(5).integers(2**31)))[None]
+    blank = np.zeros((1, 3, 18))
+    start = Rollouts(np.array([5]), blank[:, 0], physics, blank, plan, np.array([3]))
+    np.testing.assert_array_equal(
+        asked["truth"].states[5], execute(controller.environment, start, plan).states[0]
+    )
+
+
+def test_unsafe_means_that_the_plan_broke_a_limit(controller: Controller) -> None:
+    below = replace(controller, limits=(HalfSpace("never", np.eye(18)[0], -100.0),))
+    assert run_to_selection(below, SEEDS, steps=6).unsafe.all()
+    above = replace(controller, limits=(HalfSpace("always", np.eye(18)[0], 100.0),))
+    found = run_to_selection(above, SEEDS, steps=6)
+    assert not found.unsafe.any()
+    assert found.accepted.all()
+
+
+def test_refusals(controller: Controller) -> None:
+    with pytest.raises(InvalidInput, match="guard must make tubes"):
+        run_to_selection(controller.bare(), SEEDS)
+    with pytest.raises(InvalidInput, match="seeds must differ"):
+        run_episodes(controller, [1, 1])
+    with pytest.raises(InvalidInput, match=r"along must have shape \[18\]"):
+        run_episodes(controller, [1], along=[1.0])
+    with pytest.raises(InvalidInput, match="guard must be FittedTubes"):
+        controller.scaled(2.0)
+    with pytest.raises(InvalidInput, match="scale must be finite and above 0"):
+        FittedTubes(None, 1.0, 0.0)  # type: ignore[arg-type]

@@ -1,0 +1,288 @@
+"""Guarded objectives and agents on a line where the best safe plan is known, with mbrl-lib's planners."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import omegaconf
+import pytest
+import torch
+from mbrl.models import ModelEnv
+from mbrl.planning import TrajectoryOptimizerAgent
+from toy_line import WALL, WIDTH, Tubes, forecast, rightwards
+
+from pac_core import Checked, InvalidInput
+from pac_rl import Ensemble, GuardedAgent, NoSafePlan, for_plans, guard_plans, model_returns
+from pac_rl.guards import FLOOR, rank, ranked_safe
+
+HORIZON = 3
+PLANS = torch.tensor([[0.5, 0.3, 0.0], [0.5, 0.5, 0.0], [0.9, 0.9, 0.9], [-1.0, 0.0, 0.0]])[..., None]
+SAFE = [True, False, False, True]
+
+
+def checked_of(*worst: float) -> Checked:
+    margin = torch.tensor(worst, dtype=torch.float64)[:, None, None]
+    return Checked(margin, margin[:, 0, 0] >= 0, ("wall",))
+
+
+def test_safe_plans_keep_their_value_and_unsafe_ones_rank_by_how_unsafe_they_are() -> None:
+    values = guard_plans(rightwards, forecast, Tubes(), WALL)(np.zeros(1), PLANS)
+    assert values.dtype == torch.float32
+    assert values[[0, 3]].tolist() == pytest.approx([0.5 + 0.8 + 0.8, -3.0])
+    assert values.argsort(descending=True).tolist() == [0, 3, 1, 2]
+    assert ranked_safe(values).tolist() == SAFE
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_every_safe_plan_outranks_every_unsafe_one_and_all_values_are_finite(dtype: torch.dtype) -> None:
+    checked = checked_of(0.0, 3.0, 1.0, 2.0, -1e-300, -0.1, -0.2, -3.0, -1e5, -np.inf, np.nan)
+    values = torch.tensor([-np.inf, np.inf, -6e4, 0.0, *([np.inf] * 5), 7.0, np.nan], dtype=dtype)
+    ranked = rank(values, checked)
+    assert ranked.isfinite().all()
+    assert ranked[:4].min() > ranked[4:].max()
+    assert ranked_safe(ranked).tolist() == [True] * 4 + [False] * 7
+    worse = ranked[[4, 5, 6, 7, 8, 9]]
+    assert (worse.diff() < 0).all()
+    assert ranked[9] == ranked[10] == ranked.min()  # what is unknown is worst
+    assert ranked[3] == 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_margins_of_any_precision_give_finite_values(dtype: torch.dtype) -> None:
+    margin = torch.tensor([1.0, -0.5, -2.0, -np.inf], dtype=dtype)[:, None, None]
+    ranked = rank(torch.zeros(4), Checked(margin, margin[:, 0, 0] >= 0, ("wall",)))
+    assert ranked.isfinite().all()
+    assert (ranked.diff() < 0).all()
+
+
+def test_a_check_of_other_plans_or_of_fewer_steps_is_refused() -> None:
+    """A verdict about one plan would be taken for that of all, and steps that were not forecast for safe."""
+    with pytest.raises(InvalidInput, match=r"the check must return values of shape \(3,\), got \(1,\)"):
+        rank(torch.zeros(3), checked_of(1.0))
+    for short in (lambda s, p: forecast(s[:1], p[:1]), lambda s, p: forecast(s, p[:, :2])):
+        with pytest.raises(InvalidInput, match="a tube of 4 plans x 3 steps, got"):
+            guard_plans(rightwards, short, Tubes(), WALL)(np.zeros(1), PLANS)
+        with pytest.raises(InvalidInput, match="a tube of 4 plans x 3 steps, got"):
+            guard_plans(rightwards, short, Tubes(), WALL).check(np.zeros(1), PLANS)
+
+
+def test_a_safe_plan_of_unknown_value_is_as_bad_as_can_be() -> None:
+    ranked = rank(torch.tensor([np.nan, -5.0, 1.0]), checked_of(1.0, 1.0, -1e6))
+    assert ranked.argsort(descending=True).tolist() == [1, 2, 0]
+    assert not ranked_safe(ranked)[0]
+    assert ranked[0] == -2 * FLOOR
+
+
+def test_values_survive_the_arithmetic_of_path_integrals() -> None:
+    ranked = rank(torch.tensor([5.0, 5.0, 5.0]), checked_of(-1.0, -2.0, np.nan))
+    weights = torch.exp(10.0 * (ranked - ranked.max()))  # what MPPI does
+    assert weights.tolist() == [1.0, 0.0, 0.0]
+
+
+def test_the_tubes_own_mean_can_score_the_return_in_one_pass() -> None:
+    calls = []
+
+    def counted(starts: Any, plans: Any) -> Any:
+        calls.append(plans.shape[1])
+        return forecast(starts, plans)
+
+    tubes = Tubes(2)
+    alone = guard_plans(None, counted, tubes, WALL, reward=lambda states, actions: states[..., 0])
+    plans = torch.cat([PLANS, torch.ones_like(PLANS[:, :1])], dim=1)  # a fourth step, beyond the wall
+    values = alone(np.zeros(1), plans)
+    assert (calls, tubes.seen) == ([4], [2])  # one pass of all steps; the tube is of the first two
+    both = guard_plans(rightwards, counted, Tubes(2), WALL)(np.zeros(1), plans)
+    assert calls == [4, 2]
+    torch.testing.assert_close(values, both)
+    assert ranked_safe(values).tolist() == SAFE
+
+
+def test_many_initial_states_at_once() -> None:
+    starts = np.array([[0.0], [0.3], [-2.0]])
+    plans = torch.stack([PLANS, PLANS.flip(0), PLANS])
+    mean = guard_plans(None, forecast, Tubes(), WALL, reward=lambda states, actions: states[..., 0])
+    for guard in (guard_plans(rightwards, forecast, Tubes(), WALL), mean):
+        many = guard.evaluate_many(starts, plans)
+        one = torch.stack([guard(start, some) for start, some in zip(starts, plans, strict=True)])
+        torch.testing.assert_close(many, one)
+        assert ranked_safe(many).tolist() == [SAFE, [True, False, False, False], [True] * 4]
+    with pytest.raises(InvalidInput, match=r"plans must have shape \[3, B, H, A\]"):
+        mean.evaluate_many(starts, plans[:2])
+
+
+def test_refusals() -> None:
+    with pytest.raises(InvalidInput, match="one of evaluate, reward and a forecast by ScoredPlans, got 0"):
+        guard_plans(None, forecast, Tubes(), WALL)
+    with pytest.raises(InvalidInput, match="at least the tube's 4 steps, got 3"):
+        guard_plans(rightwards, forecast, Tubes(4), WALL)(np.zeros(1), PLANS)
+    with pytest.raises(InvalidInput, match=r"evaluate must return values of shape \(4,\), got \(4, 1\)"):
+        guard_plans(lambda s, p: p.sum(1), forecast, Tubes(), WALL)(np.zeros(1), PLANS)
+    with pytest.raises(InvalidInput, match=r"initial state must have shape \[D\]"):
+        guard_plans(rightwards, forecast, Tubes(), WALL)(np.zeros((1, 1)), PLANS)
+
+
+COMMON = {"num_iterations": 4, "population_size": 80, "device": "cpu"}
+PLANNERS = {
+    "CEM": {"_target_": "mbrl.planning.CEMOptimizer", "elite_ratio": 0.1, "alpha": 0.1, **COMMON},
+    "CEM, mean of elites": {
+        "_target_": "mbrl.planning.CEMOptimizer", "elite_ratio": 0.1, "alpha": 0.1,
+        "return_mean_elites": True, **COMMON,
+    },
+    "iCEM": {
+        "_target_": "mbrl.planning.ICEMOptimizer", "elite_ratio": 0.1, "alpha": 0.1, "keep_elite_frac": 0.1,
+        "population_decay_factor": 1.3, "colored_noise_exponent": 2.0, **COMMON,
+    },
+    "MPPI": {"_target_": "mbrl.planning.MPPIOptimizer", "gamma": 20.0, "sigma": 1.0, "beta": 0.9, **COMMON},
+}  # fmt: skip
+
+
+def planner(name: str, **options: Any) -> TrajectoryOptimizerAgent:
+    torch.manual_seed(0)
+    config = omegaconf.OmegaConf.create(PLANNERS[name])
+    return TrajectoryOptimizerAgent(config, [-1.0], [1.0], planning_horizon=HORIZON, **options)
+
+
+def walk(act: Any, steps: int = 8) -> np.ndarray:
+    position, path = np.zeros(1), []
+    for _ in range(steps):
+        position = position + act(position)
+        path.append(position[0])
+    return np.array(path)
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_mbrl_libs_planners_keep_the_wall_and_come_near_it(name: str) -> None:
+    bare = planner(name)
+    bare.set_trajectory_eval_fn(rightwards)
+    assert walk(bare.act).max() > 3.0  # the return alone leads through the wall
+    guarded = GuardedAgent(planner(name), guard_plans(rightwards, forecast, Tubes(), WALL), fallback="stop")
+    path = walk(guarded.act)
+    assert path.max() <= 1.0 - WIDTH + 1e-6
+    assert path.max() > 0.35  # and the way up to it is used, by MPPI with its large noise the least
+    assert (guarded.decisions, guarded.fallbacks) == (8, 0)
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_with_no_safe_plan_the_chosen_fallback_acts_and_is_counted(name: str) -> None:
+    beyond = np.array([9.0])  # from here no plan of three steps is safe
+    guard = guard_plans(rightwards, forecast, Tubes(), WALL)
+    hold = GuardedAgent(planner(name), guard)
+    assert hold.act(beyond).tolist() == [0.0]
+    assert np.abs(hold.act(np.array([-3.0]))).max() > 0  # and it plans again where it can
+    assert (hold.decisions, hold.fallbacks) == (2, 1)
+    backup = GuardedAgent(planner(name), guard, fallback=lambda state: -state)
+    assert backup.act(beyond).tolist() == [-1.0]  # within the range of actions
+    stop = GuardedAgent(planner(name), guard, fallback="stop")
+    with pytest.raises(NoSafePlan, match="wall: may reach"):
+        stop.act(beyond)
+    assert stop.fallbacks == 1
+
+
+def test_what_was_checked_while_planning_is_not_checked_again() -> None:
+    for name, checks in (("CEM", 4), ("CEM, mean of elites", 5), ("MPPI", 5)):
+        tubes = Tubes()
+        agent = GuardedAgent(planner(name), guard_plans(rightwards, forecast, tubes, WALL))
+        assert agent.safe_plan(np.zeros(1)) is not None
+        assert len(tubes.seen) == checks  # one for each iteration, and one for a plan never seen
+        assert (agent.reason == "safe: checked while planning") == (checks == 4)
+
+
+class MeansOnly:
+    """A planner that evaluates two safe ways round an obstacle and returns their unsafe mean."""
+
+    replan_freq = 2
+    optimizer_args = {"action_lb": np.array([-1.0]), "action_ub": np.array([1.0])}  # noqa: RUF012
+    optimizer = SimpleNamespace(initial_solution=torch.zeros(1), optimizer=None)
+
+    def set_trajectory_eval_fn(self, evaluate: Any) -> None:
+        self.evaluate = evaluate
+
+    def plan(self, observation: Any) -> np.ndarray:
+        self.evaluate(observation, PLANS[[0, 3, 2]])
+        self.evaluate(observation, PLANS[[3]])  # what came before is not forgotten
+        return PLANS[2].numpy()
+
+
+def test_an_unsafe_mean_gives_way_to_the_best_safe_plan_seen() -> None:
+    agent = GuardedAgent(MeansOnly(), guard_plans(rightwards, forecast, Tubes(), WALL), fallback="stop")
+    assert [agent.act(np.zeros(1)).item() for _ in range(2)] == pytest.approx([0.5, 0.3])
+    assert (agent.decisions, agent.replaced, agent.fallbacks) == (1, 1, 0)
+    assert agent.reason == "wall: may reach 1.9, 0.9 above 1 at step 2 of 3"
+    with pytest.raises(NoSafePlan):  # a plan that was safe a decision ago is not safe now
+        agent.act(np.full(1, 5.0))
+
+
+def test_an_episode_does_not_lean_on_the_one_before() -> None:
+    for name in ("iCEM", "MPPI", "CEM"):
+        agent = GuardedAgent(planner(name), guard_plans(rightwards, forecast, Tubes(), WALL))
+        torch.manual_seed(1)
+        first = walk(agent.act, 3)
+        agent.reset()
+        torch.manual_seed(1)
+        assert walk(agent.act, 3).tolist() == first.tolist()
+
+
+def test_actions_beyond_the_tube_are_never_taken() -> None:
+    agent = planner("CEM", replan_freq=3)
+    with pytest.raises(InvalidInput, match="replan_freq must be at most the tube's 2 steps, got 3"):
+        GuardedAgent(agent, guard_plans(rightwards, forecast, Tubes(2), WALL))
+    agent.replan_freq = 1
+    guarded = GuardedAgent(agent, guard_plans(rightwards, forecast, Tubes(2), WALL))
+    agent.replan_freq = 3
+    walk(guarded.act, 6)
+    assert guarded.decisions == 3  # two actions of each plan, whose tube is of two steps
+    with pytest.raises(InvalidInput, match="fallback must be"):
+        GuardedAgent(agent, guard_plans(rightwards, forecast, Tubes(), WALL), fallback="wait")  # type: ignore[arg-type]
+
+
+class Line:
+    """The line as a dynamics model of mbrl-lib."""
+
+    device = torch.device("cpu")
+
+    def reset(self, states: np.ndarray, rng: Any = None) -> dict[str, torch.Tensor]:
+        return {"at": torch.from_numpy(states)}
+
+    def sample(self, actions: torch.Tensor, state: Any, deterministic: bool = False, rng: Any = None) -> Any:
+        following = state["at"] + actions
+        return following, None, None, {"at": following}
+
+
+def test_returns_from_many_states_are_mbrl_libs_own() -> None:
+    spaces = SimpleNamespace(observation_space=None, action_space=None)
+    ends = lambda actions, states: states > 1.5  # noqa: E731
+    returns = model_returns(ModelEnv(spaces, Line(), ends, lambda actions, states: states), particles=3)
+    starts, plans = np.array([[0.0], [0.8]], dtype=np.float32), torch.stack([PLANS, PLANS])
+    many = returns.evaluate_many(starts, plans)
+    one = torch.stack([returns(start, some) for start, some in zip(starts, plans, strict=True)])
+    torch.testing.assert_close(many, one)
+    assert many[1, 2] == pytest.approx(1.7)  # it ended at the first step
+    guard = guard_plans(returns, forecast, Tubes(), WALL)
+    assert ranked_safe(guard.evaluate_many(starts, plans)).tolist() == [SAFE, [False, False, False, True]]
+
+
+def test_a_trained_ensemble_plans_under_guard(ensemble: Ensemble) -> None:
+    spaces = SimpleNamespace(observation_space=None, action_space=None)
+    model = ensemble.for_mbrl()
+    model.set_propagation_method("fixed_model")
+    never = lambda actions, states: torch.zeros(len(states), 1, dtype=torch.bool)  # noqa: E731
+    returns = model_returns(ModelEnv(spaces, model, never, lambda a, s: s[:, :1]), particles=6)
+
+    def cloud(starts: torch.Tensor, plans: torch.Tensor) -> Any:
+        return for_plans(ensemble, starts, plans, propagation="one-step", batch=64)
+
+    class Steps:
+        def tube(self, forecast: Any) -> Any:
+            return Tubes().tube(type(forecast)(forecast.mean[..., :1], forecast.var[..., :1]))
+
+    guard = guard_plans(returns, cloud, Steps(), WALL)
+    rng = np.random.default_rng(0)
+    starts, plans = rng.normal(size=(2, 18), scale=0.1), torch.from_numpy(rng.uniform(-1, 1, (2, 64, 2, 6)))
+    values = guard.evaluate_many(starts, plans.float())
+    assert values.shape == (2, 64)
+    fastest = (
+        cloud(torch.from_numpy(starts).repeat_interleave(64, 0), plans.flatten(0, 1)).mean[..., 0].amax(1)
+    )
+    assert ranked_safe(values).flatten().tolist() == (fastest.double() + WIDTH <= 1.0).tolist()

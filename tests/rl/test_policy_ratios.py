@@ -1,0 +1,72 @@
+"""Weights of rollouts under a new policy: exact, bounded, or refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from pac_core import InvalidInput
+from pac_rl import Environment, Function, Network, Noisy, policy_ratios, simulate
+
+
+def still(rows: Any) -> Any:
+    return np.zeros((len(rows), 6))
+
+
+def noisy(std: float) -> Function:
+    return Function(still, inputs=18, outputs=6, std=std)
+
+
+def test_weights_are_those_of_what_was_done(cheetah: Environment) -> None:
+    """With a mean of zero and little noise nothing is clipped, and the actions are the deviations."""
+    seeds = np.array([3, 70, 11])
+    done = simulate(cheetah, noisy(0.1), seeds, horizon=5, burn_in=(0, 0), batch=64).actions
+    by_hand = (norm.pdf(done, 0, 0.095) / norm.pdf(done, 0, 0.1)).prod(axis=(1, 2))
+    straight = policy_ratios(noisy(0.1), noisy(0.095), seeds, horizon=5, burn_in=(0, 0))
+    assert straight.weights == pytest.approx(by_hand)
+    burnt = policy_ratios(noisy(0.1), noisy(0.095), seeds, horizon=3, burn_in=(2, 2))
+    assert burnt.weights == pytest.approx(by_hand), "the burn-in counts like any other step"
+    assert burnt.bound == pytest.approx((0.1 / 0.095) ** 30)
+    assert burnt.seeds.tolist() == seeds.tolist()
+
+
+def test_weights_average_to_one_and_keep_their_bound() -> None:
+    made = policy_ratios(noisy(0.1), noisy(0.095), np.arange(3000), horizon=2, burn_in=(0, 3))
+    assert abs(made.weights.mean() - 1) < 4 * made.weights.std() / np.sqrt(3000)
+    assert made.weights.max() <= made.bound == pytest.approx((0.1 / 0.095) ** 30)
+
+
+def test_pairs_that_have_a_bound(policy: Network) -> None:
+    def bound(old: Any, new: Any) -> float:
+        return policy_ratios(old, new, [0], horizon=1, burn_in=(0, 0)).bound
+
+    assert bound(policy.with_noise(0.2), policy.with_noise(0.1)) == pytest.approx(2**6)
+    assert bound(noisy(0.2), noisy(0.2)) == pytest.approx(1)
+    assert bound(Noisy(noisy(0.1), 0.1), noisy(0.1)) == pytest.approx(2**6), "noise adds to noise"
+
+
+def test_pairs_that_have_none(policy: Network) -> None:
+    two = policy.with_noise(0.2)
+    last = (*two.biases[:-1], two.biases[-1] + 0.01)
+    head = (torch.zeros(6, two.weights[-1].shape[1]), torch.zeros(6))
+    for old, new, words in (
+        (two, policy.with_noise(0.3), "must not be wider"),
+        (two, policy.with_noise(0.0), "deterministic policy has no density"),
+        (two, replace(policy.with_noise(0.1), biases=last), "the same mean action in every state"),
+        (two, replace(policy.with_noise(0.1), activation="elu"), "the same mean action in every state"),
+        (two, replace(policy.with_noise(0.1), squash=not two.squash), "the same mean action in every state"),
+        (two, noisy(0.1), "the same mean action in every state"),
+        (noisy(0.2), replace(noisy(0.1), function=lambda rows: still(rows)), "the same mean action"),
+        (two, replace(two, std=head), "deviation depends on the observation"),
+        (Noisy(replace(noisy(0.1), squash=True), 0.1), noisy(0.1), "got Noisy"),
+        (two, object(), "got object: a planner"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            policy_ratios(old, new, [0], horizon=1, burn_in=(0, 0))  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="keeps no unit at all"):
+        policy_ratios(two, policy.with_noise(0.1), [0], horizon=20, burn_in=(0, 200))

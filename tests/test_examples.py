@@ -1,0 +1,53 @@
+"""The three ways in run as they stand, in few lines, and say what is worth reading."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "examples"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.py")))
+def test_an_example_is_short_and_says_what_it_promises(name: str) -> None:
+    text = (FOLDER / name).read_text()
+    assert len(text.splitlines()) < 40
+    assert "docs/guarantees.md" in text.split('"""')[1]
+    assert "promise" in text.split('"""')[1]
+
+
+def run(name: str) -> list[str]:
+    environment = os.environ | {"PYTHONPATH": str(FOLDER.parent), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, FOLDER / name], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_plans_are_checked_by_a_plain_function() -> None:
+    lines = run("plain_function.py")
+    assert len(lines) == 12
+    assert any(": safe: the least margin is" in line for line in lines)
+    assert any("speed: may reach" in line for line in lines)
+
+
+def fastest(line: str) -> float:
+    return float(re.search(r"fastest (-?[\d.]+)", line)[1])  # type: ignore[index]
+
+
+def test_mbrl_libs_planner_is_guarded() -> None:
+    free, limited = run("mbrl_lib.py")
+    assert "10 of 10 have a safe plan" in free
+    assert fastest(limited) <= 3.2096 < fastest(free)
+    assert "10 of 10" not in limited  # some starts are too fast already
+
+
+def test_a_gymnasium_environment_is_guarded() -> None:
+    bare, guarded = run("gymnasium_wrapper.py")
+    assert fastest(guarded) <= 3.2096 < fastest(bare)
+    assert "not guarded" in bare
+    assert int(re.search(r"(\d+) of 60 actions replaced", guarded)[1]) > 0  # type: ignore[index]

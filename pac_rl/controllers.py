@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import InvalidInput, TubeChecker
@@ -68,6 +70,8 @@ class Controller:
     guard: how candidates get their tubes, such as `FittedTubes`; None for no guard at all
     horizon: H, steps of a plan
     factors: of the candidates, see `candidates_around`
+    perturbed: how many candidates more have the policy's actions shifted, always in the same few directions
+    spread: by how much of half the range of an action, in the mean square
     reward: by which safe candidates are ranked, summed along the predicted mean
     choice: "return", the largest predicted return; or "factor", the largest factor
     checked: how many steps of a plan must keep the limits; all H by default. Fewer leave the later ones to
@@ -90,6 +94,8 @@ class Controller:
     choice: str = "return"
     checked: int | None = None
     fallback: str | Policy = "hold"
+    perturbed: int = 0
+    spread: float = 0.3
 
     def __post_init__(self) -> None:
         matching(self.ensemble, self.environment, self.policy)
@@ -99,6 +105,12 @@ class Controller:
         if self.checked is not None and whole("checked", self.checked, least=1) > self.horizon:
             raise InvalidInput(f"checked must be at most the horizon {self.horizon}, got {self.checked}")
         TubeChecker(self.limits)  # refuses none at all
+        whole("perturbed", self.perturbed, least=0)
+        if not 0 < self.spread < np.inf or (self.perturbed and self.choice == "factor"):
+            raise InvalidInput(
+                "spread must be above 0, and perturbed candidates be chosen by their return, got "
+                f"{self.spread} and {self.choice!r}"
+            )
         if self.choice not in CHOICES:
             raise InvalidInput(f"choice must be one of {', '.join(CHOICES)}, got {self.choice!r}")
         if isinstance(self.fallback, str) and self.fallback not in FALLBACKS:
@@ -116,14 +128,14 @@ class Controller:
 
     def bare(self) -> Controller:
         """The policy itself, with nobody watching."""
-        return replace(self, guard=None, factors=(1.0,), horizon=1, checked=None)
+        return replace(self, guard=None, factors=(1.0,), horizon=1, checked=None, perturbed=0)
 
     def decide(self, states: Array, *, asked: Tensor | None = None) -> Decision:
         """What to do in `states` `[E, D]`.
 
         asked: `[E]` bool, which of the states matter; the others fill up the batch
         """
-        found = self._around(self.policy, states, self.factors)
+        found = self._around(self.policy, states, self.factors, self._shifts(len(states)))
         rows = found.plans.shape[:2]
         if self.guard is None:
             safe = torch.ones(rows, dtype=torch.bool, device=found.plans.device)
@@ -150,7 +162,23 @@ class Controller:
             return self._around(self.policy, states, (0.0,))
         return self._around(self.fallback, states, (1.0,))
 
-    def _around(self, policy: Policy, states: Array, factors: Sequence[float]) -> Candidates:
+    def _shifts(self, count: int) -> NDArray[np.float64] | None:
+        """`[E, P, H, A]` the same for every state, so that a decision is a function of its state."""
+        if not self.perturbed:
+            return None
+        environment = self.environment
+        shape = (self.perturbed, self.horizon, len(environment.low))
+        drawn = np.random.default_rng(0).standard_normal(shape)
+        shifts = self.spread * (environment.high - environment.low) / 2 * drawn
+        return np.broadcast_to(shifts, (count, *shape)).copy()
+
+    def _around(
+        self,
+        policy: Policy,
+        states: Array,
+        factors: Sequence[float],
+        perturbations: NDArray[np.float64] | None = None,
+    ) -> Candidates:
         return candidates_around(
             policy,
             self.ensemble,
@@ -158,6 +186,7 @@ class Controller:
             states,
             horizon=self.horizon,
             factors=factors,
+            perturbations=perturbations,
             members=self.guard is not None and self.guard.members,
         )
 

@@ -185,7 +185,7 @@ def returns_and_violations(
         axes.annotate(
             name,
             (earned, high if above else low),
-            xytext=(0, (6 + 12 * (i % 3)) * (1 if above else -1)),
+            xytext=(0, (22 if above else -6 - 14 * (i % 3))),  # clear of the line below
             textcoords="offset points",
             ha="center",
             va="bottom" if above else "top",

@@ -133,7 +133,8 @@ def episodes_figure(guards: GuardStudy, done: dict[str, Episodes]) -> Any:
         panels[name] = (traces.states[0, :, column], ends)
     bounds = [float(limit.bound * limit.normal[column]) for limit in guards.limits]
     label = {"speed": "forward velocity, m/s", "flip": "torso pitch, rad"}[guards.task]
-    return guarded_over_time(panels, bounds, label, "One episode, with the tubes of the plans that acted")
+    checked = f"their first {guards.sizes.checked} steps were checked"
+    return guarded_over_time(panels, bounds, label, f"One episode, with tubes of plans that acted; {checked}")
 
 
 def opened() -> tuple[GuardStudy, Report, Counts]:

@@ -23,7 +23,8 @@ class Selections:
     steps: `[N]` at which the decision fell
     errors: `[N]` whether the plan, carried out open-loop for H steps, left its tube
     accepted: `[N]` whether the guard accepted a candidate there
-    unsafe: `[N]` whether the plan broke a limit within its H steps
+    unsafe: `[N]` whether the plan broke a limit within the steps that were checked, all H unless the
+        controller checks fewer: of the later ones, acceptance says nothing
 
     Where no candidate was safe, the fallback's plan is carried out and its own tube is checked, so every
     episode counts towards the promise of the tube, and `accepted` is False. An episode that diverged
@@ -81,7 +82,7 @@ def _select(controller: Controller, seeds: NDArray[np.int64], steps: int) -> Sel
                 lengths[going[~run.alive[going] & ~run.diverged[going]]] = s + 1
                 going = going[run.alive[going]]
             inside, chosen = _inside(tube, states, lengths), decision.accepted.cpu().numpy()
-            lived = np.arange(horizon) < lengths[ready, None]
+            lived = np.arange(horizon) < np.minimum(lengths[ready, None], controller.checked or horizon)
             broken = broken_limits(controller.limits, states[ready].reshape(-1, dims)).any(axis=1)
             error[ready], accepted[ready] = ~inside[ready], chosen[ready]
             unsafe[ready] = (broken.reshape(-1, horizon) & lived).any(axis=1)

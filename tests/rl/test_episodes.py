@@ -212,3 +212,26 @@ def test_refusals(controller: Controller) -> None:
         controller.scaled(2.0)
     with pytest.raises(InvalidInput, match="scale must be finite and above 0"):
         FittedTubes(None, 1.0, 0.0)  # type: ignore[arg-type]
+
+
+class Blind:
+    """A guard that finds everything safe."""
+
+    members = False
+
+    def __call__(self, candidates: Candidates) -> HullTube:
+        return HullTube(candidates.forecast.wide().mean[None] - 1e9)
+
+
+def test_steps_that_were_not_checked_do_not_make_a_plan_unsafe(controller: Controller) -> None:
+    """The same plans at bounds between their speeds: what breaks at the first step breaks among all, too."""
+    later = 0
+    for bound in np.linspace(-2.0, 2.0, 17):
+        limits = (HalfSpace("speed", np.eye(18)[0], float(bound)),)
+        first, whole = (
+            run_to_selection(replace(controller, guard=Blind(), limits=limits, checked=steps), SEEDS, steps=6)
+            for steps in (1, None)
+        )
+        assert not (first.unsafe & ~whole.unsafe).any()
+        later += int((whole.unsafe & ~first.unsafe).sum())
+    assert later, "some plan breaks a bound only after its first step"

@@ -34,6 +34,7 @@ from pac_core.evaluation import (
 from pac_core.feature_limits import FeatureLimit
 from pac_core.features import LinearFeatures
 from pac_core.forecasts import GaussianForecast, LogitForecast
+from pac_core.label_scores import choose_label_score
 from pac_core.ledger import Note, Opening, add_note, open_split, read_ledger, read_notes
 from pac_core.limits import HalfSpace, Limit, StayIn, TubeLike
 from pac_core.monitors import Monitor, detection_times
@@ -118,6 +119,7 @@ __all__ = [
     "certify",
     "certify_menu",
     "certify_scores",
+    "choose_label_score",
     "descend",
     "detection_times",
     "digit_counts",

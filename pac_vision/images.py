@@ -31,6 +31,10 @@ class Images:
     labels: NDArray[np.int64]
     classes: tuple[str, ...] | None = None
 
+    def image(self, name: str) -> Image.Image:
+        """The image of this id, as RGB."""
+        return read_image(Path(self.folder) / name)
+
     def by_id(self, classes: int) -> dict[str, int]:
         """The label of each id, for a model with this many classes.
 

@@ -53,6 +53,7 @@ ORDER = {
         "documents",
         "ledger",
         "certification",
+        "label_scores",
         "descents",
         "descending",
         "monitors",

@@ -165,7 +165,7 @@ def memory() -> Iterator[Figure]:
 def startup() -> Iterator[Figure]:
     """From a local engine's start to the first shard of rollouts, scored and kept."""
     command = [sys.executable, "-m", "benchmarks.engine", "first"]
-    runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(3)]
+    runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(5)]
     seconds = [float(run.stdout.split()[-1]) for run in runs]
     note = f"each in a new process: {', '.join(f'{s:.1f}' for s in seconds)} s"
     yield within("engine: start to the first shard", statistics.median(seconds), 10.0, "s", "<= 1", note)

@@ -15,6 +15,7 @@ from pac_core.certificates import Certificate, Check, scores_digest, verify
 from pac_core.datasets import ROWS, Dataset, read_dataset
 from pac_core.documents import read_certificate
 from pac_core.errors import InvalidInput, PACError
+from pac_core.failures import to_tune_on, unit_scores
 from pac_core.ledger import score_digest
 from pac_core.options import FILE, ids_option, labels_option
 from pac_core.predictors import Likelihood
@@ -97,7 +98,7 @@ def _scores_again(document: Certificate, units: Dataset) -> tuple[Dataset, list[
     if isinstance(score, Likelihood) and score.preparations:
         tune = units.take(parts.tune.rows)
         try:
-            again = score.refitted(tune.forecast, tune.truth)
+            again = score.refitted(*to_tune_on(tune.forecast, tune.truth))
         except PACError as error:
             again = Likelihood(score.preparations)
             checks.append(Check("temperature", False, str(error)))
@@ -110,7 +111,7 @@ def _scores_again(document: Certificate, units: Dataset) -> tuple[Dataset, list[
     if not isinstance(score, Likelihood):
         checks.append(Check("shape", None, f"the shape {score.kind} was not fitted again"))
     chosen = units.take(parts.calibrate.rows)
-    return Dataset(chosen.ids, chosen.named, scores=score.scores(chosen.forecast, chosen.truth)), checks
+    return Dataset(chosen.ids, chosen.named, scores=unit_scores(score, chosen.forecast, chosen.truth)), checks
 
 
 def _compared(certificate: Path, document: Certificate, units: Dataset) -> Check:

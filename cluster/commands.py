@@ -281,9 +281,10 @@ def logits(folder: str, out: Path, float16: bool, force: bool) -> None:
 
     \b
     pac logits run --out logits.parquet
-    pac fit logits.parquet --epsilon 0.05 --delta 1e-5 --tune 1000 --calibrate 2000 --ledger run-ledger.json
+    pac fit logits.parquet --epsilon 0.05 --delta 1e-5 --tune 1000 --calibrate 2000
 
-    The units of the run may have been calibrated on: name its ledger with --ledger, and pac fit refuses them.
+    Written beside the run folder, the file shares its ledger: pac fit then refuses units that the run has
+    calibrated on. Written elsewhere, give pac fit that ledger with --ledger.
     """
     refuse_existing(force, out)
     refuse_unwritable("--out", out)

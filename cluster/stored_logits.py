@@ -18,8 +18,9 @@ from cluster.driver import Task
 from cluster.scoring import Arrays
 from cluster.storage import RunFolder
 from pac_core import InvalidInput
+from pac_core.datasets import ROUNDED
 from pac_core.options import say
-from pac_core.serving import ROUNDED, to_float16
+from pac_core.serving import to_float16
 
 ENDINGS = (".npz", ".parquet")
 

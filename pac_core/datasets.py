@@ -30,6 +30,8 @@ An npy is scores [N], or logits [N, K] with --labels labels.npy. In csv and parq
 are score, label, id, logit_0, logit_1, ... (or probability_, mean_, var_, truth_)."""
 
 
+ROUNDED = "float16:"
+"""Before the digest of a model whose logits were rounded to float16."""
 ROWS = "rows of the file"
 """What stands for the name of the ids where a file has none."""
 

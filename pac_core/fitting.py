@@ -106,6 +106,10 @@ def fit(
     say("read", f"{len(units.ids):,} units from {data}")
     if not units.named:
         say("note", "the file names no units (ids): they are known only as rows of this very file")
+    if units.model is not None and model_file is not None:
+        raise InvalidInput(
+            f"--model-file must not be given: {data} says that {units.model[0]} made its logits"
+        )
     made_by = units.model or (model, None)
     digest = made_by[1] if model_file is None else file_digest(model_file)
     about: dict[str, Any] = {

@@ -16,6 +16,7 @@ import numpy as np
 from pac_core import plugins
 from pac_core.certificates import Certificate
 from pac_core.class_names import read_classes
+from pac_core.datasets import ROUNDED
 from pac_core.documents import read_certificate
 from pac_core.errors import InvalidInput
 from pac_core.features import FeatureTube
@@ -24,8 +25,6 @@ from pac_core.options import FILE, ids_option, refuse_existing, say
 from pac_core.sets import LabelSets
 from pac_core.verifying import read_both
 
-ROUNDED = "float16:"
-"""Before the digest of a model whose logits were rounded to float16 before they were calibrated."""
 SECONDS = 10.0
 """Between two lines of progress, where there is no terminal."""
 Chunk: TypeAlias = tuple[Any, LogitForecast, LabelSets]

@@ -36,8 +36,9 @@ class ImageForecasts:
 
     def __iter__(self) -> Iterator[tuple[NDArray[Any], LogitForecast]]:
         ids = self.logits.source.ids
-        for first in range(0, self.n, IMAGES):
-            some = ids[first : first + IMAGES]
+        step = max(IMAGES, self.logits.batch)
+        for first in range(0, self.n, step):
+            some = ids[first : first + step]
             logits, failed = self.logits(some.tolist())
             yield some, LogitForecast(logits, failed=failed)
 
@@ -56,6 +57,6 @@ def image_forecasts(
     found = find_unlabelled(source)
     classifier = load_model(model, device)
     count = len(found.skipped)
-    notes = (f"{count:,} files are no images and left out, first {found.skipped[0]}",) if count else ()
+    notes = (f"left out, because no images: {count:,} in all, first {found.skipped[0]}",) if count else ()
     asked = ImageLogits(found, classifier, batch, broken)
     return ImageForecasts(classifier.digest, classifier.classes, len(found.ids), notes, asked)

@@ -199,9 +199,7 @@ def _say_tuned(made: Certified, units: Dataset) -> None:
     failed = failed_units(units.forecast)
     if failed is not None:
         counts = (failed[part.rows].sum() for part in (parts.tune, parts.calibrate))
-        said = (
-            "{} of the units to tune have no forecast and are not tuned on, {} of those to calibrate: errors"
-        )
+        said = "{:,} units to tune on have no forecast and are not used, {:,} to calibrate on count as errors"
         say("failed", said.format(*counts))
     tune = units.take(parts.tune.rows) if parts.tune.n else None
     if not isinstance(made.score, Likelihood):

@@ -80,9 +80,7 @@ class LogitForecast:
         if self.failed is None:
             self.normaliser  # noqa: B018
         elif (wrong := np.isnan(self.logits).any(axis=1) & ~self.failed).any():
-            raise InvalidInput(
-                f"logits must be numbers but for failed units, got NaN in row {wrong.argmax()}"
-            )
+            raise InvalidInput(f"logits of units that did not fail must be numbers, got row {wrong.argmax()}")
         elif not self.failed.all():
             self.take(~self.failed).check()
 

@@ -152,9 +152,8 @@ def _serve(document: Certificate, images: str, names: Any, out: Path | None, opt
 
     failed = _write_labels(chunks(), names, out)
     if failed:
-        click.echo(
-            f"{'broken':10}{failed:,} images cannot be decoded: their sets are empty, hence misses", err=True
-        )
+        text = f"images that cannot be decoded: {failed:,}; their sets are empty, hence misses"
+        click.echo(f"{'broken':10}{text}", err=True)
     if out is not None:
         level, n = document.predictor.threshold.level, document.predictor.threshold.n
         mean = np.mean(np.concatenate(sizes))

@@ -13,11 +13,11 @@ import click
 from cluster.launching import asked, launch, ledger_of, resumable
 from cluster.session import ADDRESSES, connected
 from cluster.storage import RunFolder
-from cluster.stored_logits import say_broken, write_logits
+from cluster.stored_logits import logits, say_broken
 from cluster.tasks import image_task, rl_task, track_task, trained
 from pac_core import InvalidInput, TooManyFailures
 from pac_core.cli import main as pac
-from pac_core.options import FILE, refuse_existing, refuse_unwritable, say
+from pac_core.options import FILE, broken_option, say
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 WORKERS = "how many, or MIN..MAX where the cluster can grow"
@@ -150,9 +150,7 @@ def run_rl(
 @click.option("--labels", type=FILE, help="For images without labels of their own: a line for each.")
 @click.option("--classes", type=FILE, help="The model's classes: a line each, or ImageNet's class index.")
 @click.option("--model", required=True, help=MODELS)
-@click.option(
-    "--broken", default="error", show_default=True, help="Broken images: error, or count as a miss."
-)
+@broken_option
 @click.option("--batch", default=1, show_default=True, help="Images computed together; more on a GPU.")
 @click.option("--temperature/--no-temperature", default=True, help="Fit a temperature on the tune images.")
 @click.option("--tune", required=True, type=int, help="Images to fit the temperature on.")
@@ -269,34 +267,6 @@ def tune(
             members=(None, *members),
             same=same_score,
         )
-
-
-@click.command("logits")
-@click.argument("folder")
-@click.option("--out", type=FILE, required=True, help="logits.npz or logits.parquet.")
-@click.option("--float16", is_flag=True, help="Round the logits: half the size, and other sets at the edge.")
-@click.option("--force", is_flag=True, help="Replace --out if it exists.")
-def logits(folder: str, out: Path, float16: bool, force: bool) -> None:
-    """Write ids, labels and logits of a finished run, for pac fit, pac evaluate and pac sets.
-
-    \b
-    pac logits run --out logits.parquet
-    pac fit logits.parquet --epsilon 0.05 --delta 1e-5 --tune 1000 --calibrate 2000
-
-    Written beside the run folder, the file shares its ledger: pac fit then refuses units that the run has
-    calibrated on. Written elsewhere, give pac fit that ledger with --ledger.
-    """
-    refuse_existing(force, out)
-    refuse_unwritable("--out", out)
-    done = write_logits(RunFolder(folder), out, float16=float16)
-    if done.failed:
-        say("broken", f"{done.failed:,} units have no forecast: their logits are NaN, `failed` marks them")
-    if float16:
-        say("rounded", f"to float16: a logit moved by up to {done.moved:.2g}")
-        say("rounded", f"{done.changed:,} of {done.n:,} units have another most likely label, or a tie, now")
-        say("note", "a label at the edge of a set may now be in or out: fit and serve from rounded logits")
-        say("note", "alike. The file says that they are rounded; pac sets --images then rounds, too")
-    say("wrote", f"{done.n:,} units, {done.classes:,} labels, to {out}")
 
 
 @click.command("submit", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -1,4 +1,4 @@
-"""The logits of a finished run as one file, npz or parquet, written a shard at a time."""
+"""The command `pac logits`: the logits of a finished run as one npz or parquet, written a shard at a time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +20,7 @@ from cluster.scoring import Arrays
 from cluster.storage import RunFolder
 from pac_core import InvalidInput
 from pac_core.datasets import ROUNDED
-from pac_core.options import say
+from pac_core.options import FILE, refuse_existing, refuse_unwritable, say
 from pac_core.serving import to_float16
 
 ENDINGS = (".npz", ".parquet")
@@ -82,6 +83,34 @@ def write_logits(folder: RunFolder, out: Path, *, float16: bool = False) -> Writ
     return Written(done, classes, failed, moved, changed)
 
 
+@click.command("logits")
+@click.argument("folder")
+@click.option("--out", type=FILE, required=True, help="logits.npz or logits.parquet.")
+@click.option("--float16", is_flag=True, help="Round the logits: half the size, and other sets at the edge.")
+@click.option("--force", is_flag=True, help="Replace --out if it exists.")
+def logits(folder: str, out: Path, float16: bool, force: bool) -> None:
+    """Write ids, labels and logits of a finished run, for pac fit, pac evaluate and pac sets.
+
+    \b
+    pac logits run --out logits.parquet
+    pac fit logits.parquet --epsilon 0.05 --delta 1e-5 --tune 1000 --calibrate 2000
+
+    Written beside the run folder, the file shares its ledger: pac fit then refuses units that the run has
+    calibrated on. Written elsewhere, give pac fit that ledger with --ledger.
+    """
+    refuse_existing(force, out)
+    refuse_unwritable("--out", out)
+    done = write_logits(RunFolder(folder), out, float16=float16)
+    if done.failed:
+        say("broken", f"{done.failed:,} units have no forecast: their logits are NaN, `failed` marks them")
+    if float16:
+        say("rounded", f"to float16: a logit moved by up to {done.moved:.2g}")
+        say("rounded", f"{done.changed:,} of {done.n:,} units have another most likely label, or a tie, now")
+        say("note", "a label at the edge of a set may now be in or out: fit and serve from rounded logits")
+        say("note", "alike. The file says that they are rounded; pac sets --images then rounds, too")
+    say("wrote", f"{done.n:,} units, {done.classes:,} labels, to {out}")
+
+
 def say_broken(task: Task, folder: RunFolder) -> None:
     """Says how many units of a finished run failed, in which parts, and lists them in the run folder."""
     found = folder.over(task.job.shards, lambda shard, arrays: arrays["failed"])
@@ -112,7 +141,7 @@ def _parquet(
     fields = [("id", pa.string()), *((singular.get(name, name), kinds[name]) for name in columns)]
     schema = pa.schema(fields, metadata=model)
 
-    with pq.ParquetWriter(path, schema) as file:
+    with pq.ParquetWriter(path, schema, use_dictionary=False) as file:
 
         def write(names: NDArray[np.str_], arrays: Arrays) -> None:
             flat = pa.array(np.ascontiguousarray(arrays["logits"]).ravel())

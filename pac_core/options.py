@@ -36,6 +36,13 @@ def ids_option(function: Function) -> Function:
     return click.option("--ids", help="The array that names the units.  [default: ids, if there]")(function)
 
 
+def broken_option(function: Function) -> Function:
+    """--broken: what becomes of an image that cannot be decoded."""
+    text = "A broken image: refuse it with its path, or count it as a miss, which has an empty set."
+    choice = click.Choice(["error", "miss"])
+    return click.option("--broken", type=choice, default="error", show_default=True, help=text)(function)
+
+
 def refuse_existing(force: bool, *paths: Path) -> None:
     """Refuse to replace files, unless asked to."""
     for path in paths:

@@ -21,7 +21,7 @@ from pac_core.documents import read_certificate
 from pac_core.errors import InvalidInput
 from pac_core.features import FeatureTube
 from pac_core.forecasts import LogitForecast
-from pac_core.options import FILE, ids_option, refuse_existing, say
+from pac_core.options import FILE, broken_option, ids_option, refuse_existing, say
 from pac_core.sets import LabelSets
 from pac_core.verifying import read_both
 
@@ -55,9 +55,7 @@ class Forecasts(Protocol):
 @click.option("--images", help="Instead of DATA: a folder (also nested), tar or parquet of images.")
 @click.option("--model", help="For --images: the model that was calibrated, as in pac run imagenet.")
 @click.option("--classes", type=FILE, help="Names of the labels: a line each, or ImageNet's class index.")
-@click.option(
-    "--broken", default="error", show_default=True, help="Broken images: error, or miss (empty set)."
-)
+@broken_option
 @click.option("--batch", default=1, show_default=True, help="Images computed together, as in the run.")
 @click.option("--device", default="cpu", show_default=True, help="Where the model runs: cpu or cuda.")
 @ids_option

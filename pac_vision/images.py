@@ -84,7 +84,8 @@ def find_images(
         `labels`, or with a folder per class inside
         a .parquet, or a folder of them, with a column of image bytes, plain or as Hugging Face's
         struct {bytes, path}, named image, img, image_bytes, jpg, jpeg, png, webp, bytes or content, and one
-        of labels, named label, labels, cls, class, class_id or target
+        of labels, named label, labels, cls, class, class_id or target; Hugging Face's names of the classes
+        are read where `classes` gives none
         a pattern of such files in one folder: ``data/validation-*.parquet``
     labels: a text file with a line ``file label`` per image, or one label per line in the order of the sorted
         file names; labels are class indices from 0, or names out of `classes`
@@ -103,7 +104,7 @@ def find_images(
         values, known = tar_labels(found, samples, file, known)
     else:
         found, columns = parquet_images(root, packed)
-        values = parquet_labels(found, columns, file, known)
+        values, known = parquet_labels(found, columns, file, known)
     keys, names = (None, None) if known is None else (known.keys, known.names)
     return Images(found.folder, found.ids, np.array(values, np.int64), keys, names, found.read)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,11 +66,12 @@ class ParquetReader:
 
 @dataclass(frozen=True)
 class _Columns:
-    """What a parquet file holds: rows, and the columns of images and of labels."""
+    """What a parquet file holds: rows, the columns of images and of labels, and the classes it names."""
 
     rows: int
     image: str
     label: str | None
+    classes: ClassNames | None
 
 
 def parquet_images(root: Path, files: list[str]) -> tuple[Source, dict[str, _Columns]]:
@@ -84,10 +86,12 @@ def parquet_images(root: Path, files: list[str]) -> tuple[Source, dict[str, _Col
 
 def parquet_labels(
     source: Source, found: dict[str, _Columns], labels: Path | None, classes: ClassNames | None
-) -> list[int]:
-    """The label of each id: from the column of labels, or from a label file."""
+) -> tuple[list[int], ClassNames | None]:
+    """The label of each id, from the column of labels or from a label file, and the classes."""
     if labels is not None:
-        return read_labels(labels, source.ids.tolist(), classes)
+        return read_labels(labels, source.ids.tolist(), classes), classes
+    if classes is None:
+        classes = next(iter(found.values())).classes
     label_at: dict[str, int] = {}
     for file, columns in found.items():
         path = Path(source.folder) / file
@@ -95,7 +99,7 @@ def parquet_labels(
             raise UnreadableFile(f"{path} must have a column of labels ({', '.join(LABELS)}), got none")
         for row, value in enumerate(parquet_file(path).read(columns=[columns.label]).column(0).to_pylist()):
             label_at[f"{file}/{row:07d}"] = label_of(value, classes, f"{path} row {row}")
-    return [label_at[name] for name in source.ids.tolist()]
+    return [label_at[name] for name in source.ids.tolist()], classes
 
 
 def parquet_file(path: Path) -> Any:
@@ -137,7 +141,16 @@ def _columns(path: Path) -> _Columns:
                 f"{path} must have row groups of at most {LARGEST_GROUP >> 20:,} MB, which a worker keeps, "
                 f"got {size >> 20:,} MB: write it again with fewer rows in a group"
             )
-    return _Columns(metadata.num_rows, image, label)
+    return _Columns(metadata.num_rows, image, label, _stored_classes(schema.metadata, label))
+
+
+def _stored_classes(metadata: Any, label: str | None) -> ClassNames | None:
+    """The names of the classes that Hugging Face's datasets write beside the columns; None without them."""
+    try:
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        return ClassNames.of([str(name) for name in features[label]["names"]])
+    except (KeyError, TypeError, ValueError):  # other writers, other features
+        return None
 
 
 def _one(path: Path, wanted: tuple[str, ...], names: list[str]) -> str | None:

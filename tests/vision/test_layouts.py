@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import pickle
 import tarfile
 from pathlib import Path
@@ -203,6 +204,15 @@ def test_a_parquet_file_that_is_cut_off_or_has_huge_groups_is_refused(
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(UnreadableFile, match=r"p\.parquet cannot be read as parquet"):
         find_images(file)
+
+
+def test_names_of_classes_come_with_a_dataset_of_hugging_face(tmp_path: Path) -> None:
+    feature = {"label": {"names": ["ant", "bee", "cat"], "_type": "ClassLabel"}}
+    about = json.dumps({"info": {"features": feature}}).encode()
+    pq.write_table(table().replace_schema_metadata({b"huggingface": about}), tmp_path / "p.parquet")
+    assert find_images(tmp_path / "p.parquet").names == ("ant", "bee", "cat")
+    given = find_images(tmp_path / "p.parquet", classes=["x", "y"])
+    assert given.names == ("x", "y")
 
 
 def test_each_row_group_is_read_once(images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from cluster.scoring import Arrays
 from cluster.storage import RunFolder
 from pac_core import InvalidInput
 from pac_core.datasets import ROUNDED
-from pac_core.options import FILE, refuse_existing, refuse_unwritable, say
+from pac_core.options import FILE, refuse_existing, refuse_unwritable, say, whole_file
 from pac_core.serving import to_float16
 
 ENDINGS = (".npz", ".parquet")
@@ -32,14 +32,14 @@ class Written:
 
     n, classes, failed: units, labels, and units without a forecast
     moved: the largest change of a logit by rounding
-    changed: units whose most likely label is another, or one of several, after rounding
+    tied: units whose most likely label is one of several after rounding; it keeps the order otherwise
     """
 
     n: int
     classes: int
     failed: int
     moved: float = 0.0
-    changed: int = 0
+    tied: int = 0
 
 
 def write_logits(folder: RunFolder, out: Path, *, float16: bool = False) -> Written:
@@ -63,24 +63,23 @@ def write_logits(folder: RunFolder, out: Path, *, float16: bool = False) -> Writ
     classes, dtype = first["logits"].shape[1], np.dtype(np.float16 if float16 else first["logits"].dtype)
     digest = f"{ROUNDED if float16 else ''}{task.model.digest}"
     model = {"model": task.model.name, "model_digest": digest}
-    part = out.with_name(out.name + ".part")
     out.parent.mkdir(parents=True, exist_ok=True)
     writer = _npz if out.suffix == ".npz" else _parquet
-    moved, changed, failed, done = 0.0, 0, 0, 0
-    with writer(part, columns, dtype, (task.job.units, classes), model) as write:
+    moved, tied, failed, done = 0.0, 0, 0, 0
+    shape = (task.job.units, classes)
+    with whole_file(out) as part, writer(part, columns, dtype, shape, model) as write:
         for _, arrays in folder.over(task.job.shards, lambda shard, arrays: arrays):
             logits, count = arrays["logits"], len(arrays["logits"])
             if float16:
                 small = to_float16(logits)
-                moved = max(moved, float(np.nanmax(abs(logits - small), initial=0.0)))
-                top = np.take_along_axis(small, logits.argmax(axis=1)[:, None], axis=1)
-                changed += int(((small >= top).sum(axis=1) > 1).sum())
+                with np.errstate(invalid="ignore"):  # -inf stays what it is
+                    moved = max(moved, float(np.nanmax(abs(logits - small), initial=0.0)))
+                tied += int(((small == small.max(axis=1, keepdims=True)).sum(axis=1) > 1).sum())
                 arrays = arrays | {"logits": small}
             failed += int(arrays["failed"].sum()) if "failed" in arrays else 0
             write(task.names[done : done + count], arrays)
             done += count
-    part.replace(out)
-    return Written(done, classes, failed, moved, changed)
+    return Written(done, classes, failed, moved, tied)
 
 
 @click.command("logits")
@@ -105,9 +104,11 @@ def logits(folder: str, out: Path, float16: bool, force: bool) -> None:
         say("broken", f"{done.failed:,} units have no forecast: their logits are NaN, `failed` marks them")
     if float16:
         say("rounded", f"to float16: a logit moved by up to {done.moved:.2g}")
-        say("rounded", f"{done.changed:,} of {done.n:,} units have another most likely label, or a tie, now")
-        say("note", "a label at the edge of a set may now be in or out: fit and serve from rounded logits")
-        say("note", "alike. The file says that they are rounded; pac sets --images then rounds, too")
+        say("rounded", f"{done.tied:,} of {done.n:,} units have now more than one most likely label")
+        say(
+            "note", "a label at the edge of a set may now be in or out: fit, test and serve from these logits"
+        )
+        say("note", "the file says that it is rounded: pac sets --images then rounds fresh logits, too")
     say("wrote", f"{done.n:,} units, {done.classes:,} labels, to {out}")
 
 

@@ -84,7 +84,8 @@ def evaluate_command(
     result = evaluate(sets, units.truth, document.predictor.threshold.level, by=groups)
     click.echo(str(result))
     score = document.predictor.score
-    if isinstance(units.forecast, LogitForecast) and isinstance(score, Likelihood):
+    some = failed_units(units.forecast) is None or not failed_units(units.forecast).all()
+    if isinstance(units.forecast, LogitForecast) and isinstance(score, Likelihood) and some:
         forecast, truth = to_tune_on(units.forecast, units.truth)
         errors = (calibration_error(f, truth) for f in (forecast, score.prepared(forecast)))
         click.echo("calibration error (ECE) {:.4f} before, {:.4f} after the temperature".format(*errors))

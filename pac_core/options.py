@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,6 +66,17 @@ def refuse_unwritable(option: str, path: Path) -> None:
         raise InvalidInput(
             f"{option} must lie where files can be written, which {there} is not; choose another"
         )
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A path to write to; it becomes `path` when all is written, and is removed if that fails."""
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def say(what: str, text: str) -> None:

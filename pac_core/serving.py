@@ -21,7 +21,7 @@ from pac_core.documents import read_certificate
 from pac_core.errors import InvalidInput
 from pac_core.features import FeatureTube
 from pac_core.forecasts import LogitForecast
-from pac_core.options import FILE, broken_option, ids_option, refuse_existing, say
+from pac_core.options import FILE, broken_option, ids_option, refuse_existing, say, whole_file
 from pac_core.sets import LabelSets
 from pac_core.verifying import read_both
 
@@ -182,10 +182,8 @@ def _write_labels(chunks: Iterable[Chunk], names: Any, out: Path | None) -> int:
     if out is None:
         csv.writer(sys.stdout, lineterminator="\n").writerows(_label_rows(counted(), names))
     elif out.suffix == ".csv":
-        part = out.with_name(out.name + ".part")
-        with part.open("w", newline="", encoding="utf-8") as lines:
+        with whole_file(out) as part, part.open("w", newline="", encoding="utf-8") as lines:
             csv.writer(lines).writerows(_label_rows(counted(), names))
-        part.replace(out)
     else:
         ids, members = zip(*((ids, sets.member) for ids, _, sets in counted()), strict=True)
         named: dict[str, Any] = {} if names is None else {"names": np.array(names)}

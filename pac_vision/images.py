@@ -127,7 +127,8 @@ def _layout(source: Path, besides: Path | None = None) -> tuple[Path, list[str]]
         ]
         files = [entry.name for entry in entries]
         return source, _packed(source, files) if any(map(_kind, files)) else []
-    files = sorted(path.name for path in source.parent.glob(source.name)) if source.name else []
+    found = [source] if source.is_file() else source.parent.glob(source.name) if source.name else []
+    files = sorted(path.name for path in found)
     if not files:
         raise UnreadableFile(f"there is no folder {source}")
     if not _kind(files[0]):

@@ -41,10 +41,12 @@ class ParquetReader:
     def __call__(self, name: str) -> bytes:
         file, _, row = name.rpartition("/")
         path = Path(self.folder) / file
+        if file not in self.columns or not row.isdecimal():
+            raise UnreadableFile(f"{self.folder} holds no image {name}")
         try:
             value = self._cell(path, file, int(row))
         except (OSError, ValueError, IndexError) as error:  # what pyarrow raises for a damaged file
-            raise UnreadableFile(f"{path} row {int(row)} cannot be read: {error}") from None
+            raise UnreadableFile(f"{path} row {row} cannot be read: {error}") from None
         content = value.get("bytes") if isinstance(value, dict) else value
         if content is None:
             raise BrokenImage(f"{Path(self.folder) / name} cannot be read as an image: it has no bytes")

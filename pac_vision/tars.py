@@ -37,7 +37,9 @@ class TarReader:
     places: dict[str, Place]
 
     def __call__(self, name: str) -> bytes:
-        place = self.places[name]
+        place = self.places.get(name)
+        if place is None:
+            raise UnreadableFile(f"{self.folder} holds no image {name}")
         path = Path(self.folder) / place.shard
         try:
             with path.open("rb") as file:

@@ -191,6 +191,8 @@ def test_serving_a_broken_image(shades: Path, finished: Path, tmp_path: Path) ->
     shutil.copy(shades / "0" / "01.png", tmp_path / "b.png")
     asked = ["sets", certificate(finished), "--images", tmp_path, "--model", MODEL]
     refused(pac(*asked), "a.png cannot be read as an image")
+    refused(pac(*asked, "--out", tmp_path / "s.csv"), "a.png cannot be read as an image")
+    assert not list(tmp_path.glob("s.csv*"))  # nothing is left half written
     answer = pac(*asked, "--broken", "miss")
     assert answer.exit_code == 0, answer.output
     assert "a.png,0,\n" in answer.output

@@ -152,6 +152,8 @@ def test_a_link_in_a_tar_is_refused(tmp_path: Path) -> None:
 def test_a_tar_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     tar = write_tar(tmp_path / "v.tar", [("a.png", RED), ("a.cls", b"1")])
     found = find_images(tar)
+    with pytest.raises(UnreadableFile, match=r"holds no image v\.tar/b"):
+        found.image("v.tar/b")
     write_tar(tar, [("b.png", RED * 400), ("a.png", RED), ("a.cls", b"1")])
     with pytest.raises(UnreadableFile, match=r"v\.tar has changed since its members were found"):
         found.image("v.tar/a")

@@ -105,9 +105,7 @@ def logits(folder: str, out: Path, float16: bool, force: bool) -> None:
     if float16:
         say("rounded", f"to float16: a logit moved by up to {done.moved:.2g}")
         say("rounded", f"{done.tied:,} of {done.n:,} units have now more than one most likely label")
-        say(
-            "note", "a label at the edge of a set may now be in or out: fit, test and serve from these logits"
-        )
+        say("note", "a label at the edge of a set may now be in or out: fit, test, serve from these logits")
         say("note", "the file says that it is rounded: pac sets --images then rounds fresh logits, too")
     say("wrote", f"{done.n:,} units, {done.classes:,} labels, to {out}")
 

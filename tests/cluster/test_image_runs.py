@@ -79,7 +79,7 @@ def test_ray_reads_tars_and_parquet_as_this_process_does(shades: Path, tmp_path:
     for name, place in (("tar", tars), ("parquet", parquet)):
         sizes: Any = {"tune": 20, "calibrate": 40, "seed": 0}
         job = image_task(images=place, labels=None, model=MODEL, **sizes).job
-        run_on_ray(job, RunFolder(tmp_path / name / "ray"), workers=(1, 2))
+        run_on_ray(job, RunFolder(tmp_path / name / "ray"), workers=(1, 1))
         run_here(job, RunFolder(tmp_path / name / "here"))
         assert files(tmp_path / name / "ray") == files(tmp_path / name / "here")
 

@@ -26,7 +26,7 @@ from pac_vision import Images, find_images
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
 
 MODEL = "python:toy_classifier:bright"
-SIZES = ["--tune", 20, "--calibrate", 40]
+SIZES = ["--tune", 20, "--calibrate", 40, "--temperature"]
 LEVEL = ["--epsilon", 0.2, "--delta", 0.1]  # 40 units allow 4 errors
 
 

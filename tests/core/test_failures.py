@@ -127,7 +127,7 @@ def test_files_with_failed_units_from_fit_to_sets(tmp_path: Path) -> None:
     forecast = broken(logits, range(0, 600, 60))
     file, out = tmp_path / "z.npz", tmp_path / "c.json"
     np.savez(file, logits=forecast.logits, labels=labels, failed=forecast.failed, ids=np.arange(600))
-    asked = ["--epsilon", 0.1, "--delta", 0.05, "--tune", 200, "--calibrate", 200]
+    asked = ["--epsilon", 0.1, "--delta", 0.05, "--tune", 200, "--calibrate", 200, "--temperature"]
     made = run("fit", file, *asked, "--out", out)
     assert made.exit_code == 0, made.output
     scores = load(tmp_path / "c.scores.npz")["scores"]

@@ -36,10 +36,10 @@ def rollout_job() -> Job:
 
 def image_job(folder: str) -> Job:
     """Random pictures of ImageNet's usual size, through EfficientNet-Lite0."""
-    from pac_vision import ClassifyImages
+    from pac_vision import ClassifyImages, Images
 
-    labels = dict.fromkeys(NAMES, 0)
-    stage = Stage(ClassifyImages, (folder, labels, "efficientnet-lite0"), needs=("torch",))
+    images = Images(folder, np.array(NAMES), np.zeros(len(NAMES), np.int64))
+    stage = Stage(ClassifyImages, (images, "efficientnet-lite0"), needs=("torch",))
     return Job.of("images", NAMES, [stage], size=PICTURES)
 
 

@@ -13,14 +13,15 @@ import click
 from cluster.launching import asked, launch, ledger_of, resumable
 from cluster.session import ADDRESSES, connected
 from cluster.storage import RunFolder
+from cluster.stored_logits import logits, say_broken
 from cluster.tasks import image_task, rl_task, track_task, trained
-from pac_core import InvalidInput
+from pac_core import InvalidInput, TooManyFailures
 from pac_core.cli import main as pac
-from pac_core.options import FILE, say
+from pac_core.options import FILE, broken_option, say
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 WORKERS = "how many, or MIN..MAX where the cluster can grow"
-FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+MODELS = "efficientnet-lite0, torchvision:NAME:FILE, timm:NAME:FILE, onnx:FILE, python:MODULE:FACTORY."
 
 
 class Workers(click.ParamType[tuple[int, int]]):
@@ -79,7 +80,8 @@ def run() -> None:
     \b
     pac run rl --folder cheetah --epsilon 0.01 --delta 1e-5
     pac run rl --folder s3://bucket/cheetah --address auto --workers 1..32
-    pac run imagenet --folder val --images imagenet/val --model efficientnet-lite0 ...
+    pac run imagenet --folder val --images imagenet/val --model efficientnet-lite0 \\
+        --tune 10000 --calibrate 20000 --epsilon 0.01 --delta 1e-5
     pac run otb --folder otb --tracks tracks.npz --calibrate 50 --epsilon 0.2 --delta 0.05
 
     Finished shards are kept: the same command goes on where it was stopped. Without --epsilon and
@@ -144,18 +146,22 @@ def run_rl(
 
 
 @run.command("imagenet")
-@click.option("--images", type=FOLDER, required=True, help="A folder per class, or all images in one.")
-@click.option("--labels", type=FILE, help="For images in one folder: their labels.")
-@click.option("--model", required=True, help="efficientnet-lite0, onnx:FILE, python:MODULE:FACTORY, ...")
+@click.option("--images", required=True, help="Folder per class, one folder, .tar or .parquet (or many).")
+@click.option("--labels", type=FILE, help="For images without labels of their own: a line for each.")
+@click.option("--classes", type=FILE, help="The model's classes: a line each, or ImageNet's class index.")
+@click.option("--model", required=True, help=MODELS)
+@broken_option
 @click.option("--batch", default=1, show_default=True, help="Images computed together; more on a GPU.")
 @click.option("--temperature/--no-temperature", default=True, help="Fit a temperature on the tune images.")
 @click.option("--tune", required=True, type=int, help="Images to fit the temperature on.")
 @click.option("--calibrate", required=True, type=int, help="Images to prove on; the rest tests.")
 @engine_options
 def run_imagenet(
-    images: Path,
+    images: str,
     labels: Path | None,
+    classes: Path | None,
     model: str,
+    broken: str,
     batch: int,
     temperature: bool,
     tune: int,
@@ -165,10 +171,41 @@ def run_imagenet(
     folder: str,
     **engine: Any,
 ) -> None:
-    """Images of a folder, classified by a model; every worker must see the folder."""
-    sizes = {"tune": tune, "calibrate": calibrate, "seed": seed}
-    task = image_task(images=images, labels=labels, model=model, batch=batch, cpus=cpus, **sizes)
-    launch(task, RunFolder(folder), shape="box" if temperature else "plain", **engine)
+    """Images, classified by a model, to certificates of label sets; every worker must see the images.
+
+    \b
+    pac run imagenet --images imagenet/val --model torchvision:resnet152:resnet152.pth --folder run \\
+        --tune 10000 --calibrate 20000 --epsilon 0.01 --delta 1e-5
+
+    --images is a folder with a folder per class (index or wnid); or a folder of images with --labels; or a
+    plain tar or a folder of them (key.jpg with key.cls, as webdataset writes them); or a parquet file, a
+    folder of them, or a pattern like 'data/validation-*.parquet' (columns image and label, as Hugging Face
+    stores ImageNet). Without a label, or with one that is no class, an image is refused with its path.
+
+    A broken image is refused with its path, or with --broken miss counts as an error everywhere: it is never
+    left out. The logits can be had with pac logits, sets for new images with pac sets --images.
+    """
+    asked(calibrate, engine["epsilon"], engine["delta"], "box")
+    place = RunFolder(folder)
+    task = image_task(
+        images=images,
+        labels=labels,
+        classes=classes,
+        model=model,
+        broken=broken,
+        batch=batch,
+        tune=tune,
+        calibrate=calibrate,
+        seed=seed,
+        cpus=cpus,
+    )
+    try:
+        launch(task, place, shape="box" if temperature else "plain", **engine)
+    except TooManyFailures:
+        say_broken(task, place)
+        raise
+    if broken == "miss" and not engine["estimate"]:
+        say_broken(task, place)
 
 
 @run.command("otb")
@@ -260,6 +297,6 @@ def submit(address: str, requirements: Path | None, wait: bool, arguments: tuple
 
 def main() -> None:
     """The whole program, where its entry points are not installed."""
-    for command in (run, tune, submit):
+    for command in (run, tune, submit, logits):
         pac.add_command(command)
     pac()

@@ -36,6 +36,7 @@ from pac_core import (
     moments,
 )
 from pac_core.datasets import meaning
+from pac_core.failures import failed_units, to_tune_on, unit_scores
 from pac_core.predictors import Accumulated, GivenScore, Score
 
 
@@ -99,11 +100,11 @@ class Results:
             first += len(shard)
 
     def gathered(self, part: str, view: View = ALL) -> tuple[Any, Any]:
-        """Forecast and truth of a whole part, in memory."""
+        """Forecast and truth of the units of a part that have a forecast, in memory, to choose a score on."""
         found = [(forecast, truth) for _, _, (_, forecast, truth) in self.over(part, view)]
         if not found or found[0][0] is None:
             raise InvalidInput(f"the run holds no forecasts for the part {part!r}")
-        return _join(*zip(*found, strict=True))
+        return to_tune_on(*_join(*zip(*found, strict=True)))
 
     def paper_score(self, view: View = ALL) -> Likelihood:
         """The paper's score (A + C): its temperatures come from the sums of each shard."""
@@ -121,7 +122,7 @@ class Results:
             schema = pa.schema({"id": pa.string(), "score": pa.float64()})
             with pq.ParquetWriter(file, schema) as writer:
                 for _, rows, (given, forecast, truth) in self.over("calibrate", view):
-                    values = given if isinstance(score, GivenScore) else score.scores(forecast, truth)
+                    values = given if isinstance(score, GivenScore) else unit_scores(score, forecast, truth)
                     columns = {"id": self.names[rows].tolist(), "score": np.asarray(values, np.float64)}
                     writer.write_table(pa.table(columns, schema=schema))
         self.folder.fs.mv(part, f"{self.folder.root}/{target}")
@@ -180,7 +181,9 @@ def _join(forecasts: Any, truths: Any) -> tuple[Any, Any]:
         parts = (np.concatenate([getattr(f, name) for f in forecasts]) for name in ("mean", "var"))
         forecast: Any = GaussianForecast(*parts)
     else:
-        forecast = type(first)(np.concatenate([f.logits for f in forecasts]), first.tau)
+        failed = [np.zeros(len(f.logits), bool) if failed_units(f) is None else f.failed for f in forecasts]
+        logits = np.concatenate([f.logits for f in forecasts])
+        forecast = type(first)(logits, first.tau, np.concatenate(failed))
     if isinstance(truths[0], Trajectories):
         states, lengths = (np.concatenate([getattr(t, n) for t in truths]) for n in ("states", "lengths"))
         return forecast, Trajectories(states, lengths)

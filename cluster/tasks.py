@@ -96,28 +96,35 @@ def trained(folder: RunFolder, env: str, policy: Path, policy_std: float | None,
 
 def image_task(
     *,
-    images: Path,
+    images: str | Path,
     labels: Path | None,
     model: str,
     tune: int,
     calibrate: int,
     seed: int,
+    classes: Path | None = None,
+    broken: str = "error",
     batch: int = 1,
     cpus: int = 1,
 ) -> Task:
-    """Images of a folder, classified by a model; the unit is an image. Every worker must see the folder."""
+    """Images of a folder, of tar shards or of parquet files, classified by a model; the unit is an image.
+
+    images, labels, classes: see `find_images`; every worker must see the images
+    broken: ``miss`` counts an image that cannot be decoded as an error, see `ClassifyImages`; a run that
+        stopped at one may go on with it
+    """
     from pac_vision import ClassifyImages, find_images, load_model
 
     if model.startswith("python:") and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # where `python` itself would look for the module
-    found, classifier = find_images(images, labels=labels), load_model(model)
+    found = find_images(Path(images).absolute(), labels=labels, classes=classes)
+    classifier = load_model(model)
     truth = found.by_id(classifier.classes)
     ids = [str(name) for name in found.ids]
-    where = str(Path(images).resolve())
     return Task.of(
         "imagenet",
         ids,
-        [Stage(ClassifyImages, (where, truth, model, batch), cpus, None, NEEDS_OF_IMAGES)],
+        [Stage(ClassifyImages, (found, model, batch, broken), cpus, None, NEEDS_OF_IMAGES)],
         size=IMAGES,
         names=ids,
         unit="image",

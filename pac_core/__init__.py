@@ -6,6 +6,7 @@ from pac_core.bounds import PACLevel, max_errors, min_samples, vc_max_errors, vc
 from pac_core.certificates import Certificate, Check, Record, SplitRecord, issue, verify
 from pac_core.certification import Asked, Certified, certify, certify_menu, certify_scores, tempered
 from pac_core.checker import Checked, TubeChecker
+from pac_core.class_names import ClassNames, read_classes
 from pac_core.costs import Entry, joint_cost
 from pac_core.descending import descend, read_descent, verify_descent, write_descent
 from pac_core.descents import Descended, Descent, Trial, episodes_needed
@@ -64,6 +65,7 @@ __all__ = [
     "Certified",
     "Check",
     "Checked",
+    "ClassNames",
     "ConfidenceSets",
     "Descended",
     "Descent",
@@ -151,6 +153,7 @@ __all__ = [
     "nll",
     "open_split",
     "read_certificate",
+    "read_classes",
     "read_descent",
     "read_ledger",
     "read_notes",

@@ -15,6 +15,7 @@ from pac_core.bounds import PACLevel, max_errors
 from pac_core.certificates import Certificate, MenuRecord, Record, SplitRecord, check_unit, issue
 from pac_core.costs import Entry
 from pac_core.errors import InvalidInput, TooManyFailures
+from pac_core.failures import to_tune_on, unit_scores
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.ledger import Opening, open_split, score_digest
 from pac_core.predictors import Likelihood, Predictor, Score
@@ -113,6 +114,7 @@ def certify(
 
     Whatever can be refused without a look is refused before the ledger is written. If too many
     calibration units failed for some of the levels, those are in `refused`; for all: `TooManyFailures`.
+    A unit without a forecast (see `LogitForecast.failed`) is an error, and nothing is tuned on it.
 
     >>> import tempfile
     >>> rng = np.random.default_rng(0)
@@ -143,10 +145,10 @@ def certify(
     if fit is not None and not tune:
         raise InvalidInput("fit chooses a score on tune units, but tune is 0")
     choose: FitScore = fit or (fit_box if forecast.domain[0] == "trajectories" else tempered)
-    score = choose(forecast.take(tuning), truth[tuning], wanted[0]) if tune else Likelihood()
+    score = choose(*to_tune_on(forecast.take(tuning), truth[tuning]), wanted[0]) if tune else Likelihood()
     return certify_scores(
         score,
-        lambda: score.scores(chosen, chosen_truth),
+        lambda: unit_scores(score, chosen, chosen_truth),
         wanted,
         ids=names[rows],
         ledger=ledger,

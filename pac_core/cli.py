@@ -15,6 +15,7 @@ from pac_core.fitting import fit
 from pac_core.verifying import verify_command
 
 ON_RAY = {
+    "logits": "Write the logits of a finished run to npz or parquet.",
     "run": "Score units in parallel on Ray, and certify.",
     "submit": "Start a run as a job of a Ray cluster.",
     "tune": "Sweep epsilon and delta, and what changes the scores, with Ray Tune.",

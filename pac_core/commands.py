@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +15,13 @@ from pac_core.certificates import Certificate
 from pac_core.datasets import ROWS, Dataset
 from pac_core.errors import InvalidInput
 from pac_core.evaluation import calibration_error, evaluate
-from pac_core.features import FeatureTube
+from pac_core.failures import failed_units, to_tune_on
 from pac_core.figures import plot_bounds
 from pac_core.forecasts import LogitForecast
 from pac_core.ledger import read_ledger, read_notes
-from pac_core.options import FILE, ids_option, labels_option, level_options, refuse_existing, say
+from pac_core.options import FILE, ids_option, labels_option, level_options, say
 from pac_core.predictors import GivenScore, Likelihood
-from pac_core.sets import LabelSets
+from pac_core.serving import sets_command
 from pac_core.splits import ids_digest
 from pac_core.tables import read_arrays
 from pac_core.verifying import read_both, same_split, scores_beside
@@ -77,48 +75,21 @@ def evaluate_command(
     units = units.take(np.flatnonzero(unknown))
     say("test", f"{len(units.ids):,} units{left_out}")
     if isinstance(units.forecast, LogitForecast):
-        right = units.forecast.predictions() == units.truth
-        groups["prediction"] = np.where(right, "right", "wrong")
+        right = np.where(units.forecast.predictions() == units.truth, "right", "wrong")
+        failed = failed_units(units.forecast)
+        groups["prediction"] = right if failed is None else np.where(failed, "none, failed", right)
+        if failed is not None:
+            say("failed", f"{failed.sum():,} units have no forecast: their sets are empty, hence errors")
     sets = document.predictor.sets(units.forecast)
     result = evaluate(sets, units.truth, document.predictor.threshold.level, by=groups)
     click.echo(str(result))
     score = document.predictor.score
-    if isinstance(units.forecast, LogitForecast) and isinstance(score, Likelihood):
-        errors = (calibration_error(f, units.truth) for f in (units.forecast, score.prepared(units.forecast)))
+    some = failed_units(units.forecast) is None or not failed_units(units.forecast).all()
+    if isinstance(units.forecast, LogitForecast) and isinstance(score, Likelihood) and some:
+        forecast, truth = to_tune_on(units.forecast, units.truth)
+        errors = (calibration_error(f, truth) for f in (forecast, score.prepared(forecast)))
         click.echo("calibration error (ECE) {:.4f} before, {:.4f} after the temperature".format(*errors))
     sys.exit(1 if result.refuted else 0)
-
-
-@click.command("sets")
-@click.argument("certificate", type=FILE)
-@click.argument("data", type=FILE)
-@ids_option
-@click.option("--out", type=FILE, help="Write to this csv or npz instead of the terminal.")
-@click.option("--force", is_flag=True, help="Replace --out if it exists.")
-def sets_command(certificate: Path, data: Path, ids: str | None, out: Path | None, force: bool) -> None:
-    """Sets for new units: a line each with its size and its labels or box; tubes with --out x.npz."""
-    if out is not None:
-        if out.suffix not in (".csv", ".npz"):
-            raise InvalidInput(f"--out must end in .csv or .npz, got {out}")
-        refuse_existing(force, out)
-    document, units = read_both(certificate, data, ids)
-    if units.forecast is None:
-        raise InvalidInput(f"{data} must hold forecasts (logits, probabilities, or mean and var)")
-    sets = document.predictor.sets(units.forecast)
-    if out is None:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(_set_rows(units, sets))
-        return
-    if out.suffix == ".csv":
-        rows = list(_set_rows(units, sets))
-        with out.open("w", newline="", encoding="utf-8") as lines:
-            csv.writer(lines).writerows(rows)
-    elif isinstance(sets, LabelSets):
-        np.savez_compressed(out, ids=units.ids, member=sets.member)
-    else:
-        lower, upper = sets.box()
-        named: dict[str, Any] = {"names": list(sets.features.names)} if isinstance(sets, FeatureTube) else {}
-        np.savez_compressed(out, ids=units.ids, lower=lower, upper=upper, empty=sets.empty, **named)
-    say("wrote", f"{len(units.ids):,} sets, mean size {np.mean(sets.size()):.4g} {sets.size_in}, to {out}")
 
 
 @click.command("ledger")
@@ -181,19 +152,3 @@ def _groups(data: Path, names: tuple[str, ...], rows: Any) -> dict[str, Any]:
         if name not in arrays or arrays[name].shape != rows.shape or (arrays[name] != arrays[name]).any():
             raise InvalidInput(f"--by must name an array of {data} with a value for each unit, got {name!r}")
     return {name: arrays[name][rows] for name in names}
-
-
-def _set_rows(units: Dataset, sets: Any) -> Iterable[list[Any]]:
-    sizes = sets.size()
-    if isinstance(sets, LabelSets):
-        yield ["id", "size", "labels"]
-        for name, size, member in zip(units.ids, sizes, sets.member, strict=True):
-            yield [name, size, " ".join(map(str, np.flatnonzero(member)))]
-        return
-    lower, upper = sets.box()
-    if lower.ndim == 3:
-        raise InvalidInput("tubes have one box per step: write them with --out file.npz")
-    ends = [f"{end}_{i}" for end in ("lower", "upper") for i in range(lower.shape[-1])]
-    yield ["id", "size", *ends]
-    for name, size, low, high in zip(units.ids, sizes, lower, upper, strict=True):
-        yield [name, f"{size:.6g}", *(f"{end:.9g}" for end in (*low, *high))]

@@ -13,7 +13,7 @@ from pac_core.arrays import Array, labels_for, numbers
 from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.splits import unit_names
-from pac_core.tables import file_digest, read_arrays
+from pac_core.tables import ABOUT, file_digest, read_arrays
 from pac_core.truths import Trajectories, as_given
 
 KEYS = """\
@@ -23,11 +23,15 @@ A file holds arrays by name:
   mean, var, truth [N, D]                     a regressor's Gaussians (var may be [N, D, D]); or
   mean, var, truth [N, H, D]                  trajectories; var is that of each single step,
                                               lengths [N] the steps until an early end, if there are any;
-  ids [N]                                     names of the units, such as file names.
+  ids [N]                                     names of the units, such as file names;
+  failed [N]                                  units of a classifier without a forecast (a broken image),
+                                              whose logits are NaN: they count as errors.
 An npy is scores [N], or logits [N, K] with --labels labels.npy. In csv and parquet the columns
 are score, label, id, logit_0, logit_1, ... (or probability_, mean_, var_, truth_)."""
 
 
+ROUNDED = "float16:"
+"""Before the digest of a model whose logits were rounded to float16."""
 ROWS = "rows of the file"
 """What stands for the name of the ids where a file has none."""
 
@@ -40,6 +44,7 @@ class Dataset:
     named: whether the file names its units; if not, they are known as rows of this very file
     scores: `[N]` or None
     forecast, truth: or None
+    model: name and digest of the model that made the forecasts, where the file says them
     """
 
     ids: NDArray[np.str_]
@@ -47,6 +52,7 @@ class Dataset:
     scores: Any = None
     forecast: LogitForecast | GaussianForecast | None = None
     truth: Array = None
+    model: tuple[str, str] | None = None
 
     def take(self, rows: Any) -> Dataset:
         """Some of the units."""
@@ -56,6 +62,7 @@ class Dataset:
             None if self.scores is None else self.scores[rows],
             None if self.forecast is None else self.forecast.take(rows),
             None if self.truth is None else self.truth[rows],
+            self.model,
         )
 
 
@@ -83,7 +90,8 @@ def read_dataset(
         raise InvalidInput(
             f"{ids or 'ids'} must be unique, got {n - len(np.unique(names))} repeats in {path}"
         )
-    return Dataset(names, named, scores, forecast, truth)
+    about = [str(arrays[name]) for name in ABOUT if name in arrays and not arrays[name].ndim]
+    return Dataset(names, named, scores, forecast, truth, (about[0], about[1]) if len(about) == 2 else None)
 
 
 def meaning(path: Any, arrays: dict[str, NDArray[Any]]) -> tuple[Any, Any, Any]:
@@ -92,7 +100,7 @@ def meaning(path: Any, arrays: dict[str, NDArray[Any]]) -> tuple[Any, Any, Any]:
         return numbers("scores", arrays["scores"], "[N]"), None, None
     if "logits" in arrays or "probabilities" in arrays:
         if "logits" in arrays:
-            logits = LogitForecast(arrays["logits"])
+            logits = LogitForecast(arrays["logits"], failed=arrays.get("failed"))
         else:
             logits = LogitForecast.from_probabilities(arrays["probabilities"])
         logits.check()

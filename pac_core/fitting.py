@@ -16,6 +16,7 @@ from pac_core.datasets import KEYS, ROWS, Dataset, read_dataset
 from pac_core.documents import write_certificate
 from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.evaluation import calibration_error
+from pac_core.failures import failed_units, to_tune_on
 from pac_core.features import LinearFeatures
 from pac_core.forecasts import LogitForecast
 from pac_core.ledger import score_digest
@@ -33,6 +34,8 @@ from pac_core.splits import refuse_overlap
 from pac_core.tables import file_digest
 from pac_core.tubes import SHAPES, fit_shape
 
+NOT_NAMED = "not named"
+
 
 @click.command(epilog=f"\b\n{KEYS}")
 @click.argument("data", type=FILE)
@@ -49,7 +52,7 @@ from pac_core.tubes import SHAPES, fit_shape
 )
 @click.option("--score-name", default="not named", help="For a file of scores: what they are, in words.")
 @click.option("--unit", default="unit", show_default=True, help="What is drawn independently, in a word.")
-@click.option("--model", default="not named", help="The model, in words, for the certificate.")
+@click.option("--model", default=NOT_NAMED, help="The model, in words.  [default: as DATA says, if it does]")
 @click.option("--model-file", type=FILE, help="Its weights: their digest goes into the certificate.")
 @click.option("--train", default="not named", help="What the model was trained on, in words.")
 @click.option("--train-ids", type=FILE, help="Ids it was trained on, one a line; they are refused.")
@@ -103,10 +106,18 @@ def fit(
     say("read", f"{len(units.ids):,} units from {data}")
     if not units.named:
         say("note", "the file names no units (ids): they are known only as rows of this very file")
+    if units.model is not None and model_file is not None:
+        raise InvalidInput(
+            f"--model-file must not be given: {data} says that {units.model[0]} made its logits"
+        )
+    made_by = units.model or (model, None)
+    digest = made_by[1] if model_file is None else file_digest(model_file)
     about: dict[str, Any] = {
         "unit": unit,
-        "model": Record(model, digest=None if model_file is None else file_digest(model_file)),
+        "model": Record(made_by[0] if model == NOT_NAMED else model, digest=digest),
     }
+    if isinstance(units.forecast, LogitForecast) and units.forecast.logits.dtype == np.float16:
+        say("note", "the logits are float16: the promise is about sets made from logits rounded likewise")
     source = Record(data.name, len(units.ids), file_digest(data))
     seen = [] if train_ids is None else _lines(train_ids)
     if units.forecast is None:
@@ -185,14 +196,18 @@ def _say_tuned(made: Certified, units: Dataset) -> None:
     assert parts is not None
     left = f"{parts.test.n:,} left to test" if parts.test.n else "none left to test"
     say("split", f"{parts.tune.n:,} to tune, {parts.calibrate.n:,} to calibrate, {left}")
+    failed = failed_units(units.forecast)
+    if failed is not None:
+        counts = (failed[part.rows].sum() for part in (parts.tune, parts.calibrate))
+        said = "{:,} units to tune on have no forecast and are not used, {:,} to calibrate on count as errors"
+        say("failed", said.format(*counts))
     tune = units.take(parts.tune.rows) if parts.tune.n else None
     if not isinstance(made.score, Likelihood):
         say("tune", f"shape {made.score.kind}")
     elif tune is not None and isinstance(tune.forecast, LogitForecast):
-        right = (tune.forecast.predictions() == tune.truth).mean()
-        errors = (
-            calibration_error(f, tune.truth) for f in (tune.forecast, made.score.prepared(tune.forecast))
-        )
+        forecast, truth = to_tune_on(tune.forecast, tune.truth)
+        right = (forecast.predictions() == truth).mean()
+        errors = (calibration_error(f, truth) for f in (forecast, made.score.prepared(forecast)))
         gain = "calibration error (ECE) {:.4f} -> {:.4f}".format(*errors)
         say("tune", f"{made.score}; accuracy {right:.3f}, {gain}")
     else:

@@ -22,10 +22,13 @@ class LogitForecast:
 
     logits: `[N, K]` float16, float32 or float64; -inf is a label of probability zero
     tau: the paper's temperature; it multiplies log f, so logits are multiplied by it
+    failed: `[N]` bool, the units of which there is no forecast (a broken image), whose logits are NaN; None
+        if there are none. Whatever does not know of failed units refuses their NaN
     """
 
     logits: Floats
     tau: float = 1.0
+    failed: Any = None
 
     def __post_init__(self) -> None:
         logits = plain("logits", self.logits, "[N, K]")
@@ -33,6 +36,14 @@ class LogitForecast:
             raise InvalidInput(f"logits must be float16, float32 or float64, got dtype {logits.dtype}")
         object.__setattr__(self, "logits", logits)
         object.__setattr__(self, "tau", float(positive_tau(self.tau, "[]")))
+        if self.failed is None:
+            return
+        failed = plain("failed", self.failed, "[N]")
+        if failed.dtype != np.bool_ or len(failed) != len(logits):
+            raise InvalidInput(f"failed must be a bool for each of {len(logits)} units, got {failed!r}")
+        if (strange := failed & ~np.isnan(logits).all(axis=1)).any():
+            raise InvalidInput(f"a failed unit must have logits NaN, got numbers in row {strange.argmax()}")
+        object.__setattr__(self, "failed", failed if failed.any() else None)
 
     @classmethod
     def from_probabilities(cls, probabilities: Any) -> LogitForecast:
@@ -65,8 +76,13 @@ class LogitForecast:
         return ("labels", self.logits.shape[1])
 
     def check(self) -> None:
-        """Refuse logits that are not numbers, with the row."""
-        self.normaliser  # noqa: B018
+        """Refuse logits that are not numbers, with the row; those of failed units are none."""
+        if self.failed is None:
+            self.normaliser  # noqa: B018
+        elif (wrong := np.isnan(self.logits).any(axis=1) & ~self.failed).any():
+            raise InvalidInput(f"logits of units that did not fail must be numbers, got row {wrong.argmax()}")
+        elif not self.failed.all():
+            self.take(~self.failed).check()
 
     def tempered(self, tau: float) -> LogitForecast:
         """The forecast with log f multiplied by `tau` and normalised again."""
@@ -74,7 +90,8 @@ class LogitForecast:
 
     def take(self, rows: Any) -> LogitForecast:
         """The forecast of some of the inputs."""
-        return replace(self, logits=self.logits[rows])
+        failed = None if self.failed is None else self.failed[rows]
+        return replace(self, logits=self.logits[rows], failed=failed)
 
     def predictions(self) -> Any:
         """`[N]` the most probable label."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,6 +37,13 @@ def ids_option(function: Function) -> Function:
     return click.option("--ids", help="The array that names the units.  [default: ids, if there]")(function)
 
 
+def broken_option(function: Function) -> Function:
+    """--broken: what becomes of an image that cannot be decoded."""
+    text = "A broken image: refuse it with its path, or count it as a miss, which has an empty set."
+    choice = click.Choice(["error", "miss"])
+    return click.option("--broken", type=choice, default="error", show_default=True, help=text)(function)
+
+
 def refuse_existing(force: bool, *paths: Path) -> None:
     """Refuse to replace files, unless asked to."""
     for path in paths:
@@ -58,6 +66,17 @@ def refuse_unwritable(option: str, path: Path) -> None:
         raise InvalidInput(
             f"{option} must lie where files can be written, which {there} is not; choose another"
         )
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A path to write to; it becomes `path` when all is written, and is removed if that fails."""
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def say(what: str, text: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from pac_core.arrays import Array
 from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.errors import BadCertificate, InvalidInput
+from pac_core.failures import unit_scores, unit_sets
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.scores import gaussian_nll, nll
 from pac_core.sets import ConfidenceSets, LabelSets, gaussian_sets, label_sets
@@ -171,7 +172,7 @@ class Predictor:
                 f"the forecast must be of {describe(self.domain)}, as the calibration units', "
                 f"got {describe(forecast.domain)}"
             )
-        return self.score.sets(forecast, self.threshold)
+        return unit_sets(self.score, forecast, self.threshold)
 
     tube = sets
 
@@ -190,7 +191,7 @@ def calibrate(
     score: Score, forecast: Any, truth: Any, level: PACLevel, *, bound: Bound = max_errors
 ) -> Predictor:
     """The predictor of this score, from the calibrate split."""
-    threshold = fit_threshold(score.scores(forecast, truth), level, bound=bound)
+    threshold = fit_threshold(unit_scores(score, forecast, truth), level, bound=bound)
     return Predictor(score, threshold, forecast.domain)
 
 

@@ -22,6 +22,8 @@ _PLURAL = {
     "logit": "logits",
     "probability": "probabilities",
 }
+ABOUT = ("model", "model_digest")
+"""Texts about the whole file: arrays without axes in npz, metadata in parquet."""
 _NUMBERED = re.compile(r"(logit|probability|mean|var|truth)_(\d+)")
 
 
@@ -99,10 +101,26 @@ def _read_parquet(file: Path) -> dict[str, NDArray[Any]]:
     for name, column in zip(table.column_names, table.columns, strict=True):
         if column.null_count:
             raise UnreadableFile(f"{file} column {name!r} must have no empty cells, got {column.null_count}")
-        nested = column.type.num_fields > 0
-        values = np.array(column.to_pylist()) if nested else np.asarray(column.to_numpy())
+        values = _rows_of(file, name, column) if column.type.num_fields else np.asarray(column.to_numpy())
         columns.append(values.astype(str) if values.dtype == object else values)
-    return _gather(file, table.column_names, columns)
+    arrays = _gather(file, table.column_names, columns)
+    metadata = table.schema.metadata or {}
+    kept = {key: np.array(metadata[key.encode()].decode()) for key in ABOUT if key.encode() in metadata}
+    return kept | arrays
+
+
+def _rows_of(file: Path, name: str, column: Any) -> NDArray[Any]:
+    """`[N, K]` a column of lists, each of K numbers, in the precision they have."""
+    import pyarrow.compute as pc
+
+    lists = column.combine_chunks()
+    numbers = lists.flatten() if hasattr(lists.type, "value_type") else lists
+    if numbers is lists or numbers.type.num_fields or numbers.null_count:
+        raise UnreadableFile(f"{file} column {name!r} must hold numbers or lists of them, got {column.type}")
+    lengths = np.unique(pc.list_value_length(lists).to_numpy(zero_copy_only=False))
+    if len(lengths) != 1:
+        raise UnreadableFile(f"{file} column {name!r} must hold lists of one length, got {lengths.tolist()}")
+    return np.asarray(numbers.to_numpy(zero_copy_only=False)).reshape(len(lists), -1)
 
 
 def _gather(file: Path, header: list[str], columns: list[NDArray[Any]]) -> dict[str, NDArray[Any]]:

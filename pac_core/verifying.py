@@ -12,9 +12,10 @@ import click
 import numpy as np
 
 from pac_core.certificates import Certificate, Check, scores_digest, verify
-from pac_core.datasets import ROWS, Dataset, read_dataset
+from pac_core.datasets import ROUNDED, ROWS, Dataset, read_dataset
 from pac_core.documents import read_certificate
 from pac_core.errors import InvalidInput, PACError
+from pac_core.failures import to_tune_on, unit_scores
 from pac_core.ledger import score_digest
 from pac_core.options import FILE, ids_option, labels_option
 from pac_core.predictors import Likelihood
@@ -61,7 +62,26 @@ def read_both(
     name = document.split.ids if document.split else "ids"
     if ids is None and name not in ("ids", ROWS) and name in read_arrays(data):
         ids = name
-    return document, read_dataset(data, ids=ids, labels=labels)
+    units = read_dataset(data, ids=ids, labels=labels)
+    refuse_other_model(document, units, data)
+    return document, units
+
+
+def refuse_other_model(document: Certificate, units: Dataset, data: Path) -> None:
+    """Refuse forecasts that say they are of another model, or rounded otherwise, than those calibrated."""
+    if units.model is None or document.model.digest in (None, units.model[1]):
+        return
+    (name, digest), stated = units.model, str(document.model.digest)
+    if digest.removeprefix(ROUNDED) != stated.removeprefix(ROUNDED):
+        raise InvalidInput(
+            f"{data} is of the model {name} with digest {digest[:12]}, the certificate of "
+            f"{document.model.name} with digest {stated[:12]}"
+        )
+    rounded, other = ("the certificate", data) if stated.startswith(ROUNDED) else (data, "the certificate")
+    raise InvalidInput(
+        f"{rounded} is of logits rounded to float16 and {other} of logits as the model gave them: labels at "
+        "the edge of a set differ; use the same for both"
+    )
 
 
 def scores_beside(certificate: Path) -> Iterator[dict[str, Any]]:
@@ -97,7 +117,7 @@ def _scores_again(document: Certificate, units: Dataset) -> tuple[Dataset, list[
     if isinstance(score, Likelihood) and score.preparations:
         tune = units.take(parts.tune.rows)
         try:
-            again = score.refitted(tune.forecast, tune.truth)
+            again = score.refitted(*to_tune_on(tune.forecast, tune.truth))
         except PACError as error:
             again = Likelihood(score.preparations)
             checks.append(Check("temperature", False, str(error)))
@@ -110,7 +130,7 @@ def _scores_again(document: Certificate, units: Dataset) -> tuple[Dataset, list[
     if not isinstance(score, Likelihood):
         checks.append(Check("shape", None, f"the shape {score.kind} was not fitted again"))
     chosen = units.take(parts.calibrate.rows)
-    return Dataset(chosen.ids, chosen.named, scores=score.scores(chosen.forecast, chosen.truth)), checks
+    return Dataset(chosen.ids, chosen.named, scores=unit_scores(score, chosen.forecast, chosen.truth)), checks
 
 
 def _compared(certificate: Path, document: Certificate, units: Dataset) -> Check:

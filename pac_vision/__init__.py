@@ -1,25 +1,32 @@
 """Vision: image classification and object tracking."""
 
 from pac_vision.classifiers import Classifier
-from pac_vision.images import Images, find_images, read_image
+from pac_vision.decoding import BrokenImage, read_image
+from pac_vision.image_logits import ImageLogits
+from pac_vision.images import Images, find_images, find_unlabelled
 from pac_vision.models import load_model
 from pac_vision.preprocessing import efficientnet_lite, imagenet
 from pac_vision.scoring import ClassifyImages, ScoreTracks
 from pac_vision.sequences import Sequence, find_sequences, read_boxes
 from pac_vision.shares import allowed_misses, share_score
+from pac_vision.sources import Source
 from pac_vision.tracks import Tracks, read_tracks
 
 __all__ = [
+    "BrokenImage",
     "Classifier",
     "ClassifyImages",
+    "ImageLogits",
     "Images",
     "ScoreTracks",
     "Sequence",
+    "Source",
     "Tracks",
     "allowed_misses",
     "efficientnet_lite",
     "find_images",
     "find_sequences",
+    "find_unlabelled",
     "imagenet",
     "load_model",
     "read_boxes",

@@ -1,4 +1,4 @@
-"""Images in folders: which there are, the label of each, and their pixels."""
+"""Labelled images in the layouts people have: class folders, one folder, tar shards, parquet files."""
 
 from __future__ import annotations
 
@@ -9,31 +9,44 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from pac_core import InvalidInput, UnreadableFile
-
-ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+from pac_core.class_names import ClassNames, read_classes
+from pac_vision.labels import folder_labels, read_labels
+from pac_vision.parquets import parquet_images, parquet_labels
+from pac_vision.sources import FileReader, Read, Source, images_below, images_in, visible
+from pac_vision.tars import tar_images, tar_labels
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Labelled images below a folder; each is one unit.
+    """Labelled images of a place; each is one unit.
 
     folder: where they are
-    ids: `[N]` their paths below the folder, with forward slashes, sorted
+    ids: `[N]` their paths below the folder, with forward slashes, sorted; of an image in a tar
+        ``shard.tar/key``, in a parquet file ``file.parquet/0000012``, which is its row
     labels: `[N]` class indices
     classes: the names of the classes, label by label; None where the labels came as numbers
+    names: the names to show to people, label by label; None where there are none
+    read: the content of an image's file; None for plain files below the folder
     """
 
     folder: str
     ids: NDArray[np.str_]
     labels: NDArray[np.int64]
     classes: tuple[str, ...] | None = None
+    names: tuple[str, ...] | None = None
+    read: Read | None = None
+
+    @property
+    def source(self) -> Source:
+        """The images without their labels."""
+        return Source(self.folder, self.ids, self.read or FileReader(self.folder))
 
     def image(self, name: str) -> Image.Image:
-        """The image of this id, as RGB."""
-        return read_image(Path(self.folder) / name)
+        """The image of this id, as RGB; one that cannot be decoded is a `BrokenImage`."""
+        return self.source.image(name)
 
     def by_id(self, classes: int) -> dict[str, int]:
         """The label of each id, for a model with this many classes.
@@ -55,62 +68,95 @@ class Images:
 
 
 def find_images(
-    folder: str | os.PathLike[str],
+    source: str | os.PathLike[str],
     *,
     labels: str | os.PathLike[str] | None = None,
-    classes: Sequence[str] | None = None,
+    classes: Sequence[str] | str | os.PathLike[str] | None = None,
 ) -> Images:
-    """The images of a folder, with their labels.
+    """The images of a folder, of tar shards or of parquet files, with their labels.
 
-    folder: one folder per class, named by its index (``0`` or ``0000``) or by anything else (``n01440764``);
-        or, with `labels`, all images side by side, as ILSVRC's validation images come
+    source: one of
+        a folder with one folder per class, named by its index (``0`` or ``0000``) or by anything else
+        (``n01440764``)
+        with `labels`, a folder with all images side by side, as ILSVRC's validation images come
+        a plain .tar, or a folder of them, as webdataset writes them: ``key.jpg`` (or another ending) with
+        ``key.cls``, the class index as text, or ``key.json`` with a ``label``; where there is neither, with
+        `labels`, or with a folder per class inside
+        a .parquet, or a folder of them, with a column of image bytes, plain or as Hugging Face's
+        struct {bytes, path}, named image, img, image_bytes, jpg, jpeg, png, webp, bytes or content, and one
+        of labels, named label, labels, cls, class, class_id or target; Hugging Face's names of the classes
+        are read where `classes` gives none
+        a pattern of such files in one folder: ``data/validation-*.parquet``
     labels: a text file with a line ``file label`` per image, or one label per line in the order of the sorted
         file names; labels are class indices from 0, or names out of `classes`
-    classes: the names of the model's classes in the order of its outputs; without it, named folders
-        are counted in the order of their names
+    classes: the names of the model's classes in the order of its outputs, or a file of them (see
+        `read_classes`); without it, named folders are counted in the order of their names
 
     The numbers 1..1000 of ILSVRC's development kit are in an order of its own: they are not class indices.
     """
-    root = Path(folder)
-    if not root.is_dir():
-        raise UnreadableFile(f"there is no folder {root}")
-    names = None if classes is None else tuple(classes)
-    if names is not None and len(set(names)) != len(names):
-        raise InvalidInput(f"classes must be unique, got {len(names) - len(set(names))} repeats")
-    if labels is not None:
-        ids = _images(root, besides=Path(labels))
-        found = list(zip(ids, _read_labels(Path(labels), ids, names), strict=True))
+    known = None if classes is None else read_classes(classes)
+    file = None if labels is None else Path(labels)
+    root, packed = _layout(Path(source), besides=file)
+    if not packed:
+        found, values, known = _plain(root, file, known)
+    elif packed[0].lower().endswith(".tar"):
+        found, samples = tar_images(root, packed)
+        values, known = tar_labels(found, samples, file, known)
     else:
-        found, names = _class_folders(root, names)
-    found.sort()
-    return Images(
-        str(root), np.array([i for i, _ in found]), np.array([k for _, k in found], np.int64), names
-    )
+        found, columns = parquet_images(root, packed)
+        values, known = parquet_labels(found, columns, file, known)
+    keys, names = (None, None) if known is None else (known.keys, known.names)
+    return Images(found.folder, found.ids, np.array(values, np.int64), keys, names, found.read)
 
 
-def read_image(path: str | os.PathLike[str]) -> Image.Image:
-    """The image in a file, as RGB; of an animation the first frame.
-
-    A file that is damaged or cut off is refused with its path: a unit is never left out.
-    """
-    try:
-        with Image.open(path) as image:
-            image.load()
-            if image.mode.startswith(("I", "F")):
-                raise ValueError(f"its channels must have 8 bits, got mode {image.mode}")
-            # Pillow warns of a palette whose transparency it would have to drop.
-            whole = image.convert("RGBA") if image.mode == "P" else image
-            return whole.convert("RGB")
-    except Exception as error:  # the decoders raise a dozen kinds for a damaged file
-        reason = "it is no image that Pillow knows" if isinstance(error, UnidentifiedImageError) else error
-        raise UnreadableFile(f"{path} cannot be read as an image: {reason}") from None
+def find_unlabelled(source: str | os.PathLike[str]) -> Source:
+    """The images of a folder, however deep, of tar shards or of parquet files, without their labels."""
+    root, packed = _layout(Path(source))
+    if not packed:
+        return images_below(root)
+    if packed[0].lower().endswith(".tar"):
+        return tar_images(root, packed)[0]
+    return parquet_images(root, packed)[0]
 
 
-def _class_folders(
-    root: Path, names: tuple[str, ...] | None
-) -> tuple[list[tuple[str, int]], tuple[str, ...] | None]:
-    """(id, label) of the images in a folder per class, and the names of the classes."""
-    entries = _visible(root)
+def _layout(source: Path, besides: Path | None = None) -> tuple[Path, list[str]]:
+    """The folder of the images, and the tars or parquet files that hold them, if any do."""
+    if source.is_dir():
+        entries = [
+            e for e in visible(source) if besides is None or Path(e.path).absolute() != besides.absolute()
+        ]
+        files = [entry.name for entry in entries]
+        return source, _packed(source, files) if any(map(_kind, files)) else []
+    found = [source] if source.is_file() else source.parent.glob(source.name) if source.name else []
+    files = sorted(path.name for path in found)
+    if not files:
+        raise UnreadableFile(f"there is no folder {source}")
+    if not _kind(files[0]):
+        raise UnreadableFile(f"{source} must be a folder, a plain .tar or a .parquet, and is none")
+    return source.parent, _packed(source, files)
+
+
+def _packed(source: Path, files: list[str]) -> list[str]:
+    """Files that hold images, refused unless all are of one kind."""
+    kind = next(filter(None, map(_kind, files)))
+    if others := [name for name in files if _kind(name) != kind]:
+        raise UnreadableFile(f"{source} must hold {kind} files and nothing else, got {others[0]}")
+    return files
+
+
+def _kind(name: str) -> str:
+    """``.tar``, ``.parquet`` or nothing."""
+    return next((kind for kind in (".tar", ".parquet") if name.lower().endswith(kind)), "")
+
+
+def _plain(
+    root: Path, labels: Path | None, classes: ClassNames | None
+) -> tuple[Source, list[int], ClassNames | None]:
+    """Images that are files of their own, their labels, and the classes."""
+    if labels is not None:
+        ids = images_in(root, besides=labels)
+        return _files(root, ids), read_labels(labels, ids, classes), classes
+    entries = visible(root)
     folders = [entry.name for entry in entries if entry.is_dir()]
     if not entries:
         raise UnreadableFile(f"{root} holds no images and no folders of classes")
@@ -120,80 +166,12 @@ def _class_folders(
             f"{root} must hold a folder per class and nothing else, got {loose}; images side by side "
             "need a label file"
         )
-    indices = sum(name.isdecimal() for name in folders)
-    if names is None and 0 < indices < len(folders):
-        other = next(name for name in folders if not name.isdecimal())
-        raise UnreadableFile(
-            f"the folders of {root} must all be class indices or all be names, got {indices:,} indices "
-            f"and {other}"
-        )
-    if names is None and indices:
-        label_of = {name: int(name) for name in folders}
-        if len(set(label_of.values())) < len(folders):
-            raise UnreadableFile(f"{root} must have one folder per class index, got one written in two ways")
-    else:
-        names = names or tuple(sorted(folders))
-        label_of = {name: label for label, name in enumerate(names)}
-        if unknown := [name for name in folders if name not in label_of]:
-            raise UnreadableFile(f"{root / unknown[0]} is not among the {len(names):,} names of classes")
-    found = [
-        (f"{name}/{image}", label_of[name])
-        for name in folders
-        for image in _images(root / name)
-    ]  # fmt: skip
-    return found, names
+    label_of, classes = folder_labels(root, folders, classes)
+    found = sorted(
+        (f"{name}/{image}", label_of[name]) for name in folders for image in images_in(root / name)
+    )
+    return _files(root, [name for name, _ in found]), [label for _, label in found], classes
 
 
-def _images(folder: Path, besides: Path | None = None) -> list[str]:
-    """The sorted names of the images in a folder, which must hold nothing else."""
-    entries = _visible(folder)
-    if besides is not None:
-        entries = [entry for entry in entries if Path(entry.path).absolute() != besides.absolute()]
-    for entry in entries:
-        if not entry.name.lower().endswith(ENDINGS) or entry.is_dir():
-            raise UnreadableFile(f"{entry.path} is no image (a file ending in {', '.join(ENDINGS)})")
-    if not entries:
-        raise UnreadableFile(f"{folder} holds no images")
-    return [entry.name for entry in entries]
-
-
-def _visible(folder: Path) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        return sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
-
-
-def _read_labels(file: Path, ids: list[str], classes: tuple[str, ...] | None) -> list[int]:
-    """The label of each id, from a label file."""
-    try:
-        lines = file.read_text(encoding="utf-8").rstrip().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableFile(f"{file} cannot be read as a label file: {error}") from None
-    if len(lines) != len(ids):
-        raise UnreadableFile(f"{file} must have a line per image, got {len(lines):,} for {len(ids):,} images")
-    rows = [line.split() for line in lines]
-    index = None if classes is None else {name: label for label, name in enumerate(classes)}
-    width = len(rows[0])
-    label_of: dict[str, int] = {}
-    for number, (row, own) in enumerate(zip(rows, ids, strict=True), start=1):
-        if len(row) != width or width not in (1, 2):
-            raise UnreadableFile(
-                f"{file} line {number} must be 'file label' or 'label', as all its lines, got "
-                f"{' '.join(row)!r}"
-            )
-        name = row[0] if width == 2 else own
-        if name in label_of:
-            raise UnreadableFile(f"{file} line {number} labels {name} a second time")
-        label_of[name] = _label(file, number, row[-1], index)
-    if missing := [name for name in ids if name not in label_of]:
-        raise UnreadableFile(f"{file} has no label for {missing[0]}")
-    return [label_of[name] for name in ids]
-
-
-def _label(file: Path, number: int, text: str, classes: dict[str, int] | None) -> int:
-    if classes is not None and text in classes:
-        return classes[text]
-    if not text.isdecimal():
-        raise UnreadableFile(f"{file} line {number} must have a class index from 0, got {text!r}")
-    if classes is not None and int(text) >= len(classes):
-        raise UnreadableFile(f"{file} line {number} must have a label in 0..{len(classes) - 1}, got {text}")
-    return int(text)
+def _files(root: Path, ids: list[str]) -> Source:
+    return Source(str(root), np.array(ids), FileReader(str(root)))

@@ -13,3 +13,10 @@ class Bright(torch.nn.Module):
 
 def bright() -> torch.nn.Module:
     return Bright().eval()
+
+
+def bright_too() -> torch.nn.Module:
+    """The same function with a weight, so that it is another model."""
+    model = Bright().eval()
+    model.register_buffer("unused", torch.zeros(1))
+    return model

@@ -11,9 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from pac_core import InvalidInput, LogitForecast, UnreadableFile, nll
-from pac_vision import ClassifyImages, Images
+from pac_vision import (
+    BrokenImage,
+    Classifier,
+    ClassifyImages,
+    ImageLogits,
+    Images,
+    efficientnet_lite,
+    find_images,
+    find_unlabelled,
+)
 
 
 def score(scorer: ClassifyImages, ids: Any) -> dict[str, Any]:
@@ -21,8 +31,8 @@ def score(scorer: ClassifyImages, ids: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def args(images: Images, networks: str) -> tuple[str, dict[str, int], str]:
-    return images.folder, images.by_id(3), f"python:{networks}:stripes"
+def args(images: Images, networks: str) -> tuple[Images, str]:
+    return images, f"python:{networks}:stripes"
 
 
 def test_a_trained_network_knows_its_stripes(images: Images, args: Any) -> None:
@@ -50,22 +60,66 @@ def test_order_grouping_and_threads_change_no_bit(images: Images, args: Any, bat
     torch.set_num_threads(before)
 
 
+def damaged(images: Images, place: Path, *rows: int) -> Images:
+    """A copy of the images, of which these are cut off."""
+    shutil.copytree(images.folder, place)
+    for row in rows:
+        name = images.ids[row]
+        (place / name).write_bytes((Path(images.folder) / name).read_bytes()[:300])
+    return find_images(place)
+
+
 def test_a_broken_image_is_never_skipped(images: Images, args: Any, tmp_path: Path) -> None:
-    shutil.copytree(images.folder, tmp_path / "copy")
-    name = images.ids[4]
-    (tmp_path / "copy" / name).write_bytes((Path(images.folder) / name).read_bytes()[:300])
-    scorer = ClassifyImages(str(tmp_path / "copy"), *args[1:])
+    copy = damaged(images, tmp_path / "copy", 4)
+    scorer = ClassifyImages(copy, args[1])
     assert len(score(scorer, images.ids[:4])["ids"]) == 4
-    with pytest.raises(UnreadableFile, match=f"{name} cannot be read as an image"):
+    with pytest.raises(BrokenImage, match=f"copy/{images.ids[4]} cannot be read as an image"):
         score(scorer, images.ids)
 
 
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_broken_image_may_count_as_a_miss_and_moves_no_other(
+    images: Images, args: Any, tmp_path: Path, batch: int
+) -> None:
+    copy = damaged(images, tmp_path / "copy", 4, 9)
+    found = score(ClassifyImages(copy, args[1], batch, "miss"), images.ids)
+    assert np.flatnonzero(found["failed"]).tolist() == [4, 9]
+    assert np.isnan(found["logits"][[4, 9]]).all()
+    whole = score(ClassifyImages(*args, batch), images.ids)
+    assert not whole["failed"].any()
+    others = ~found["failed"]
+    assert np.array_equal(found["logits"][others], whole["logits"][others])
+    assert found["labels"].tolist() == whole["labels"].tolist()
+    alone = score(ClassifyImages(copy, args[1], batch, "miss"), images.ids[[4]])
+    assert alone["failed"].tolist() == [True]
+
+
+def test_a_file_that_is_gone_is_no_miss(images: Images, args: Any, tmp_path: Path) -> None:
+    copy = damaged(images, tmp_path / "copy")
+    (tmp_path / "copy" / images.ids[4]).unlink()
+    with pytest.raises(UnreadableFile, match="No such file"):
+        score(ClassifyImages(copy, args[1], 1, "miss"), images.ids)
+
+
+def test_an_image_without_a_centre_is_broken(networks: str, tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (1, 1)).save(tmp_path / name / "1.png")
+    source = find_unlabelled(tmp_path)
+    model = Classifier(
+        "small", 2, "", efficientnet_lite(8), lambda batch: np.zeros((len(batch), 2), np.float32)
+    )
+    with pytest.raises(BrokenImage, match=r"a/1\.png cannot be used: an image must have a centre"):
+        ImageLogits(source, model)(["a/1.png"])
+
+
 def test_arguments_are_refused_by_name(images: Images, args: Any) -> None:
-    folder, labels, name = args
     with pytest.raises(InvalidInput, match=r"labels must lie in 0\.\.2, got 3"):
-        ClassifyImages(folder, labels | {"a.png": 3}, name)
+        ClassifyImages(Images(images.folder, images.ids, images.labels + 1), args[1])
     with pytest.raises(InvalidInput, match="batch must be"):
-        ClassifyImages(folder, labels, name, 0)
+        ClassifyImages(*args, 0)
+    with pytest.raises(InvalidInput, match="broken must be one of error, miss, got 'skip'"):
+        ClassifyImages(*args, 1, "skip")
     with pytest.raises(InvalidInput, match=r"among the 60 units of the scorer, got 'a.png'"):
         score(ClassifyImages(*args), ["a.png"])
 
@@ -73,6 +127,6 @@ def test_arguments_are_refused_by_name(images: Images, args: Any) -> None:
 def test_logits_that_are_no_numbers_are_refused(images: Images, args: Any) -> None:
     scorer = ClassifyImages(*args)
     lost = SimpleNamespace(**vars(scorer.model) | {"logits": lambda batch: np.full((1, 3), np.nan)})
-    scorer.model = lost  # type: ignore[assignment]
+    scorer.logits.model = lost  # type: ignore[assignment]
     with pytest.raises(InvalidInput, match=f"got NaN for {images.ids[0]}"):
         score(scorer, images.ids[:2])

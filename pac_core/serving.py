@@ -1,0 +1,242 @@
+"""The command `pac sets`: sets for new units, from stored forecasts or from the images themselves."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import click
+import numpy as np
+
+from pac_core import plugins
+from pac_core.certificates import Certificate
+from pac_core.class_names import read_classes
+from pac_core.datasets import ROUNDED
+from pac_core.documents import read_certificate
+from pac_core.errors import InvalidInput
+from pac_core.features import FeatureTube
+from pac_core.forecasts import LogitForecast
+from pac_core.options import FILE, broken_option, ids_option, refuse_existing, say, whole_file
+from pac_core.sets import LabelSets
+from pac_core.verifying import read_both
+
+SECONDS = 10.0
+"""Between two lines of progress, where there is no terminal."""
+Chunk: TypeAlias = tuple[Any, LogitForecast, LabelSets]
+"""Ids, forecasts and sets of some units."""
+
+
+class Forecasts(Protocol):
+    """What a plugin of the kind `forecasters` returns: a model and its forecasts of new units.
+
+    digest: a fingerprint of the model
+    classes: K, how many labels it tells apart
+    n: units
+    notes: what the user should know beforehand, a sentence each
+    """
+
+    digest: str
+    classes: int
+    n: int
+    notes: tuple[str, ...]
+
+    def __iter__(self) -> Iterator[tuple[Any, LogitForecast]]:
+        """Ids `[m]` and their forecast, some units at a time."""
+
+
+@click.command("sets")
+@click.argument("files", nargs=-1, type=FILE, metavar="[CERTIFICATE] [DATA]")
+@click.option("--certificate", type=FILE, help="The certificate, if it is not the first argument.")
+@click.option("--images", help="Instead of DATA: a folder (also nested), tar or parquet of images.")
+@click.option("--model", help="For --images: the model that was calibrated, as in pac run imagenet.")
+@click.option("--classes", type=FILE, help="Names of the labels: a line each, or ImageNet's class index.")
+@broken_option
+@click.option("--batch", default=1, show_default=True, help="Images computed together, as in the run.")
+@click.option("--device", default="cpu", show_default=True, help="Where the model runs: cpu or cuda.")
+@ids_option
+@click.option("--out", type=FILE, help="Write to this csv or npz instead of the terminal.")
+@click.option("--force", is_flag=True, help="Replace --out if it exists.")
+def sets_command(
+    files: tuple[Path, ...],
+    certificate: Path | None,
+    images: str | None,
+    model: str | None,
+    classes: Path | None,
+    broken: str,
+    batch: int,
+    device: str,
+    ids: str | None,
+    out: Path | None,
+    force: bool,
+) -> None:
+    """Sets for new units: a line each with its size and its labels or box; tubes with --out x.npz.
+
+    \b
+    pac sets certificate.json new.npz
+    pac sets certificate.json --images photos --model efficientnet-lite0 --classes imagenet_class_index.json
+
+    Labels are written with the most likely first. A set misses the truth of its unit as seldom as the
+    certificate says if the unit is drawn like the calibration units and forecast by the same model, whose
+    digest is compared for --images.
+    """
+    given = [*([certificate] if certificate else []), *files]
+    if len(given) != (1 if images is not None else 2):
+        wanted = "a certificate beside --images" if images is not None else "a certificate and data"
+        raise InvalidInput(f"give {wanted}, got {', '.join(map(str, given)) or 'neither'}")
+    if out is not None:
+        if out.suffix not in (".csv", ".npz"):
+            raise InvalidInput(f"--out must end in .csv or .npz, got {out}")
+        refuse_existing(force, out)
+    names = None if classes is None else read_classes(classes).names
+    if images is not None:
+        if not model:
+            raise InvalidInput("--images needs --model: the name of the model that was calibrated")
+        options = {"model": model, "batch": batch, "device": device, "broken": broken}
+        _serve(read_certificate(given[0]), images, names, out, options)
+        return
+    document, units = read_both(given[0], given[1], ids)
+    if units.forecast is None:
+        raise InvalidInput(f"{given[1]} must hold forecasts (logits, probabilities, or mean and var)")
+    if names is not None and units.forecast.domain != ("labels", len(names)):
+        raise InvalidInput(f"{classes} names {len(names):,} labels, which are not those of {given[1]}")
+    sets = document.predictor.sets(units.forecast)
+    if isinstance(sets, LabelSets) and isinstance(units.forecast, LogitForecast):
+        _write_labels([(units.ids, units.forecast, sets)], names, out)
+    else:
+        _write_regions(units.ids, sets, out)
+    if out is not None:
+        say(
+            "wrote", f"{len(units.ids):,} sets, mean size {np.mean(sets.size()):.4g} {sets.size_in}, to {out}"
+        )
+
+
+def _serve(document: Certificate, images: str, names: Any, out: Path | None, options: dict[str, Any]) -> None:
+    """Sets for images, some at a time; refused unless their model is the one that was calibrated."""
+    kind, *known = document.predictor.domain or ("nothing that is known",)
+    if kind != "labels":
+        raise InvalidInput(f"the certificate must be of labels to serve sets for images, got one of {kind}")
+    if document.model.digest is None:
+        raise InvalidInput("the certificate does not say which model was calibrated (its digest)")
+    served: Forecasts = plugins.load("forecasters", "images")(images, **options)
+    rounded = document.model.digest.startswith(ROUNDED)
+    if document.model.digest.removeprefix(ROUNDED) != served.digest:
+        raise InvalidInput(
+            f"the certificate is of {document.model.name} with digest {document.model.digest[:19]}, "
+            f"got {options['model']} with digest {served.digest[:12]}: another model's sets have no promise"
+        )
+    if served.classes != known[0]:
+        raise InvalidInput(f"the certificate is of {known[0]:,} labels, but the model has {served.classes:,}")
+    if names is not None and len(names) != served.classes:
+        raise InvalidInput(f"--classes must name {served.classes:,} labels, got {len(names):,}")
+    tell = [*served.notes, *(["logits are rounded to float16, as those calibrated"] if rounded else [])]
+    for note in tell:
+        click.echo(f"{'note':10}{note}", err=True)
+    sizes: list[Any] = []
+
+    def chunks() -> Iterator[Chunk]:
+        with _progress(served.n, shown=out is not None) as show:
+            for ids, forecast in served:
+                if rounded:
+                    forecast = LogitForecast(to_float16(forecast.logits), failed=forecast.failed)
+                sets = document.predictor.sets(forecast)
+                sizes.append(sets.size())
+                yield ids, forecast, sets
+                show(len(ids))
+
+    failed = _write_labels(chunks(), names, out)
+    if failed:
+        text = f"images that cannot be decoded: {failed:,}; their sets are empty, hence misses"
+        click.echo(f"{'broken':10}{text}", err=True)
+    if out is not None:
+        level, n = document.predictor.threshold.level, document.predictor.threshold.n
+        mean = np.mean(np.concatenate(sizes))
+        say("wrote", f"{served.n:,} sets, mean size {mean:.4g} labels, to {out}")
+        say("promise", f"a set misses its label with probability at most {level.epsilon:g}, with confidence "
+            f"1 - {level.delta:g}, for images drawn like the {n:,} calibrated on")  # fmt: skip
+
+
+def to_float16(logits: Any) -> Any:
+    """Logits rounded to float16, refused where one becomes infinite."""
+    with np.errstate(over="ignore"):
+        small = logits.astype(np.float16)
+    if (lost := np.isinf(small) & np.isfinite(logits)).any():
+        raise InvalidInput(f"logits must lie within float16's +-65504, got {logits[lost][0]}")
+    return small
+
+
+def _write_labels(chunks: Iterable[Chunk], names: Any, out: Path | None) -> int:
+    """Writes label sets as they come, and returns how many units have none because they failed."""
+    failed = 0
+
+    def counted() -> Iterator[Chunk]:
+        nonlocal failed
+        for ids, forecast, sets in chunks:
+            failed += 0 if forecast.failed is None else int(forecast.failed.sum())
+            yield ids, forecast, sets
+
+    if out is None:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(_label_rows(counted(), names))
+    elif out.suffix == ".csv":
+        with whole_file(out) as part, part.open("w", newline="", encoding="utf-8") as lines:
+            csv.writer(lines).writerows(_label_rows(counted(), names))
+    else:
+        ids, members = zip(*((ids, sets.member) for ids, _, sets in counted()), strict=True)
+        named: dict[str, Any] = {} if names is None else {"names": np.array(names)}
+        np.savez_compressed(out, ids=np.concatenate(ids), member=np.concatenate(members), **named)
+    return failed
+
+
+def _label_rows(chunks: Iterable[Chunk], names: Any) -> Iterator[list[Any]]:
+    """A line for each unit: its id, how many labels, and the labels, the most likely first."""
+    yield ["id", "size", "labels"]
+    for ids, forecast, sets in chunks:
+        for name, logits, member in zip(ids, forecast.logits, sets.member, strict=True):
+            inside = np.flatnonzero(member)
+            ranked = inside[np.argsort(-logits[inside], kind="stable")]
+            words = map(str, ranked) if names is None else (names[label] for label in ranked)
+            yield [name, len(ranked), (" " if names is None else "; ").join(words)]
+
+
+def _write_regions(ids: Any, sets: Any, out: Path | None) -> None:
+    """Writes boxes of regressors, and tubes."""
+    lower, upper = sets.box()
+    if out is not None and out.suffix == ".npz":
+        named: dict[str, Any] = {"names": list(sets.features.names)} if isinstance(sets, FeatureTube) else {}
+        np.savez_compressed(out, ids=ids, lower=lower, upper=upper, empty=sets.empty, **named)
+        return
+    if lower.ndim == 3:
+        raise InvalidInput("tubes have one box per step: write them with --out file.npz")
+    ends = [f"{end}_{i}" for end in ("lower", "upper") for i in range(lower.shape[-1])]
+    rows = [["id", "size", *ends]]
+    for name, size, low, high in zip(ids, sets.size(), lower, upper, strict=True):
+        rows.append([name, f"{size:.6g}", *(f"{end:.9g}" for end in (*low, *high))])
+    if out is None:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
+    else:
+        with out.open("w", newline="", encoding="utf-8") as lines:
+            csv.writer(lines).writerows(rows)
+
+
+@contextmanager
+def _progress(total: int, *, shown: bool) -> Iterator[Any]:
+    """A function to call with how many more are done: a bar on a terminal, a line now and then elsewhere."""
+    if not shown or sys.stderr.isatty():
+        bar = click.progressbar(length=total, label="sets", file=sys.stderr, show_pos=True, hidden=not shown)
+        with bar:
+            yield bar.update
+        return
+    done, said = 0, time.monotonic()
+
+    def show(more: int) -> None:
+        nonlocal done, said
+        done += more
+        if time.monotonic() - said >= SECONDS:
+            said = time.monotonic()
+            say("sets", f"{done:,} of {total:,}")
+
+    yield show

@@ -1,0 +1,76 @@
+"""The label of each image: from the name of its folder, from a text beside it, or from a label file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pac_core import UnreadableFile
+from pac_core.class_names import ClassNames
+
+
+def label_of(value: Any, classes: ClassNames | None, where: str) -> int:
+    """A class index from a number or text; `where` begins the refusal of one that is no class.
+
+    >>> label_of("7", None, "a.cls"), label_of("cat", ClassNames.of(["ant", "cat"]), "a.cls")
+    (7, 1)
+    """
+    text = str(value).strip()
+    if classes is not None and text in classes.index:
+        return classes.index[text]
+    if isinstance(value, bool | float) or not (text.isascii() and text.isdecimal()):
+        raise UnreadableFile(f"{where} must have a class index from 0, got {text!r}")
+    if classes is not None and int(text) >= len(classes.keys):
+        raise UnreadableFile(f"{where} must have a label in 0..{len(classes.keys) - 1}, got {text}")
+    return int(text)
+
+
+def folder_labels(
+    root: Path, folders: Sequence[str], classes: ClassNames | None
+) -> tuple[dict[str, int], ClassNames | None]:
+    """The class of each folder, and the classes; without any given, named folders are counted in order."""
+    indices = sum(name.isdecimal() for name in folders)
+    known = () if classes is None else classes.index
+    if indices and not any(name in known for name in folders):
+        if indices < len(folders):
+            other = next(name for name in folders if not name.isdecimal())
+            raise UnreadableFile(
+                f"the folders of {root} must all be class indices or all be names, got {indices:,} indices "
+                f"and {other}"
+            )
+        found = {name: label_of(name, classes, str(root / name)) for name in folders}
+        if len(set(found.values())) < len(folders):
+            raise UnreadableFile(f"{root} must have one folder per class index, got one written in two ways")
+        return found, classes
+    if classes is None:
+        classes = ClassNames.of(sorted(folders))
+    if unknown := [name for name in folders if name not in classes.index]:
+        raise UnreadableFile(f"{root / unknown[0]} is not among the {len(classes.keys):,} names of classes")
+    return {name: classes.index[name] for name in folders}, classes
+
+
+def read_labels(file: Path, ids: Sequence[str], classes: ClassNames | None) -> list[int]:
+    """The label of each id, from a file with a line for each."""
+    try:
+        lines = file.read_text(encoding="utf-8").rstrip().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnreadableFile(f"{file} cannot be read as a label file: {error}") from None
+    if len(lines) != len(ids):
+        raise UnreadableFile(f"{file} must have a line per image, got {len(lines):,} for {len(ids):,} images")
+    rows = [line.split() for line in lines]
+    width = len(rows[0])
+    found: dict[str, int] = {}
+    for number, (row, own) in enumerate(zip(rows, ids, strict=True), start=1):
+        if len(row) != width or width not in (1, 2):
+            raise UnreadableFile(
+                f"{file} line {number} must be 'file label' or 'label', as all its lines, got "
+                f"{' '.join(row)!r}"
+            )
+        name = row[0] if width == 2 else own
+        if name in found:
+            raise UnreadableFile(f"{file} line {number} labels {name} a second time")
+        found[name] = label_of(row[-1], classes, f"{file} line {number}")
+    if missing := [name for name in ids if name not in found]:
+        raise UnreadableFile(f"{file} has no label for {missing[0]}")
+    return [found[name] for name in ids]

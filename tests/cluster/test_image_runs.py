@@ -1,0 +1,221 @@
+"""Images in every layout, from `pac run imagenet` to stored logits and to sets for new images."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import Result
+from pac_program import load, refused
+from pac_program import run as pac
+from PIL import Image
+from toy_layouts import as_parquet, as_tars
+from toy_runs import files
+
+from cluster.inprocess import run_here
+from cluster.storage import RunFolder
+from cluster.tasks import image_task
+from pac_core import PACLevel, fit_threshold, read_certificate, split
+from pac_vision import Images, find_images
+
+pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
+
+MODEL = "python:toy_classifier:bright"
+SIZES = ["--tune", 20, "--calibrate", 40, "--temperature"]
+LEVEL = ["--epsilon", 0.2, "--delta", 0.1]  # 40 units allow 4 errors
+
+
+@pytest.fixture(scope="session")
+def shades(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eighty grey images of two classes that overlap."""
+    rng, root = np.random.default_rng(0), tmp_path_factory.mktemp("shades")
+    for label in range(2):
+        (root / str(label)).mkdir()
+        for i in range(40):
+            shade = np.full((20, 20, 3), 90 + 70 * label + rng.integers(-60, 60), dtype=np.uint8)
+            Image.fromarray(shade).save(root / str(label) / f"{i:02d}.png")
+    return root
+
+
+def run(images: Path, folder: Path, *more: object) -> Result:
+    asked = ["run", "imagenet", "--images", images, "--model", MODEL, "--folder", folder, *SIZES]
+    return pac(*asked, "--address", "none", *more)
+
+
+@pytest.fixture(scope="session")
+def finished(shades: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run with a certificate."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    answer = run(shades, folder, *LEVEL)
+    assert answer.exit_code == 0, answer.output
+    return folder
+
+
+def certificate(folder: Path) -> Path:
+    return folder / "certificate-0.2-0.1.json"
+
+
+def damaged(shades: Path, place: Path, part: str, count: int) -> Images:
+    """A copy of the images in which so many of a part are cut off."""
+    shutil.copytree(shades, place)
+    found = find_images(place)
+    chosen = getattr(split(found.ids, tune=20, calibrate=40, seed=0), part).rows[:count]
+    for name in found.ids[chosen]:
+        (place / name).write_bytes((place / name).read_bytes()[:40])
+    return found
+
+
+@pytest.mark.usefixtures("engine")
+def test_ray_reads_tars_and_parquet_as_this_process_does(shades: Path, tmp_path: Path) -> None:
+    from cluster.engine import run as run_on_ray
+
+    images = find_images(shades)
+    tars, parquet = as_tars(images, tmp_path / "tars"), as_parquet(images, tmp_path / "p.parquet")
+    for name, place in (("tar", tars), ("parquet", parquet)):
+        sizes: Any = {"tune": 20, "calibrate": 40, "seed": 0}
+        job = image_task(images=place, labels=None, model=MODEL, **sizes).job
+        run_on_ray(job, RunFolder(tmp_path / name / "ray"), workers=(1, 1))
+        run_here(job, RunFolder(tmp_path / name / "here"))
+        assert files(tmp_path / name / "ray") == files(tmp_path / name / "here")
+
+
+def test_broken_images_count_as_errors_of_their_part(shades: Path, finished: Path, tmp_path: Path) -> None:
+    damaged(shades, tmp_path / "images", "calibrate", 3)
+    stopped = run(tmp_path / "images", tmp_path / "a" / "run", *LEVEL)
+    refused(stopped, ".png cannot be read as an image")
+    answer = run(tmp_path / "images", tmp_path / "a" / "run", *LEVEL, "--broken", "miss")  # goes on
+    assert answer.exit_code == 0, answer.output
+    assert "3 of 80 images cannot be decoded: 0 to tune on are not used, 3 to calibrate on" in answer.output
+    assert len((tmp_path / "a" / "run" / "broken.txt").read_text().splitlines()) == 3
+    scores = np.array(pq.read_table(finished / "scores.parquet")["score"])
+    ids = pq.read_table(finished / "scores.parquet")["id"].to_pylist()
+    broken = (tmp_path / "a" / "run" / "broken.txt").read_text().split()
+    scores[np.isin(ids, broken)] = np.inf
+    found = read_certificate(certificate(tmp_path / "a" / "run")).predictor.threshold
+    assert found == fit_threshold(scores, PACLevel(0.2, 0.1))
+    assert found.value > read_certificate(certificate(finished)).predictor.threshold.value
+
+
+def test_broken_images_of_the_other_parts(shades: Path, finished: Path, tmp_path: Path) -> None:
+    damaged(shades, tmp_path / "test", "test", 20)
+    answer = run(tmp_path / "test", tmp_path / "a" / "run", *LEVEL, "--broken", "miss")
+    assert answer.exit_code == 0, answer.output
+    assert "error at most 0.2: refuted by 20 test units (measured 1.0000" in answer.output
+    assert "mean size 0" in answer.output
+    damaged(shades, tmp_path / "tune", "tune", 6)
+    answer = run(tmp_path / "tune", tmp_path / "b" / "run", *LEVEL, "--broken", "miss")
+    assert answer.exit_code == 0, answer.output
+    (tau,) = read_certificate(certificate(tmp_path / "b" / "run")).predictor.score.preparations  # type: ignore[attr-defined]
+    assert tau.n == 14
+
+
+def test_more_broken_images_than_errors_allowed_are_refused(shades: Path, tmp_path: Path) -> None:
+    damaged(shades, tmp_path / "images", "calibrate", 5)
+    answer = run(tmp_path / "images", tmp_path / "a" / "run", *LEVEL, "--broken", "miss")
+    refused(answer, "5 of 40 calibration units failed (score +inf) but the level allows 4 errors")
+    assert "5 to calibrate on" in answer.output
+
+
+@pytest.mark.parametrize("ending", ["npz", "parquet"])
+def test_stored_logits_make_the_same_certificate(finished: Path, tmp_path: Path, ending: str) -> None:
+    out = tmp_path / f"logits.{ending}"
+    assert pac("logits", finished, "--out", out).exit_code == 0
+    refused(pac("logits", finished, "--out", out), "--out must be new")
+    made = pac("fit", out, *LEVEL, *SIZES, "--out", tmp_path / "c.json", "--unit", "image")
+    assert made.exit_code == 0, made.output
+    one, other = read_certificate(certificate(finished)), read_certificate(tmp_path / "c.json")
+    assert one.predictor.threshold == other.predictor.threshold
+    assert one.model == other.model
+    assert one.parts["calibrate"].digest == other.parts["calibrate"].digest
+    tested = pac("evaluate", certificate(finished), out)
+    assert "20 units; 60 tuned or calibrated on are left out" in tested.output
+    assert len(pac("sets", certificate(finished), out).output.splitlines()) == 81
+    twice = pac("fit", out, *LEVEL, *SIZES, "--model-file", out, "--out", tmp_path / "d.json")
+    refused(twice, "--model-file must not be given")
+
+
+def test_rounded_logits_are_told_apart(shades: Path, finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small.npz"
+    said = pac("logits", finished, "--out", out, "--float16").output
+    assert "a logit moved by up to" in said
+    assert "a label at the edge of a set may now be in or out" in said
+    whole = tmp_path / "whole.npz"
+    assert pac("logits", finished, "--out", whole).exit_code == 0
+    small, exact = load(out)["logits"], load(whole)["logits"]
+    assert small.dtype == np.float16
+    assert np.array_equal(small, exact.astype(np.float16))
+    refused(pac("sets", certificate(finished), out), "small.npz is of logits rounded to float16")
+    made = pac("fit", out, *LEVEL, *SIZES, "--out", tmp_path / "c.json")
+    assert "the logits are float16" in made.output
+    refused(pac("evaluate", tmp_path / "c.json", whole), "the certificate is of logits rounded to float16")
+    served = pac("sets", tmp_path / "c.json", "--images", shades, "--model", MODEL)
+    assert "logits are rounded to float16, as those calibrated" in served.output
+    stored = pac("sets", tmp_path / "c.json", out)
+    assert [line for line in served.output.splitlines() if line[0] in "01i"] == stored.output.splitlines()
+
+
+def test_sets_for_new_images_by_name(shades: Path, finished: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new" / "deep"
+    shutil.copytree(shades / "0", new)
+    (tmp_path / "new" / "notes.txt").write_text("")
+    (tmp_path / "names.txt").write_text("dark\nbright\n")
+    asked = ["--images", tmp_path / "new", "--model", MODEL]
+    named = ["--classes", tmp_path / "names.txt", "--out", tmp_path / "s.csv"]
+    answer = pac("sets", "--certificate", certificate(finished), *asked, *named)
+    assert answer.exit_code == 0, answer.output
+    assert "left out, because no images: 1 in all, first notes.txt" in answer.output
+    assert "probability at most 0.2, with confidence 1 - 0.1" in answer.output
+    lines = list(csv.DictReader((tmp_path / "s.csv").read_text().splitlines()))
+    stored = tmp_path / "z.npz"
+    assert pac("logits", finished, "--out", stored).exit_code == 0
+    plain = list(csv.DictReader(pac("sets", certificate(finished), stored).output.splitlines()))
+    words = {"0": "dark", "1": "bright"}
+    for line, other in zip(lines, plain[:40], strict=True):
+        assert line["id"] == other["id"].replace("0/", "deep/", 1)
+        assert line["labels"] == "; ".join(words[label] for label in other["labels"].split())
+        assert int(line["size"]) == len(other["labels"].split())
+    assert {line["labels"] for line in lines} >= {"dark", "bright; dark"}  # the most likely first
+    out = ["--out", tmp_path / "s.npz"]
+    assert pac("sets", certificate(finished), *asked, *out).exit_code == 0
+    member = load(tmp_path / "s.npz")["member"]
+    assert member.sum(axis=1).tolist() == [int(line["size"]) for line in lines]
+
+
+def test_serving_a_broken_image(shades: Path, finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes((shades / "0" / "00.png").read_bytes()[:40])
+    shutil.copy(shades / "0" / "01.png", tmp_path / "b.png")
+    asked = ["sets", certificate(finished), "--images", tmp_path, "--model", MODEL]
+    refused(pac(*asked), "a.png cannot be read as an image")
+    refused(pac(*asked, "--out", tmp_path / "s.csv"), "a.png cannot be read as an image")
+    assert not list(tmp_path.glob("s.csv*"))  # nothing is left half written
+    answer = pac(*asked, "--broken", "miss")
+    assert answer.exit_code == 0, answer.output
+    assert "a.png,0,\n" in answer.output
+    assert "images that cannot be decoded: 1; their sets are empty, hence misses" in answer.output
+
+
+def test_what_cannot_be_served_is_refused(shades: Path, finished: Path, tmp_path: Path) -> None:
+    sets = ["sets", certificate(finished)]
+    images = ["--images", shades]
+    other = "python:toy_classifier:bright_too"
+    refused(pac(*sets, *images, "--model", other), "another model's sets have no promise")
+    refused(pac(*sets, *images), "--images needs --model")
+    refused(pac(*sets, *images, "--model", "resnet"), "a model must be named as one of")
+    refused(pac(*sets), "give a certificate and data, got")
+    refused(pac(*sets, finished / "x.npz", *images, "--model", MODEL), "give a certificate beside --images")
+    refused(pac("sets", *images, "--model", MODEL), "give a certificate beside --images, got neither")
+    (tmp_path / "names.txt").write_text("dark\ngrey\nbright\n")
+    named = ["--classes", tmp_path / "names.txt"]
+    refused(pac(*sets, *images, "--model", MODEL, *named), "--classes must name 2 labels, got 3")
+    refused(pac("logits", shades, "--out", tmp_path / "x.npz"), "must be the folder of a finished `pac run`")
+    refused(pac("logits", finished, "--out", tmp_path / "x.csv"), "--out must end in .npz or .parquet")
+    bare = tmp_path / "scores.npz"
+    np.savez(bare, scores=np.arange(100.0))
+    assert pac("fit", bare, *LEVEL, "--out", tmp_path / "c.json").exit_code == 0
+    answer = pac("sets", tmp_path / "c.json", *images, "--model", MODEL)
+    refused(answer, "the certificate must be of labels to serve sets for images")

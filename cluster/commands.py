@@ -16,6 +16,7 @@ from cluster.storage import RunFolder
 from cluster.tasks import image_task, rl_task, track_task, trained
 from pac_core import InvalidInput
 from pac_core.cli import main as pac
+from pac_core.label_scores import LABEL_SCORES, score_named
 from pac_core.options import FILE, say
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -148,8 +149,9 @@ def run_rl(
 @click.option("--labels", type=FILE, help="For images in one folder: their labels.")
 @click.option("--model", required=True, help="efficientnet-lite0, onnx:FILE, python:MODULE:FACTORY, ...")
 @click.option("--batch", default=1, show_default=True, help="Images computed together; more on a GPU.")
-@click.option("--temperature/--no-temperature", default=True, help="Fit a temperature on the tune images.")
-@click.option("--tune", required=True, type=int, help="Images to fit the temperature on.")
+@click.option("--score", type=click.Choice(LABEL_SCORES), help="See pac fit.  [default: smallest]")
+@click.option("--temperature/--no-temperature", default=None, help="Of the paper's score; see pac fit.")
+@click.option("--tune", required=True, type=int, help="Images to choose the score on.")
 @click.option("--calibrate", required=True, type=int, help="Images to prove on; the rest tests.")
 @engine_options
 def run_imagenet(
@@ -157,7 +159,8 @@ def run_imagenet(
     labels: Path | None,
     model: str,
     batch: int,
-    temperature: bool,
+    score: str | None,
+    temperature: bool | None,
     tune: int,
     calibrate: int,
     seed: int,
@@ -168,7 +171,7 @@ def run_imagenet(
     """Images of a folder, classified by a model; every worker must see the folder."""
     sizes = {"tune": tune, "calibrate": calibrate, "seed": seed}
     task = image_task(images=images, labels=labels, model=model, batch=batch, cpus=cpus, **sizes)
-    launch(task, RunFolder(folder), shape="box" if temperature else "plain", **engine)
+    launch(task, RunFolder(folder), shape=score_named(score, temperature), **engine)
 
 
 @run.command("otb")

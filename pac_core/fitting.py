@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ import numpy as np
 
 from pac_core.bounds import PACLevel
 from pac_core.certificates import Record, scores_digest
-from pac_core.certification import Certified, FitScore, certify, certify_scores, tempered, train_record
+from pac_core.certification import Certified, FitScore, certify, certify_scores, train_record
 from pac_core.datasets import KEYS, ROWS, Dataset, read_dataset
 from pac_core.documents import write_certificate
 from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.evaluation import calibration_error
 from pac_core.features import LinearFeatures
 from pac_core.forecasts import LogitForecast
+from pac_core.label_scores import LABEL_SCORES, label_score_fit, score_named
 from pac_core.ledger import score_digest
 from pac_core.options import (
     FILE,
@@ -29,6 +31,7 @@ from pac_core.options import (
     say,
 )
 from pac_core.predictors import GivenScore, Likelihood
+from pac_core.ranked_scores import RankedScore
 from pac_core.splits import refuse_overlap
 from pac_core.tables import file_digest
 from pac_core.tubes import SHAPES, fit_shape
@@ -42,7 +45,16 @@ from pac_core.tubes import SHAPES, fit_shape
 @click.option("--seed", default=0, show_default=True, help="Seed of the split.")
 @ids_option
 @labels_option
-@click.option("--temperature/--no-temperature", default=True, help="Fit temperatures on the tune units.")
+@click.option(
+    "--score",
+    type=click.Choice(LABEL_SCORES),
+    help="For labels: smallest sets, chosen on the tune units; the paper's; or plain.  [default: smallest]",
+)
+@click.option(
+    "--temperature/--no-temperature",
+    default=None,
+    help="Of the paper's score, from the tune units; or plain.",
+)
 @click.option("--shape", help=f"Tube shape, for trajectories: {', '.join(SHAPES)}.  [default: box]")
 @click.option(
     "--feature", "features", multiple=True, help="For --shape features: NAME=DIMENSION, such as speed=0."
@@ -65,7 +77,8 @@ def fit(
     seed: int,
     ids: str | None,
     labels: Path | None,
-    temperature: bool,
+    score: str | None,
+    temperature: bool | None,
     shape: str | None,
     features: tuple[str, ...],
     score_name: str,
@@ -113,9 +126,9 @@ def fit(
         if tune is not None or calibrate is not None:
             raise InvalidInput("--tune and --calibrate split forecasts, but the file holds scores")
         refuse_overlap({"train": seen, "calibrate": units.ids})
-        scores, score, trained = units.scores, GivenScore(score_name), train_record(train, seen)
+        scores, trained = units.scores, train_record(train, seen)
         made = certify_scores(
-            score,
+            GivenScore(score_name),
             lambda: scores,
             levels,
             ids=units.ids,
@@ -128,7 +141,8 @@ def fit(
     else:
         if units.truth is None:
             raise InvalidInput(f"{data} must hold the truth: an array 'labels' or 'truth', or give --labels")
-        if calibrate is None or (not tune and (temperature or units.forecast.domain[0] == "trajectories")):
+        kind = _kind(units.forecast, score, temperature)
+        if calibrate is None or (not tune and kind != "plain"):
             raise InvalidInput("--tune and --calibrate must both be above 0: units to choose, units to prove")
         made = certify(
             units.forecast,
@@ -140,7 +154,7 @@ def fit(
             calibrate=calibrate,
             seed=seed,
             ledger=book,
-            fit=_score_fit(units.forecast, temperature, shape, features),
+            fit=_score_fit(units.forecast, kind, shape, features, levels, calibrate) if tune else None,
             train=train,
             train_ids=seen,
             data=source,
@@ -166,14 +180,33 @@ def fit(
     say("wrote", f"{scores_path(out)}, for pac verify" + ("" if made.parts is None else " and pac evaluate"))
 
 
-def _score_fit(forecast: Any, temperature: bool, shape: str | None, features: tuple[str, ...]) -> FitScore:
-    """What to fit on the tune units: a tube shape for a horizon, else the likelihood."""
-    if forecast.domain[0] != "trajectories":
+def _kind(forecast: Any, score: str | None, temperature: bool | None) -> str:
+    """Which score is asked for: one of `LABEL_SCORES`, or "shape" for trajectories."""
+    of = forecast.domain[0]
+    if score is not None and of != "labels":
+        raise InvalidInput(f"--score is for labels, the file holds forecasts of {of}")
+    if of == "trajectories":
+        if temperature is False:
+            raise InvalidInput(
+                "--no-temperature is for labels and vectors; for trajectories choose a --shape"
+            )
+        return "shape"
+    return score_named(score, temperature, default="smallest" if of == "labels" else "paper")
+
+
+def _score_fit(
+    forecast: Any,
+    kind: str,
+    shape: str | None,
+    features: tuple[str, ...],
+    levels: Sequence[PACLevel],
+    calibrate: int,
+) -> FitScore:
+    """What to fit on the tune units: a tube shape for a horizon, else a score of labels or vectors."""
+    if kind != "shape":
         if shape or features:
             raise InvalidInput("--shape and --feature are for trajectories [N, H, D], the file holds others")
-        return tempered if temperature else lambda forecast, truth, level: Likelihood()
-    if not temperature:
-        raise InvalidInput("--no-temperature is for labels and vectors; for trajectories choose a --shape")
+        return label_score_fit(kind, calibrate=calibrate, others=levels[1:])
     if bool(features) != (shape == "features"):
         raise InvalidInput("--shape features and --feature NAME=DIMENSION go together, got only one of them")
     options: dict[str, Any] = {"features": _features(features, forecast.mean.shape[-1])} if features else {}
@@ -186,10 +219,12 @@ def _say_tuned(made: Certified, units: Dataset) -> None:
     left = f"{parts.test.n:,} left to test" if parts.test.n else "none left to test"
     say("split", f"{parts.tune.n:,} to tune, {parts.calibrate.n:,} to calibrate, {left}")
     tune = units.take(parts.tune.rows) if parts.tune.n else None
-    if not isinstance(made.score, Likelihood):
+    if not isinstance(made.score, Likelihood | RankedScore):
         say("tune", f"shape {made.score.kind}")
     elif tune is not None and isinstance(tune.forecast, LogitForecast):
         right = (tune.forecast.predictions() == tune.truth).mean()
+        if isinstance(made.score, RankedScore):
+            return say("tune", f"accuracy {right:.3f}; smallest sets: {made.score}")
         errors = (
             calibration_error(f, tune.truth) for f in (tune.forecast, made.score.prepared(tune.forecast))
         )

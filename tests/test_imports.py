@@ -37,6 +37,7 @@ ORDER = {
         "regions",
         "sets",
         "predictors",
+        "ranked_scores",
         "choices",
         "shapes",
         "features",

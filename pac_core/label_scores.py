@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from pac_core.certification import FitScore, tempered
 from pac_core.errors import InvalidInput, NotEnoughData
 from pac_core.forecasts import LogitForecast
 from pac_core.predictors import Likelihood, Score
-from pac_core.ranked_scores import RankedScore
+from pac_core.ranked_scores import RankedScore, surprise
 from pac_core.temperatures import fit_temperature
 
 LABEL_SCORES = ("smallest", "paper", "plain")
@@ -88,11 +88,13 @@ class Units:
     gaps: `[N, K]` from the largest logit down to each, rising, times the forecast's own temperature
     ranks: `[N]` of the true label, from 0; equals share the last
     tau: the most likely temperature
+    known: normalisers that were computed already, by temperature
     """
 
     gaps: Floats
     ranks: NDArray[np.int64]
     tau: float
+    known: dict[float, Floats] = field(default_factory=dict)
 
     @classmethod
     def of(cls, forecast: LogitForecast, labels: Any) -> Units:
@@ -131,21 +133,33 @@ class Units:
 
     def _base(self, score: RankedScore) -> Callable[[NDArray[np.int64]], Floats]:
         """From ranks `[N]` to what the score has there before its penalty."""
-        rows, tau = np.arange(len(self.ranks)), score.tau
-        below = np.empty(len(rows))
+        rows = np.arange(len(self.ranks))
+        parts = [(log, tau, self._below(tau)) for tau, log in score.mixture()]
 
-        def block(part: slice, scratch: Floats) -> None:
-            weights = np.multiply(self.gaps[part], -tau, out=scratch[0])
-            below[part] = np.log(np.exp(weights, out=weights).sum(axis=1, dtype=np.float64))
+        def likelihood(ranks: NDArray[np.int64]) -> Floats:
+            return surprise(parts, self.gaps[rows, ranks].astype(np.float64))
 
-        over_rows(block, self.gaps, 1, self.gaps.dtype)
+        top = likelihood(np.zeros_like(self.ranks))
         if score.base == "mass":
-            mass = np.cumsum(np.exp(-tau * self.gaps - below[:, None]), axis=1)
+            whole = surprise([(log, tau, below[:, None]) for log, tau, below in parts], self.gaps)
+            mass = np.cumsum(np.exp(-whole), axis=1)
             return lambda ranks: mass[rows, ranks]
         if score.base == "top":
-            return lambda ranks: np.exp(-below)
-        offset = below if score.base == "likelihood" else np.zeros(len(rows))
-        return lambda ranks: offset + tau * self.gaps[rows, ranks].astype(np.float64)
+            return lambda ranks: np.exp(-top)
+        return likelihood if score.base == "likelihood" else lambda ranks: likelihood(ranks) - top
+
+    def _below(self, tau: float) -> Floats:
+        """`[N]` -log of the largest probability at this temperature, kept for the next score that asks."""
+        if tau not in self.known:
+            below = np.empty(len(self.ranks))
+
+            def block(rows: slice, scratch: Floats) -> None:
+                weights = np.multiply(self.gaps[rows], -tau, out=scratch[0])
+                below[rows] = np.log(np.exp(weights, out=weights).sum(axis=1, dtype=np.float64))
+
+            over_rows(block, self.gaps, 1, self.gaps.dtype)
+            self.known[tau] = below
+        return self.known[tau]
 
 
 def _band(n: int, level: PACLevel, calibrate: int | None) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
@@ -16,15 +16,25 @@ from pac_core.sets import LabelSets, limit_of
 from pac_core.thresholds import Threshold
 
 BASES = ("likelihood", "margin", "mass", "top")
+_ABOVE = math.ulp(0.0)
+_RANGES = {
+    "tau": (_ABOVE, math.inf, "above 0"),
+    "weight": (0.0, math.inf, "at least 0"),
+    "power": (0.0, 2.0, "from 0 to 2"),
+    "share": (0.0, 0.5, "from 0 to 0.5"),
+    "flat": (_ABOVE, 1.0, "above 0 and at most 1"),
+}
 
 
 @dataclass(frozen=True)
 class RankedScore:
     """The badness of a label by its probability, plus a penalty that grows with its rank.
 
-    base: of p = softmax(tau * logits), for the label with the r-th largest logit,
-        "likelihood" -log p_r (the paper's), "margin" log(p_1 / p_r), "mass" p_1 + ... + p_r, "top" p_1
+    base: of the label with the r-th largest probability, "likelihood" -log p_r (the paper's), "margin"
+        log(p_1 / p_r), "mass" p_1 + ... + p_r, "top" p_1
     tau: temperature; it multiplies the logits
+    share, flat: a share of p comes from a flatter forecast, p = (1 - share) softmax(tau * logits) +
+        share softmax(flat * tau * logits): now and then the forecaster knows less than it says
     weight: of the penalty, at least 0
     power: the penalty is (r^power - 1) / power: log r for 0, r - 1 for 1
     n: tune units it was chosen on; 0 if it was not chosen on any
@@ -46,23 +56,17 @@ class RankedScore:
     tau: float
     weight: float = 0.0
     power: float = 0.0
+    share: float = 0.0
+    flat: float = 1.0
     n: int = 0
 
     def __post_init__(self) -> None:
         if self.base not in BASES:
             raise InvalidInput(f"base must be one of {', '.join(BASES)}, got {self.base!r}")
-        for name, rule, most in (
-            ("tau", "above 0", math.inf),
-            ("weight", "at least 0", math.inf),
-            ("power", "from 0 to 2", 2.0),
-        ):
+        for name, (least, most, rule) in _RANGES.items():
             value = getattr(self, name)
             known = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
-            if (
-                not known
-                or not (math.isfinite(value) and 0 <= value <= most)
-                or (name == "tau" and value == 0)
-            ):
+            if not known or not (math.isfinite(value) and least <= value <= most):
                 raise InvalidInput(f"{name} must be a finite number {rule}, got {value!r}")
             object.__setattr__(self, name, float(value))
         if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 0:
@@ -103,56 +107,79 @@ class RankedScore:
 
     def _over(self, forecast: LogitForecast, visit: Callable[[slice, Floats, Floats, Floats], None]) -> None:
         """Block by block: the logits, those negated in rising order, and the score at each rank."""
-        scaled = forecast.tempered(self.tau)
-        shift, log = scaled.normaliser
-        penalty = self.penalty(scaled.logits.shape[1])
+        logits, penalty = forecast.logits, self.penalty(forecast.logits.shape[1])
+        parts = [(forecast.tempered(tau), log) for tau, log in self.mixture()]
+        for part, _ in parts:
+            part.check()
 
         def block(rows: slice, scratch: Floats) -> None:
-            z, (fallen,) = scaled.logits[rows], scratch
+            z, (fallen,) = logits[rows], scratch
             np.negative(z, out=fallen, dtype=fallen.dtype)
             fallen.sort(axis=1)
             with np.errstate(over="ignore"):
                 gaps = fallen.astype(np.float64) - fallen[:, :1].astype(np.float64)
-                below = log[rows] + (shift[rows] + scaled.tau * fallen[:, 0].astype(np.float64))
-                ordered = _based(self.base, scaled.tau * gaps, below[:, None]) + penalty
+                tops = [(log, part.tau, _top(part, rows, fallen)) for part, log in parts]
+                ordered = _based(self.base, surprise(tops, gaps)) + penalty
+            # A rounded sum may fall by its last bit where its parts rise.
+            np.maximum.accumulate(ordered, axis=1, out=ordered)
             ordered[gaps == np.inf] = np.inf  # a label of probability zero, whatever its base
             visit(rows, z, fallen, ordered)
 
-        over_rows(block, scaled.logits, 1, np.float64 if scaled.logits.dtype == np.float64 else np.float32)
+        over_rows(block, logits, 1, np.float64 if logits.dtype == np.float64 else np.float32)
+
+    def mixture(self) -> list[tuple[float, float]]:
+        """Temperature and log share of each forecast that p is made of."""
+        if not self.share:
+            return [(self.tau, 0.0)]
+        return [(self.tau, math.log1p(-self.share)), (self.flat * self.tau, math.log(self.share))]
 
     def close_to(self, other: RankedScore) -> bool:
         """Whether they are the same but for the last digits of their numbers."""
-        mine, theirs = ((s.tau, s.weight, s.power) for s in (self, other))
+        mine, theirs = ((s.tau, s.weight, s.power, s.share, s.flat) for s in (self, other))
         return (self.base, self.n) == (other.base, other.n) and np.allclose(mine, theirs, rtol=1e-6)
 
     def __str__(self) -> str:
         known = {"likelihood": "-log p", "margin": "log(p_1 / p)", "mass": "mass down to p", "top": "p_1"}
         ranks = "log(rank)" if self.power == 0 else f"(rank^{self.power:g} - 1) / {self.power:g}"
         penalty = f" + {self.weight:.4g} {ranks}" if self.weight else ""
+        mixed = f" ({self.share:g} of it at {self.flat:g} tau)" if self.share else ""
         chosen = f", chosen on {self.n:,} tune units" if self.n else ""
-        return f"{known[self.base]} at tau = {self.tau:.4g}{penalty}{chosen}"
+        return f"{known[self.base]} at tau = {self.tau:.4g}{mixed}{penalty}{chosen}"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, numbers: dict[str, Any]) -> RankedScore:
-        if set(numbers) != {field.name for field in fields(cls)}:
-            raise BadCertificate(
-                f"a ranked score must have base, tau, weight, power and n, got {sorted(numbers)}"
-            )
+        names = sorted(field.name for field in fields(cls))
+        if sorted(numbers) != names:
+            raise BadCertificate(f"a ranked score must have the fields {names}, got {sorted(numbers)}")
         return cls(**numbers)
 
 
-def _based(base: str, gaps: Floats, below: Floats) -> Floats:
-    """`[B, K]` the base at each rank, from the gaps to the largest logit and `[B, 1]` -log p_1."""
+def _top(part: LogitForecast, rows: slice, fallen: Floats) -> Floats:
+    """`[B, 1]` -log of the largest probability."""
+    shift, log = part.normaliser
+    return (log[rows] + (shift[rows] + part.tau * fallen[:, 0].astype(np.float64)))[:, None]
+
+
+def surprise(parts: Sequence[tuple[float, float, Floats]], gaps: Floats) -> Floats:
+    """-log p, from the gaps to the largest logit and, of each part, log share, temperature and -log p_1."""
+    first, *rest = (log - tau * gaps - top for log, tau, top in parts)
+    for other in rest:
+        first = np.logaddexp(first, other)
+    return -first
+
+
+def _based(base: str, surprise: Floats) -> Floats:
+    """`[B, K]` the base at each rank, from -log p."""
     if base == "likelihood":
-        return gaps + below
+        return surprise
     if base == "margin":
-        return gaps
+        return surprise - surprise[:, :1]
     if base == "mass":
-        return np.cumsum(np.exp(-gaps - below), axis=1)
-    return np.broadcast_to(np.exp(-below), gaps.shape)
+        return np.cumsum(np.exp(-surprise), axis=1)
+    return np.broadcast_to(np.exp(-surprise[:, :1]), surprise.shape)
 
 
 def _labelled(forecast: Any) -> LogitForecast:

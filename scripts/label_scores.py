@@ -77,6 +77,8 @@ def main(args: Args) -> None:
     for level in [level for level in levels if not provable(level, args.calibrate)]:
         print(f"epsilon={level.epsilon:g}, delta={level.delta:g}: {args.calibrate:,} units cannot prove it")
         levels.remove(level)
+    if not levels:
+        raise SystemExit("Error: no level is left")
     for seed in range(args.splits):
         parts = split(range(len(labels)), tune=args.tune, calibrate=args.calibrate, seed=seed)
         tune, cal, test = (

@@ -50,18 +50,30 @@ def test_the_temperature_multiplies_the_logits() -> None:
     assert of_all(RankedScore("likelihood", 4.0), halved) == pytest.approx(found)
 
 
+def test_a_share_of_the_probability_is_flatter() -> None:
+    """Roots of (0.2, 0.7, 0.1), normalised, are the forecast at half the temperature."""
+    roots = np.sqrt([0.2, 0.7, 0.1])
+    mixed = 0.8 * np.array([0.2, 0.7, 0.1]) + 0.2 * roots / roots.sum()
+    found = of_all(RankedScore("likelihood", 1.0, share=0.2, flat=0.5), THREE)
+    assert np.exp(-found).ravel() == pytest.approx(mixed)
+    mass = of_all(RankedScore("mass", 1.0, share=0.2, flat=0.5), THREE)
+    assert mass.ravel() == pytest.approx([mixed[0] + mixed[1], mixed[1], 1.0])
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize(("weight", "power"), [(0.0, 0.0), (0.7, 0.0), (0.03, 1.0)])
+@pytest.mark.parametrize(
+    ("weight", "power", "share"), [(0.0, 0.0, 0.0), (0.7, 0.0, 0.1), (0.0, 0.0, 0.3), (0.03, 1.0, 0.0)]
+)
 def test_a_label_is_in_its_set_exactly_when_its_score_is_at_most_t(
-    dtype: type, base: str, weight: float, power: float
+    dtype: type, base: str, weight: float, power: float, share: float
 ) -> None:
     """Thresholds are scores that occur and their neighbours, logits are rounded so that many are equal."""
     rng = np.random.default_rng(0)
     logits = np.round(3 * rng.normal(size=(120, 17)), 1).astype(dtype)
     logits[:9, 4] = -np.inf
     logits[3] = 1.5
-    forecast, score = LogitForecast(logits), RankedScore(base, 1.3, weight, power)
+    forecast, score = LogitForecast(logits), RankedScore(base, 1.3, weight, power, share, 0.4)
     every = of_all(score, forecast)
     finite = rng.choice(every[np.isfinite(every)], 12).tolist()
     limits = [limit for t in finite for limit in (t, np.nextafter(t, -np.inf), np.nextafter(t, np.inf))]
@@ -95,7 +107,7 @@ def test_rows_do_not_depend_on_their_neighbours() -> None:
     """Large inputs go block by block, in threads: each row is what it is alone."""
     rng = np.random.default_rng(2)
     logits, labels = rng.normal(size=(900, 700)).astype(np.float16), rng.integers(0, 700, size=900)
-    score = RankedScore("likelihood", 0.8, 0.4)
+    score = RankedScore("likelihood", 0.8, 0.4, share=0.1, flat=0.5)
     whole, sets = score.scores(LogitForecast(logits), labels), score.sets(LogitForecast(logits), 8.0)
     for row in (0, 373, 374, 375, 899):
         alone = LogitForecast(logits[row : row + 1])
@@ -120,6 +132,8 @@ def test_logits_that_are_no_forecast_are_refused(bad: float) -> None:
         ({"tau": 0.0}, "tau must be a finite number above 0, got 0.0"),
         ({"weight": -0.1}, "weight must be a finite number at least 0, got -0.1"),
         ({"power": math.nan}, "power must be a finite number from 0 to 2, got nan"),
+        ({"share": 0.6}, "share must be a finite number from 0 to 0.5, got 0.6"),
+        ({"flat": 1.5}, "flat must be a finite number above 0 and at most 1, got 1.5"),
         ({"n": -1}, "n must be a whole number of tune units, got -1"),
     ],
 )

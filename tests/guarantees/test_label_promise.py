@@ -19,7 +19,7 @@ from pac_core.predictors import Score
 
 pytestmark = pytest.mark.slow
 
-N, REPEATS = 500, 8_000
+N, REPEATS = 500, 4_000
 LEVEL = PACLevel(0.05, 0.05)
 ALLOWED = max(k for k in range(N) if binom.cdf(k, N, LEVEL.epsilon) < LEVEL.delta)
 EXACT = float(binom.cdf(ALLOWED, N, LEVEL.epsilon))
@@ -92,8 +92,8 @@ def test_the_closed_form_is_the_error_of_the_sets() -> None:
 def test_the_choice_on_tune_units_leaves_the_promise_whole() -> None:
     """Chosen anew for every calibration, from tune units of its own; the error is measured by quadrature."""
     rng = np.random.default_rng(5)
-    repeats, broken = 300, 0
-    grid = np.linspace(0, 1, 20_001)[1:-1]
+    repeats, broken = 100, 0
+    grid = np.linspace(0, 1, 4_001)[1:-1]
     fine = LogitForecast(np.stack([np.zeros(len(grid)), np.log(grid) - np.log1p(-grid)], axis=1))
     for _ in range(repeats):
         score = choose_label_score(*draw(150, rng), LEVEL, calibrate=N)

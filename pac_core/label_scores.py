@@ -21,10 +21,11 @@ from pac_core.temperatures import fit_temperature
 
 LABEL_SCORES = ("smallest", "paper", "plain")
 """Chosen on the tune units; -log f with their temperature (C+D); -log f as it is (D)."""
-_TAUS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.5, 1.75, 2.0)  # times the most likely one
-_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)  # of log(rank)
-_BAND = (0.5, 0.71, 1.0, 1.41, 2.0)  # times the expected errors: one order statistic is mostly chance
-_GAIN = 0.01  # a score must be smaller by so much to take the place of the paper's
+_TAUS = (0.7, 0.85, 1.2)  # times the most likely one
+_MIXTURES = ((0.1, 0.33), (0.1, 0.5), (0.2, 0.5), (0.2, 0.7))  # share and flatness
+_RANKS = ((1.0, 0.5), (1.2, 1.0), (1.5, 2.0))  # times the most likely tau, and weight of log(rank)
+_WIDEST = 3.0  # the band's ends, at most so many times the expected errors
+_GAIN = 0.07  # over the root of the expected errors: by how much the paper's must be beaten
 
 
 def choose_label_score(
@@ -60,9 +61,15 @@ def choose_label_score(
 
 
 def menu(units: Units) -> list[RankedScore]:
-    """What is tried: a few numbers, at multiples of the most likely temperature."""
-    n = len(units.ranks)
-    return [RankedScore("likelihood", tau * units.tau, weight, n=n) for tau in _TAUS for weight in _WEIGHTS]
+    """What is tried: likelihoods at multiples of the most likely temperature, and what others use."""
+    n, tau = len(units.ranks), units.tau
+    ours = [RankedScore("likelihood", times * tau, n=n) for times in _TAUS]
+    ours += [RankedScore("likelihood", tau, share=share, flat=flat, n=n) for share, flat in _MIXTURES]
+    ours += [RankedScore("likelihood", times * tau, weight, n=n) for times, weight in _RANKS]
+    margin = RankedScore("margin", tau, 0.5, n=n)
+    raps = [RankedScore("mass", tau, weight, power=1.0, n=n) for weight in (0.01, 0.1)]
+    saps = [RankedScore("top", tau, weight, power=1.0, n=n) for weight in (0.05, 0.2)]
+    return [*ours, RankedScore("likelihood", 1.0, n=n), margin, *raps, *saps]
 
 
 def choose_among(
@@ -73,12 +80,14 @@ def choose_among(
     calibrate: int | None = None,
     gain: float = _GAIN,
 ) -> RankedScore | None:
-    """The one with the smallest relative size; None if the paper's is as small, but for `gain`."""
-    counts = np.stack([_band(len(units.ranks), level, calibrate) for level in levels])
-    paper = units.sizes(RankedScore("likelihood", units.tau), counts.ravel())
-    found = [(float(np.mean(np.log(units.sizes(score, counts.ravel()) / paper))), score) for score in scores]
+    """The one with the smallest relative size; None if the paper's is as small, but for chance."""
+    n = len(units.ranks)
+    expected = np.array([_expected(n, level, calibrate) for level in levels])
+    counts = np.concatenate([_band(errors, n) for errors in expected])
+    paper = units.sizes(RankedScore("likelihood", units.tau), counts)
+    found = [(float(np.mean(np.log(units.sizes(score, counts) / paper))), score) for score in scores]
     least, best = min(found, key=lambda one: one[0])
-    return best if least < np.log1p(-gain) else None
+    return best if least < -gain / np.sqrt(np.mean(expected)) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,15 +171,22 @@ class Units:
         return self.known[tau]
 
 
-def _band(n: int, level: PACLevel, calibrate: int | None) -> NDArray[np.int64]:
-    """How many of `n` tune labels to leave outside: about the share that the calibration will."""
-    share = level.epsilon
+def _expected(n: int, level: PACLevel, calibrate: int | None) -> float:
+    """How many of `n` tune labels would lie above T, at the share that the calibration allows."""
+    units = calibrate or n
     try:
-        size = n if calibrate is None else calibrate
-        share = max_errors(size, level) / size
+        return max(1.0, n * max_errors(units, level) / units)
     except NotEnoughData:  # a choice needs no proof
-        pass
-    return np.clip(np.rint(np.multiply(_BAND, share * n)).astype(np.int64), 0, n - 1)
+        return max(1.0, n * level.epsilon)
+
+
+def _band(errors: float, n: int) -> NDArray[np.int64]:
+    """Nine numbers of errors about the expected one, three of its standard deviations to either side.
+
+    The size at one of them hangs on a single label; wider, it would be of another level.
+    """
+    width = min(3 / np.sqrt(errors), np.log(_WIDEST))
+    return np.clip(np.rint(errors * np.exp(np.linspace(-width, width, 9))).astype(np.int64), 0, n - 1)
 
 
 def score_named(score: str | None, temperature: bool | None, *, default: str = "smallest") -> str:

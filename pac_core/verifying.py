@@ -15,6 +15,7 @@ from pac_core.certificates import Certificate, Check, scores_digest, verify
 from pac_core.datasets import ROWS, Dataset, read_dataset
 from pac_core.documents import read_certificate
 from pac_core.errors import InvalidInput, PACError
+from pac_core.forecasts import LogitForecast
 from pac_core.label_scores import choose_label_score
 from pac_core.ledger import score_digest
 from pac_core.options import FILE, ids_option, labels_option
@@ -119,7 +120,8 @@ def _scores_again(document: Certificate, units: Dataset) -> tuple[Dataset, list[
 
 def _choice_again(document: Certificate, stated: RankedScore, tune: Dataset) -> Check:
     """Whether the tune units lead to the stated score, where they were asked for this level alone."""
-    if not stated.n or document.menu is None or document.menu.asked != 1:
+    asked = document.menu.asked if document.menu else 0
+    if not stated.n or asked != 1 or not isinstance(tune.forecast, LogitForecast):
         return Check("choice", None, f"the score was not chosen again: {stated}")
     level, n = document.predictor.threshold.level, document.predictor.threshold.n
     try:

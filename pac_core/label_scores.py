@@ -36,24 +36,26 @@ def choose_label_score(
     calibrate: int | None = None,
     others: Sequence[PACLevel] = (),
 ) -> Score:
-    """The score of the menu whose sets are smallest at this level, chosen and fitted on the tune split.
+    """The score of a fixed menu whose sets are smallest at this level, chosen and fitted on the tune split.
 
     forecast, labels: of the tune units; the promise holds whatever is chosen, because none of them is
         calibrated on
     calibrate: how many units it will be calibrated on, which says how many of them may lie above T
     others: further levels that the same score is to serve; their relative sizes are averaged
 
-    The menu is -log p at several temperatures, each with several multiples of log(rank), and a few
-    scores of the literature without their random part. A score is judged by the mean size
-    of the tune units' sets, relative to the paper's, at thresholds that leave about as many tune labels
-    outside as the level will leave calibration labels; averaged over a band of them. The paper's score
-    is kept unless another is smaller by more than a hundredth.
+    On the menu is the paper's -log p, at its temperature and others, mixed with a flatter forecast, or with
+    a multiple of log(rank); and scores of the literature without their random part: the plain -log p, whose
+    sets are those of LAC, the margin, RAPS and SAPS. Each is judged by the mean size of the tune units'
+    sets relative to the paper's, averaged over thresholds that leave about as many tune labels outside as
+    the level allows. The paper's is kept unless another is smaller by more than chance.
 
     >>> rng = np.random.default_rng(0)
-    >>> logits = 2 * rng.normal(size=(400, 30))
-    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)   # the forecast is right
-    >>> choose_label_score(LogitForecast(logits), labels, PACLevel(0.1, 0.01), calibrate=500).kind
-    'likelihood'
+    >>> logits = -np.sort(-4 * rng.gumbel(size=(1000, 50)), axis=1)
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    >>> labels[:80] = rng.integers(0, 20, size=80)      # some lie anywhere among the first twenty
+    >>> score = choose_label_score(LogitForecast(logits), labels, PACLevel(0.05, 0.01), calibrate=2000)
+    >>> print(score)
+    mass down to p at tau = 0.5305 + 0.1 (rank - 1), chosen on 1,000 tune units
     """
     paper = tempered(forecast, labels, level)
     units = Units.of(forecast, labels)

@@ -140,7 +140,8 @@ class RankedScore:
 
     def __str__(self) -> str:
         known = {"likelihood": "-log p", "margin": "log(p_1 / p)", "mass": "mass down to p", "top": "p_1"}
-        ranks = "log(rank)" if self.power == 0 else f"(rank^{self.power:g} - 1) / {self.power:g}"
+        other = f"(rank^{self.power:g} - 1) / {self.power:g}"
+        ranks = {0.0: "log(rank)", 1.0: "(rank - 1)"}.get(self.power, other)
         penalty = f" + {self.weight:.4g} {ranks}" if self.weight else ""
         mixed = f" ({self.share:g} of it at {self.flat:g} tau)" if self.share else ""
         chosen = f", chosen on {self.n:,} tune units" if self.n else ""

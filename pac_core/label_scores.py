@@ -45,7 +45,7 @@ def choose_label_score(
 
     On the menu is the paper's -log p, at its temperature and others, mixed with a flatter forecast, or with
     a multiple of log(rank); and scores of the literature without their random part: the plain -log p, whose
-    sets are those of LAC, the margin, RAPS and SAPS. Each is judged by the mean size of the tune units'
+    sets are those of LAC, RAPS and SAPS. Each is judged by the mean size of the tune units'
     sets relative to the paper's, averaged over thresholds that leave about as many tune labels outside as
     the level allows. The paper's is kept unless another is smaller by more than chance.
 
@@ -68,10 +68,9 @@ def menu(units: Units) -> list[RankedScore]:
     ours = [RankedScore("likelihood", times * tau, n=n) for times in _TAUS]
     ours += [RankedScore("likelihood", tau, share=share, flat=flat, n=n) for share, flat in _MIXTURES]
     ours += [RankedScore("likelihood", times * tau, weight, n=n) for times, weight in _RANKS]
-    margin = RankedScore("margin", tau, 0.5, n=n)
     raps = [RankedScore("mass", tau, weight, power=1.0, n=n) for weight in (0.01, 0.1)]
     saps = [RankedScore("top", tau, weight, power=1.0, n=n) for weight in (0.05, 0.2)]
-    return [*ours, RankedScore("likelihood", 1.0, n=n), margin, *raps, *saps]
+    return [*ours, RankedScore("likelihood", 1.0, n=n), *raps, *saps]
 
 
 def choose_among(
@@ -84,11 +83,16 @@ def choose_among(
 ) -> RankedScore | None:
     """The one with the smallest relative size; None if the paper's is as small, but for chance."""
     n = len(units.ranks)
-    expected = np.array([_expected(n, level, calibrate) for level in levels])
-    counts = np.concatenate([_band(errors, n) for errors in expected])
+    expected = [_expected(n, level, calibrate) for level in levels]
+    bands = [_band(errors, n) for errors in expected]
+    counts, ends = np.concatenate(bands), np.cumsum([len(band) for band in bands])[:-1]
     paper = units.sizes(RankedScore("likelihood", units.tau), counts)
-    found = [(float(np.mean(np.log(units.sizes(score, counts) / paper))), score) for score in scores]
-    least, best = min(found, key=lambda one: one[0])
+
+    def relative(score: RankedScore) -> float:
+        parts = np.split(np.log(units.sizes(score, counts) / paper), ends)
+        return float(np.mean([part.mean() for part in parts]))
+
+    least, best = min(((relative(score), score) for score in scores), key=lambda one: one[0])
     return best if least < -gain / np.sqrt(np.mean(expected)) else None
 
 
@@ -183,12 +187,13 @@ def _expected(n: int, level: PACLevel, calibrate: int | None) -> float:
 
 
 def _band(errors: float, n: int) -> NDArray[np.int64]:
-    """Nine numbers of errors about the expected one, three of its standard deviations to either side.
+    """Numbers of errors about the expected one, three of its standard deviations to either side.
 
     The size at one of them hangs on a single label; wider, it would be of another level.
     """
     width = min(3 / np.sqrt(errors), np.log(_WIDEST))
-    return np.clip(np.rint(errors * np.exp(np.linspace(-width, width, 9))).astype(np.int64), 0, n - 1)
+    ends = np.rint(errors * np.exp(np.linspace(-width, width, 15))).astype(np.int64)
+    return np.unique(np.clip(ends, 0, n - 1))
 
 
 def score_named(score: str | None, temperature: bool | None, *, default: str = "smallest") -> str:

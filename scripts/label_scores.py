@@ -46,8 +46,8 @@ from pac_core.figures import INK, canvas
 from pac_core.label_scores import Units, choose_among
 
 LEVELS = (
-    *((epsilon, 1e-5) for epsilon in (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)),
-    *((0.01, 0.1), (0.03, 1e-3), (0.05, 1e-3), (0.1, 0.05), (0.2, 1e-3)),
+    *((epsilon, 1e-5) for epsilon in (0.02, 0.03, 0.05, 0.1, 0.2)),
+    *((0.01, 0.1), (0.05, 1e-3), (0.1, 0.05)),
 )
 RAPS = (0.001, 0.01, 0.1, 0.2, 0.5)
 SAPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)

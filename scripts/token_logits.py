@@ -17,8 +17,8 @@ import hashlib
 import re
 import sysconfig
 import time
-from collections import Counter
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ import torch
 
 TOKEN = re.compile(r"[A-Za-z_]\w*|\d+|\n\s*|[^\w\s]")
 CONTEXT = 12  # tokens before the one to be forecast
-SHORTEST = 60  # tokens of a file that takes part
+SHORTEST, LONGEST = 60, 5000  # tokens of a file that takes part, and of it that are read
 
 
 @dataclass(frozen=True)
@@ -46,30 +46,29 @@ class Args:
 
 
 def main(args: Args) -> None:
-    files = sources(packages=not args.smoke_test)
+    streams = sources(packages=not args.smoke_test, most=500 if args.smoke_test else None)
+    names = list(streams)
     rng = np.random.default_rng(args.seed)
-    order = rng.permutation(len(files))
+    order = rng.permutation(len(names))
     kept, trained = order[: args.files], order[args.files :]
     if len(trained) < len(kept) // 4:
-        raise SystemExit(f"Error: files must leave some to train on, got {args.files} of {len(files)}")
-    texts = {int(i): tokens(files[i]) for i in order}
-    common = Counter(word for i in trained for word in texts[int(i)]).most_common(args.classes)
-    codes = {word: code for code, (word, _) in enumerate(common)}
-    rare = len(codes)  # stands for every other token, in contexts only
-
-    def coded(i: int) -> np.ndarray:
-        return np.array([codes.get(word, rare) for word in texts[int(i)]], dtype=np.int64)
-
-    model = train([coded(i) for i in trained], rare, args)
+        raise SystemExit(f"Error: files must leave some to train on, got {args.files} of {len(names)}")
+    seen = np.concatenate([streams[names[i]] for i in trained])
+    words, first, counts = np.unique(seen, return_index=True, return_counts=True)
+    common = words[np.lexsort((first, -counts))][: args.classes]
+    rare = len(common)  # stands for every other token, in contexts only
+    codes = np.full(1 + max(int(stream.max()) for stream in streams.values()), rare, dtype=np.int64)
+    codes[common] = np.arange(rare)
+    model = train([codes[streams[names[i]]] for i in trained], rare, args)
     contexts, labels, ids = [], [], []
     for i in kept:
-        code = coded(i)
+        code = codes[streams[names[i]]]
         places = np.flatnonzero(code[CONTEXT:] < rare) + CONTEXT
         if len(places):
             place = int(rng.choice(places))
             contexts.append(code[place - CONTEXT : place])
             labels.append(code[place])
-            ids.append(digest(files[i]))
+            ids.append(names[i])
     with torch.inference_mode():
         logits = model(torch.from_numpy(np.stack(contexts))).numpy()
     truth = np.array(labels)
@@ -79,24 +78,27 @@ def main(args: Args) -> None:
     print(f"{len(truth):,} files, {logits.shape[1]:,} tokens, {right:.3f} forecast rightly; wrote {args.out}")
 
 
-def sources(*, packages: bool) -> list[Path]:
-    """Python files of this installation, each content once, in an order that no folder decides."""
+def sources(*, packages: bool, most: int | None) -> dict[str, np.ndarray]:
+    """Python files of this installation, by the digest of their content: their tokens as numbers."""
     paths = sysconfig.get_paths()
     found = [path for path in Path(paths["stdlib"]).rglob("*.py") if "site-packages" not in path.parts]
     if packages:
         found += Path(paths["purelib"]).rglob("*.py")
-    by_content = {digest(path): path for path in sorted(found)}
-    return [by_content[name] for name in sorted(by_content) if len(tokens(by_content[name])) >= SHORTEST]
+    by_content = {hashlib.sha256(path.read_bytes()).hexdigest()[:16]: path for path in sorted(found)}
+    numbers: dict[str, int] = {}
+    streams = {}
+    for name in sorted(by_content)[:most]:
+        stream = tokens(by_content[name], numbers)
+        if len(stream) >= SHORTEST:
+            streams[name] = stream
+    return streams
 
 
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def tokens(path: Path) -> list[str]:
+def tokens(path: Path, numbers: dict[str, int]) -> np.ndarray:
     """Words, numbers, signs and line breaks with their indentation; at most 5,000 of a file."""
     text = path.read_text(encoding="utf-8", errors="replace")
-    return [match.group() for _, match in zip(range(5000), TOKEN.finditer(text), strict=False)]
+    words = (match.group() for match in islice(TOKEN.finditer(text), LONGEST))
+    return np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int32)
 
 
 def train(streams: list[np.ndarray], rare: int, args: Args) -> torch.nn.Module:
@@ -143,7 +145,7 @@ def parse() -> Args:
     parser.add_argument("--smoke-test", action="store_true")
     given = vars(parser.parse_args())
     if given["smoke_test"]:
-        given |= {"files": 300, "classes": 100, "steps": 100}
+        given |= {"files": 250, "classes": 100, "steps": 60}
     return Args(**given)
 
 

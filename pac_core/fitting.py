@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +10,13 @@ import numpy as np
 
 from pac_core.bounds import PACLevel
 from pac_core.certificates import Record, scores_digest
-from pac_core.certification import Certified, FitScore, certify, certify_scores, train_record
+from pac_core.certification import Certified, certify, certify_scores, train_record
 from pac_core.datasets import KEYS, ROWS, Dataset, read_dataset
 from pac_core.documents import write_certificate
 from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.evaluation import calibration_error
-from pac_core.features import LinearFeatures
 from pac_core.forecasts import LogitForecast
-from pac_core.label_scores import LABEL_SCORES, label_score_fit, score_named
+from pac_core.label_scores import LABEL_SCORES
 from pac_core.ledger import score_digest
 from pac_core.options import (
     FILE,
@@ -32,9 +29,10 @@ from pac_core.options import (
 )
 from pac_core.predictors import GivenScore, Likelihood
 from pac_core.ranked_scores import RankedScore
+from pac_core.score_fits import asked_score, score_fit
 from pac_core.splits import refuse_overlap
 from pac_core.tables import file_digest
-from pac_core.tubes import SHAPES, fit_shape
+from pac_core.tubes import SHAPES
 
 
 @click.command(epilog=f"\b\n{KEYS}")
@@ -141,9 +139,10 @@ def fit(
     else:
         if units.truth is None:
             raise InvalidInput(f"{data} must hold the truth: an array 'labels' or 'truth', or give --labels")
-        kind = _kind(units.forecast, score, temperature)
+        kind = asked_score(units.forecast, score, temperature)
         if calibrate is None or (not tune and kind != "plain"):
             raise InvalidInput("--tune and --calibrate must both be above 0: units to choose, units to prove")
+        choose = score_fit(units.forecast, kind, shape, features, levels, calibrate)
         made = certify(
             units.forecast,
             units.truth,
@@ -154,7 +153,7 @@ def fit(
             calibrate=calibrate,
             seed=seed,
             ledger=book,
-            fit=_score_fit(units.forecast, kind, shape, features, levels, calibrate) if tune else None,
+            fit=choose if tune else None,
             train=train,
             train_ids=seen,
             data=source,
@@ -180,39 +179,6 @@ def fit(
     say("wrote", f"{scores_path(out)}, for pac verify" + ("" if made.parts is None else " and pac evaluate"))
 
 
-def _kind(forecast: Any, score: str | None, temperature: bool | None) -> str:
-    """Which score is asked for: one of `LABEL_SCORES`, or "shape" for trajectories."""
-    of = forecast.domain[0]
-    if score is not None and of != "labels":
-        raise InvalidInput(f"--score is for labels, the file holds forecasts of {of}")
-    if of == "trajectories":
-        if temperature is False:
-            raise InvalidInput(
-                "--no-temperature is for labels and vectors; for trajectories choose a --shape"
-            )
-        return "shape"
-    return score_named(score, temperature, default="smallest" if of == "labels" else "paper")
-
-
-def _score_fit(
-    forecast: Any,
-    kind: str,
-    shape: str | None,
-    features: tuple[str, ...],
-    levels: Sequence[PACLevel],
-    calibrate: int,
-) -> FitScore:
-    """What to fit on the tune units: a tube shape for a horizon, else a score of labels or vectors."""
-    if kind != "shape":
-        if shape or features:
-            raise InvalidInput("--shape and --feature are for trajectories [N, H, D], the file holds others")
-        return label_score_fit(kind, calibrate=calibrate, others=levels[1:])
-    if bool(features) != (shape == "features"):
-        raise InvalidInput("--shape features and --feature NAME=DIMENSION go together, got only one of them")
-    options: dict[str, Any] = {"features": _features(features, forecast.mean.shape[-1])} if features else {}
-    return partial(fit_shape, shape=shape or "box", **options)
-
-
 def _say_tuned(made: Certified, units: Dataset) -> None:
     parts = made.parts
     assert parts is not None
@@ -232,17 +198,6 @@ def _say_tuned(made: Certified, units: Dataset) -> None:
         say("tune", f"{made.score}; accuracy {right:.3f}, {gain}")
     else:
         say("tune", str(made.score))
-
-
-def _features(texts: tuple[str, ...], dims: int) -> LinearFeatures:
-    """NAME=DIMENSION pairs as features that are single coordinates."""
-    pairs = [text.partition("=") for text in texts]
-    for (_, _, index), text in zip(pairs, texts, strict=True):
-        if not index.isdecimal() or int(index) >= dims or not text.partition("=")[0]:
-            raise InvalidInput(
-                f"--feature must be NAME=DIMENSION with a dimension below {dims}, got {text!r}"
-            )
-    return LinearFeatures(tuple(name for name, _, _ in pairs), np.eye(dims)[[int(i) for _, _, i in pairs]])
 
 
 def _lines(path: Path) -> list[str]:

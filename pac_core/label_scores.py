@@ -44,10 +44,10 @@ def choose_label_score(
     others: further levels that the same score is to serve; their relative sizes are averaged
 
     On the menu is the paper's -log p, at its temperature and others, mixed with a flatter forecast, or with
-    a multiple of log(rank); and scores of the literature without their random part: the plain -log p, whose
-    sets are those of LAC, RAPS and SAPS. Each is judged by the mean size of the tune units'
-    sets relative to the paper's, averaged over thresholds that leave about as many tune labels outside as
-    the level allows. The paper's is kept unless another is smaller by more than chance.
+    a multiple of log(rank); the plain -log p, whose sets are those of LAC; and RAPS and SAPS without their
+    random part. Each is judged by the mean size of the tune units' sets relative to the paper's, averaged
+    over thresholds that leave about as many tune labels outside as the level allows. The paper's is kept
+    unless another is smaller by more than chance.
 
     >>> rng = np.random.default_rng(0)
     >>> logits = -np.sort(-4 * rng.gumbel(size=(1000, 50)), axis=1)

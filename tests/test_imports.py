@@ -62,6 +62,7 @@ ORDER = {
         "datasets",
         "figures",
         "options",
+        "score_fits",
         "fitting",
         "verifying",
         "commands",

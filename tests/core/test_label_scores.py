@@ -184,6 +184,13 @@ def test_the_papers_scores_stay_reachable(tail: Path, options: list[str], kind: 
     assert bool(score.preparations) is tempered  # type: ignore[attr-defined]
 
 
+def test_the_plain_score_needs_no_tune_units(tail: Path) -> None:
+    alone = ["--calibrate", "400", "--score", "plain", "--out", tail.with_name("c.json")]
+    assert run("fit", tail, *ASKED, *alone).exit_code == 0
+    assert read_certificate(tail.with_name("c.json")).parts["tune"].n == 0
+    refused(run("fit", tail, *ASKED, "--calibrate", "400"), "--tune and --calibrate must both be above 0")
+
+
 def test_options_that_contradict_each_other_are_refused(tail: Path, tmp_path: Path) -> None:
     out = ["--out", tmp_path / "x.json"]
     both = run("fit", tail, *ASKED, *SPLIT, "--score", "smallest", "--no-temperature", *out)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.figures import Figure, faster, within
+from benchmarks.figures import Figure, faster, peak, within
 from cluster.inprocess import run_here
 from cluster.scoring import Job, Receipt, Stage, finish, make_scorers, run_stages
 from cluster.session import STORE, connected, run_on_ray
@@ -202,13 +202,7 @@ def _many() -> None:
         threshold = fit_threshold(ShardedScores(sizes, over), level)
         above = sum(int(count) for _, count in over(lambda scores: (scores > threshold.value).sum()))
         assert above <= threshold.errors < above + 2, "T must be exact"
-    print(_peak(), time.perf_counter() - start)
-
-
-def _peak() -> int:
-    """The most memory this program had, in bytes; getrusage would count its parent's at the fork."""
-    status = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
+    print(peak(), time.perf_counter() - start)
 
 
 def _first() -> None:

@@ -17,6 +17,7 @@ from cluster.stored_logits import logits, say_broken
 from cluster.tasks import image_task, rl_task, track_task, trained
 from pac_core import InvalidInput, TooManyFailures
 from pac_core.cli import main as pac
+from pac_core.label_scores import LABEL_SCORES, score_named
 from pac_core.options import FILE, broken_option, say
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -152,8 +153,9 @@ def run_rl(
 @click.option("--model", required=True, help=MODELS)
 @broken_option
 @click.option("--batch", default=1, show_default=True, help="Images computed together; more on a GPU.")
-@click.option("--temperature/--no-temperature", default=True, help="Fit a temperature on the tune images.")
-@click.option("--tune", required=True, type=int, help="Images to fit the temperature on.")
+@click.option("--score", type=click.Choice(LABEL_SCORES), help="See pac fit.  [default: smallest]")
+@click.option("--temperature/--no-temperature", default=None, help="Of the paper's score; see pac fit.")
+@click.option("--tune", required=True, type=int, help="Images to choose the score on.")
 @click.option("--calibrate", required=True, type=int, help="Images to prove on; the rest tests.")
 @engine_options
 def run_imagenet(
@@ -163,7 +165,8 @@ def run_imagenet(
     model: str,
     broken: str,
     batch: int,
-    temperature: bool,
+    score: str | None,
+    temperature: bool | None,
     tune: int,
     calibrate: int,
     seed: int,
@@ -200,7 +203,7 @@ def run_imagenet(
         cpus=cpus,
     )
     try:
-        launch(task, place, shape="box" if temperature else "plain", **engine)
+        launch(task, place, shape=score_named(score, temperature), **engine)
     except TooManyFailures:
         say_broken(task, place)
         raise

@@ -35,10 +35,10 @@ from pac_core import (
     ids_digest,
     max_errors,
     split,
-    tempered,
     write_certificate,
 )
 from pac_core.certification import Certified
+from pac_core.label_scores import LABEL_SCORES, label_score_fit
 from pac_core.predictors import GivenScore, Score
 
 
@@ -148,7 +148,7 @@ def certify_run(
 ) -> tuple[Certified, list[Finding]]:
     """Certificates of a finished run at these levels, written into its folder, and their test."""
     results = task.results(folder)
-    score, domain = _fitted(task, results, shape, levels[0])
+    score, domain = _fitted(task, results, shape, levels)
     asked = Asked(score, tuple(levels), partial(results.scores, score, "scores.parquet"), domain)
     (made,) = certify_results(task, results, [asked], ledger)
     if not made.certificates:
@@ -191,16 +191,25 @@ def found(results: Results, certificate: Certificate, view: View = ALL, prefix: 
     return Finding(certificate, name, None, (above, results.parts.test.n))
 
 
-def _fitted(task: Task, results: Results, shape: str, level: PACLevel) -> tuple[Score, Any]:
-    """A score fitted on the tune part for this level, and the domain of its forecasts."""
+def _fitted(task: Task, results: Results, shape: str, levels: Sequence[PACLevel]) -> tuple[Score, Any]:
+    """A score fitted on the tune part for these levels, and the domain of its forecasts.
+
+    `shape` is that of a tube, or one of `LABEL_SCORES`; labels without such a name get the smallest sets.
+    """
     domain = results.domain()
     if task.score is not None or domain is None:
         return GivenScore(task.score or "not named"), None
-    if domain[0] != "trajectories":
-        return Likelihood() if shape == "plain" else tempered(*results.gathered("tune"), level), domain
-    if shape == "joint":
-        return results.paper_score(), domain
-    return fit_shape(*results.gathered("tune"), level, shape=shape), domain
+    if domain[0] == "trajectories":
+        if shape == "joint":
+            return results.paper_score(), domain
+        return fit_shape(*results.gathered("tune"), levels[0], shape=shape), domain
+    if shape == "plain":
+        return Likelihood(), domain
+    other = "smallest" if domain[0] == "labels" else "paper"
+    fit = label_score_fit(
+        shape if shape in LABEL_SCORES else other, calibrate=task.calibrate, others=levels[1:]
+    )
+    return fit(*results.gathered("tune"), levels[0]), domain
 
 
 def _ids(stored: NDArray[Any]) -> Ids:

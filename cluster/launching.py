@@ -24,7 +24,9 @@ from cluster.states import State
 from cluster.storage import RunFolder
 from cluster.sweeps import sweep
 from pac_core import InvalidInput, PACLevel, error_interval, max_errors
+from pac_core.label_scores import LABEL_SCORES
 from pac_core.options import refuse_unwritable, say
+from pac_core.ranked_scores import RankedScore
 
 
 def launch(
@@ -62,7 +64,7 @@ def asked(calibrate: int, epsilon: Sequence[float], delta: Sequence[float], shap
     """The levels, refused before any work if so many units cannot prove them or the shape is none."""
     if bool(epsilon) != bool(delta):
         raise InvalidInput("--epsilon and --delta go together, got only one of them")
-    if shape not in (*SHAPES, "plain"):
+    if shape not in (*SHAPES, *LABEL_SCORES):
         raise InvalidInput(f"--shape must be one of {', '.join(SHAPES)}, got {shape!r}")
     levels = levels_of(epsilon, delta)
     for level in levels:
@@ -144,7 +146,8 @@ def _compute(
 def _certify(task: Task, folder: RunFolder, levels: list[PACLevel], book: Path, shape: str) -> None:
     made, findings = certify_run(task, folder, levels, book, shape=shape)
     if task.tune:
-        say("tune", f"{made.score.kind} from {task.tune:,} {task.unit}s")
+        known = isinstance(made.score, RankedScore)
+        say("tune", str(made.score) if known else f"{made.score.kind} from {task.tune:,} {task.unit}s")
     many = "it fails" if len(levels) == 1 else "any of them fails"
     say("ledger", f"{len(levels)} asked for; {many} with probability below {made.look.cost:.3g} ({book})")
     for level in made.refused:

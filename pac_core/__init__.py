@@ -41,6 +41,7 @@ from pac_core.limits import HalfSpace, Limit, StayIn, TubeLike
 from pac_core.monitors import Monitor, detection_times
 from pac_core.obstacles import KeepOutBall, KeepOutBox
 from pac_core.predictors import Likelihood, Predictor, accumulated, calibrate, fit_sets
+from pac_core.ranked_scores import RankedScore
 from pac_core.regions import Boxes, Ellipsoids
 from pac_core.reweighting import Reweighted, fit_reweighted, gaussian_bound, gaussian_weights, reweigh
 from pac_core.scores import nll
@@ -95,6 +96,7 @@ __all__ = [
     "PACLevel",
     "Part",
     "Predictor",
+    "RankedScore",
     "Record",
     "Reweighted",
     "Row",

@@ -18,13 +18,14 @@ from pac_core.certificates import Certificate, MenuRecord, Record, SplitRecord, 
 from pac_core.errors import BadCertificate, InvalidInput, PACError
 from pac_core.features import FeatureShape
 from pac_core.predictors import GivenScore, Likelihood, Predictor, Score
+from pac_core.ranked_scores import RankedScore
 from pac_core.shapes import BoxShape, MaxShape
 from pac_core.thresholds import Threshold
 
 FORMAT = "pac-sets certificate"
 VERSION = 1
 KINDS: dict[str, Any] = {
-    kind.kind: kind for kind in (GivenScore, Likelihood, MaxShape, BoxShape, FeatureShape)
+    kind.kind: kind for kind in (GivenScore, Likelihood, RankedScore, MaxShape, BoxShape, FeatureShape)
 }
 PARTS = ("train", "tune", "calibrate", "test")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,14 @@ import numpy as np
 
 from pac_core.bounds import PACLevel
 from pac_core.certificates import Record, scores_digest
-from pac_core.certification import Certified, FitScore, certify, certify_scores, tempered, train_record
+from pac_core.certification import Certified, certify, certify_scores, train_record
 from pac_core.datasets import KEYS, ROWS, Dataset, read_dataset
 from pac_core.documents import write_certificate
 from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.evaluation import calibration_error
 from pac_core.failures import failed_units, to_tune_on
-from pac_core.features import LinearFeatures
 from pac_core.forecasts import LogitForecast
+from pac_core.label_scores import LABEL_SCORES
 from pac_core.ledger import score_digest
 from pac_core.options import (
     FILE,
@@ -30,9 +29,11 @@ from pac_core.options import (
     say,
 )
 from pac_core.predictors import GivenScore, Likelihood
+from pac_core.ranked_scores import RankedScore
+from pac_core.score_fits import asked_score, score_fit
 from pac_core.splits import refuse_overlap
 from pac_core.tables import file_digest
-from pac_core.tubes import SHAPES, fit_shape
+from pac_core.tubes import SHAPES
 
 NOT_NAMED = "not named"
 
@@ -45,7 +46,16 @@ NOT_NAMED = "not named"
 @click.option("--seed", default=0, show_default=True, help="Seed of the split.")
 @ids_option
 @labels_option
-@click.option("--temperature/--no-temperature", default=True, help="Fit temperatures on the tune units.")
+@click.option(
+    "--score",
+    type=click.Choice(LABEL_SCORES),
+    help="For labels: smallest sets, chosen on the tune units; the paper's; or plain.  [default: smallest]",
+)
+@click.option(
+    "--temperature/--no-temperature",
+    default=None,
+    help="Of the paper's score, from the tune units; or plain.",
+)
 @click.option("--shape", help=f"Tube shape, for trajectories: {', '.join(SHAPES)}.  [default: box]")
 @click.option(
     "--feature", "features", multiple=True, help="For --shape features: NAME=DIMENSION, such as speed=0."
@@ -68,7 +78,8 @@ def fit(
     seed: int,
     ids: str | None,
     labels: Path | None,
-    temperature: bool,
+    score: str | None,
+    temperature: bool | None,
     shape: str | None,
     features: tuple[str, ...],
     score_name: str,
@@ -124,9 +135,9 @@ def fit(
         if tune is not None or calibrate is not None:
             raise InvalidInput("--tune and --calibrate split forecasts, but the file holds scores")
         refuse_overlap({"train": seen, "calibrate": units.ids})
-        scores, score, trained = units.scores, GivenScore(score_name), train_record(train, seen)
+        scores, trained = units.scores, train_record(train, seen)
         made = certify_scores(
-            score,
+            GivenScore(score_name),
             lambda: scores,
             levels,
             ids=units.ids,
@@ -139,8 +150,10 @@ def fit(
     else:
         if units.truth is None:
             raise InvalidInput(f"{data} must hold the truth: an array 'labels' or 'truth', or give --labels")
-        if calibrate is None or (not tune and (temperature or units.forecast.domain[0] == "trajectories")):
+        kind = asked_score(units.forecast, score, temperature)
+        if calibrate is None or (not tune and kind != "plain"):
             raise InvalidInput("--tune and --calibrate must both be above 0: units to choose, units to prove")
+        choose = score_fit(units.forecast, kind, shape, features, levels, calibrate)
         made = certify(
             units.forecast,
             units.truth,
@@ -151,7 +164,7 @@ def fit(
             calibrate=calibrate,
             seed=seed,
             ledger=book,
-            fit=_score_fit(units.forecast, temperature, shape, features),
+            fit=choose if tune else None,
             train=train,
             train_ids=seen,
             data=source,
@@ -177,20 +190,6 @@ def fit(
     say("wrote", f"{scores_path(out)}, for pac verify" + ("" if made.parts is None else " and pac evaluate"))
 
 
-def _score_fit(forecast: Any, temperature: bool, shape: str | None, features: tuple[str, ...]) -> FitScore:
-    """What to fit on the tune units: a tube shape for a horizon, else the likelihood."""
-    if forecast.domain[0] != "trajectories":
-        if shape or features:
-            raise InvalidInput("--shape and --feature are for trajectories [N, H, D], the file holds others")
-        return tempered if temperature else lambda forecast, truth, level: Likelihood()
-    if not temperature:
-        raise InvalidInput("--no-temperature is for labels and vectors; for trajectories choose a --shape")
-    if bool(features) != (shape == "features"):
-        raise InvalidInput("--shape features and --feature NAME=DIMENSION go together, got only one of them")
-    options: dict[str, Any] = {"features": _features(features, forecast.mean.shape[-1])} if features else {}
-    return partial(fit_shape, shape=shape or "box", **options)
-
-
 def _say_tuned(made: Certified, units: Dataset) -> None:
     parts = made.parts
     assert parts is not None
@@ -202,27 +201,18 @@ def _say_tuned(made: Certified, units: Dataset) -> None:
         said = "{:,} units to tune on have no forecast and are not used, {:,} to calibrate on count as errors"
         say("failed", said.format(*counts))
     tune = units.take(parts.tune.rows) if parts.tune.n else None
-    if not isinstance(made.score, Likelihood):
+    if not isinstance(made.score, Likelihood | RankedScore):
         say("tune", f"shape {made.score.kind}")
     elif tune is not None and isinstance(tune.forecast, LogitForecast):
         forecast, truth = to_tune_on(tune.forecast, tune.truth)
         right = (forecast.predictions() == truth).mean()
+        if isinstance(made.score, RankedScore):
+            return say("tune", f"accuracy {right:.3f}; smallest sets: {made.score}")
         errors = (calibration_error(f, truth) for f in (forecast, made.score.prepared(forecast)))
         gain = "calibration error (ECE) {:.4f} -> {:.4f}".format(*errors)
         say("tune", f"{made.score}; accuracy {right:.3f}, {gain}")
     else:
         say("tune", str(made.score))
-
-
-def _features(texts: tuple[str, ...], dims: int) -> LinearFeatures:
-    """NAME=DIMENSION pairs as features that are single coordinates."""
-    pairs = [text.partition("=") for text in texts]
-    for (_, _, index), text in zip(pairs, texts, strict=True):
-        if not index.isdecimal() or int(index) >= dims or not text.partition("=")[0]:
-            raise InvalidInput(
-                f"--feature must be NAME=DIMENSION with a dimension below {dims}, got {text!r}"
-            )
-    return LinearFeatures(tuple(name for name, _, _ in pairs), np.eye(dims)[[int(i) for _, _, i in pairs]])
 
 
 def _lines(path: Path) -> list[str]:

@@ -16,9 +16,12 @@ from pac_core.datasets import ROUNDED, ROWS, Dataset, read_dataset
 from pac_core.documents import read_certificate
 from pac_core.errors import InvalidInput, PACError
 from pac_core.failures import to_tune_on, unit_scores
+from pac_core.forecasts import LogitForecast
+from pac_core.label_scores import choose_label_score
 from pac_core.ledger import score_digest
 from pac_core.options import FILE, ids_option, labels_option
 from pac_core.predictors import Likelihood
+from pac_core.ranked_scores import RankedScore
 from pac_core.splits import Splits, ids_digest, split
 from pac_core.tables import read_arrays
 from pac_core.temperatures import Temperature
@@ -33,8 +36,8 @@ def verify_command(certificate: Path, data: Path, ids: str | None, labels: Path 
     """Whether a certificate follows from scores (or from the forecasts it was made of).
 
     From scores: n, k*, T and the digests are computed again. From the forecasts, the split, the
-    temperature and the scores as well; tube shapes are not fitted again. Exit code 1 if anything
-    differs.
+    temperature or the choice of the score, and the scores as well; tube shapes are not fitted again.
+    Exit code 1 if anything differs.
     """
     document, units = read_both(certificate, data, ids, labels)
     again = units.scores is None
@@ -127,10 +130,26 @@ def _scores_again(document: Certificate, units: Dataset) -> tuple[Dataset, list[
                     stated.tau, found.tau, rtol=1e-6
                 )
                 checks.append(Check("temperature", bool(same), f"found {found}, stated {stated}"))
-    if not isinstance(score, Likelihood):
+    if isinstance(score, RankedScore):
+        checks.append(_choice_again(document, score, units.take(parts.tune.rows)))
+    elif not isinstance(score, Likelihood):
         checks.append(Check("shape", None, f"the shape {score.kind} was not fitted again"))
     chosen = units.take(parts.calibrate.rows)
     return Dataset(chosen.ids, chosen.named, scores=unit_scores(score, chosen.forecast, chosen.truth)), checks
+
+
+def _choice_again(document: Certificate, stated: RankedScore, tune: Dataset) -> Check:
+    """Whether the tune units lead to the stated score, where they were asked for this level alone."""
+    asked = document.menu.asked if document.menu else 0
+    if not stated.n or asked != 1 or not isinstance(tune.forecast, LogitForecast):
+        return Check("choice", None, f"the score was not chosen again: {stated}")
+    level, n = document.predictor.threshold.level, document.predictor.threshold.n
+    try:
+        found = choose_label_score(*to_tune_on(tune.forecast, tune.truth), level, calibrate=n)
+    except PACError as error:
+        return Check("choice", False, str(error))
+    same = isinstance(found, RankedScore) and found.close_to(stated)
+    return Check("choice", same, f"found {found}, stated {stated}")
 
 
 def _compared(certificate: Path, document: Certificate, units: Dataset) -> Check:

@@ -22,5 +22,8 @@ def logits(tmp_path: Path) -> Path:
 @pytest.fixture
 def certificate(logits: Path) -> Path:
     path = logits.parent / "certificate.json"
-    assert run("fit", logits, *LEVEL, *SPLIT, "--unit", "image", "--out", path).exit_code == 0
+    assert (
+        run("fit", logits, *LEVEL, *SPLIT, "--unit", "image", "--score", "paper", "--out", path).exit_code
+        == 0
+    )
     return path

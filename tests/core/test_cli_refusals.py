@@ -20,7 +20,20 @@ def test_a_second_look_is_refused_and_nothing_is_lost(logits: Path, certificate:
     refused(run("fit", logits, *LEVEL, *SPLIT, "--out", certificate), "--out must be new")
     assert not other.exists()
     assert (
-        run("fit", logits, *LEVEL, *SPLIT, "--unit", "image", "--out", certificate, "--force").exit_code == 0
+        run(
+            "fit",
+            logits,
+            *LEVEL,
+            *SPLIT,
+            "--unit",
+            "image",
+            "--score",
+            "paper",
+            "--out",
+            certificate,
+            "--force",
+        ).exit_code
+        == 0
     )
     assert certificate.read_bytes() == before
 

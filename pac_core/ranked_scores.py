@@ -1,0 +1,189 @@
+"""A score of labels by likelihood and rank: sets that stop sooner down the list of labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pac_core.arrays import Floats, labels_for, over_rows
+from pac_core.errors import BadCertificate, InvalidInput
+from pac_core.forecasts import LogitForecast
+from pac_core.sets import LabelSets, limit_of
+from pac_core.thresholds import Threshold
+
+BASES = ("likelihood", "margin", "mass", "top")
+_ABOVE = math.ulp(0.0)
+_RANGES = {
+    "tau": (_ABOVE, math.inf, "above 0"),
+    "weight": (0.0, math.inf, "at least 0"),
+    "power": (0.0, 2.0, "from 0 to 2"),
+    "share": (0.0, 0.5, "from 0 to 0.5"),
+    "flat": (_ABOVE, 1.0, "above 0 and at most 1"),
+}
+
+
+@dataclass(frozen=True)
+class RankedScore:
+    """The badness of a label by its probability, plus a penalty that grows with its rank.
+
+    base: of the label with the r-th largest probability, "likelihood" -log p_r (the paper's), "margin"
+        log(p_1 / p_r), "mass" p_1 + ... + p_r, "top" p_1
+    tau: temperature; it multiplies the logits
+    share, flat: a share of p comes from a flatter forecast, p = (1 - share) softmax(tau * logits) +
+        share softmax(flat * tau * logits): now and then the forecaster knows less than it says
+    weight: of the penalty, at least 0
+    power: the penalty is (r^power - 1) / power: log r for 0, r - 1 for 1
+    n: tune units it was chosen on; 0 if it was not chosen on any
+
+    Labels of equal logits share the worst of their ranks, so nothing is left to chance, and the score
+    never falls along the ranks: a set is the first labels of the list. "mass" with power 1 is RAPS
+    without its random part, "top" with power 1 is SAPS without it.
+
+    >>> three = LogitForecast.from_probabilities(np.array([[0.7, 0.2, 0.1]]))
+    >>> score = RankedScore("likelihood", tau=1.0, weight=2.0)
+    >>> score.scores(three, [1]).round(6).item() == round(-math.log(0.2) + 2 * math.log(2), 6)
+    True
+    >>> score.sets(three, 3.0).labels()
+    [[0, 1]]
+    """
+
+    kind: ClassVar[str] = "ranked"
+    base: str
+    tau: float
+    weight: float = 0.0
+    power: float = 0.0
+    share: float = 0.0
+    flat: float = 1.0
+    n: int = 0
+
+    def __post_init__(self) -> None:
+        if self.base not in BASES:
+            raise InvalidInput(f"base must be one of {', '.join(BASES)}, got {self.base!r}")
+        for name, (least, most, rule) in _RANGES.items():
+            value = getattr(self, name)
+            known = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
+            if not known or not (math.isfinite(value) and least <= value <= most):
+                raise InvalidInput(f"{name} must be a finite number {rule}, got {value!r}")
+            object.__setattr__(self, name, float(value))
+        if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 0:
+            raise InvalidInput(f"n must be a whole number of tune units, got {self.n!r}")
+
+    def penalty(self, classes: int) -> Floats:
+        """`[K]` what each rank costs."""
+        ranks = np.arange(1, classes + 1, dtype=np.float64)
+        return self.weight * (np.log(ranks) if self.power == 0 else (ranks**self.power - 1) / self.power)
+
+    def scores(self, forecast: LogitForecast, truth: Any) -> Floats:
+        """`[N]` the score of each label."""
+        labels = labels_for("labels", truth, *_labelled(forecast).logits.shape)
+        found = np.empty(len(labels))
+
+        def block(rows: slice, z: Floats, fallen: Floats, ordered: Floats) -> None:
+            chosen = np.take_along_axis(z, labels[rows, None], axis=1)
+            worst = np.count_nonzero(z >= chosen, axis=1) - 1
+            found[rows] = np.take_along_axis(ordered, worst[:, None], axis=1)[:, 0]
+
+        self._over(forecast, block)
+        return found
+
+    def sets(self, forecast: LogitForecast, threshold: Threshold | float) -> LabelSets:
+        """The labels whose score is at most T, by the very numbers that `scores` gives."""
+        limit = limit_of(threshold)
+        member = np.empty(_labelled(forecast).logits.shape, dtype=bool)
+
+        def block(rows: slice, z: Floats, fallen: Floats, ordered: Floats) -> None:
+            inside = np.count_nonzero(ordered <= limit, axis=1)
+            # The first rank outside keeps its equals outside: the last of them has their common rank.
+            first = np.take_along_axis(fallen, np.minimum(inside, z.shape[1] - 1)[:, None], axis=1)
+            np.greater(z, -first, out=member[rows])
+            member[rows][inside == z.shape[1]] = True
+
+        self._over(forecast, block)
+        return LabelSets(member)
+
+    def _over(self, forecast: LogitForecast, visit: Callable[[slice, Floats, Floats, Floats], None]) -> None:
+        """Block by block: the logits, those negated in rising order, and the score at each rank."""
+        logits, penalty = forecast.logits, self.penalty(forecast.logits.shape[1])
+        parts = [(forecast.tempered(tau), log) for tau, log in self.mixture()]
+        for part, _ in parts:
+            part.check()
+
+        def block(rows: slice, scratch: Floats) -> None:
+            z, (fallen,) = logits[rows], scratch
+            np.negative(z, out=fallen, dtype=fallen.dtype)
+            fallen.sort(axis=1)
+            with np.errstate(over="ignore"):
+                gaps = fallen.astype(np.float64) - fallen[:, :1].astype(np.float64)
+                tops = [(log, part.tau, _top(part, rows, fallen)) for part, log in parts]
+                ordered = _based(self.base, surprise(tops, gaps)) + penalty
+            # A rounded sum may fall by its last bit where its parts rise.
+            np.maximum.accumulate(ordered, axis=1, out=ordered)
+            ordered[gaps == np.inf] = np.inf  # a label of probability zero, whatever its base
+            visit(rows, z, fallen, ordered)
+
+        over_rows(block, logits, 1, np.float64 if logits.dtype == np.float64 else np.float32)
+
+    def mixture(self) -> list[tuple[float, float]]:
+        """Temperature and log share of each forecast that p is made of."""
+        if not self.share:
+            return [(self.tau, 0.0)]
+        return [(self.tau, math.log1p(-self.share)), (self.flat * self.tau, math.log(self.share))]
+
+    def close_to(self, other: RankedScore) -> bool:
+        """Whether they are the same but for the last digits of their numbers."""
+        mine, theirs = ((s.tau, s.weight, s.power, s.share, s.flat) for s in (self, other))
+        return (self.base, self.n) == (other.base, other.n) and np.allclose(mine, theirs, rtol=1e-6)
+
+    def __str__(self) -> str:
+        known = {"likelihood": "-log p", "margin": "log(p_1 / p)", "mass": "mass down to p", "top": "p_1"}
+        other = f"(rank^{self.power:g} - 1) / {self.power:g}"
+        ranks = {0.0: "log(rank)", 1.0: "(rank - 1)"}.get(self.power, other)
+        penalty = f" + {self.weight:.4g} {ranks}" if self.weight else ""
+        mixed = f" ({self.share:g} of it at {self.flat:g} tau)" if self.share else ""
+        chosen = f", chosen on {self.n:,} tune units" if self.n else ""
+        return f"{known[self.base]} at tau = {self.tau:.4g}{mixed}{penalty}{chosen}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, numbers: dict[str, Any]) -> RankedScore:
+        names = sorted(field.name for field in fields(cls))
+        if sorted(numbers) != names:
+            raise BadCertificate(f"a ranked score must have the fields {names}, got {sorted(numbers)}")
+        return cls(**numbers)
+
+
+def _top(part: LogitForecast, rows: slice, fallen: Floats) -> Floats:
+    """`[B, 1]` -log of the largest probability."""
+    shift, log = part.normaliser
+    return (log[rows] + (shift[rows] + part.tau * fallen[:, 0].astype(np.float64)))[:, None]
+
+
+def surprise(parts: Sequence[tuple[float, float, Floats]], gaps: Floats) -> Floats:
+    """-log p, from the gaps to the largest logit and, of each part, log share, temperature and -log p_1."""
+    first, *rest = (log - tau * gaps - top for log, tau, top in parts)
+    for other in rest:
+        first = np.logaddexp(first, other)
+    return -first
+
+
+def _based(base: str, surprise: Floats) -> Floats:
+    """`[B, K]` the base at each rank, from -log p."""
+    if base == "likelihood":
+        return surprise
+    if base == "margin":
+        return surprise - surprise[:, :1]
+    if base == "mass":
+        return np.cumsum(np.exp(-surprise), axis=1)
+    return np.broadcast_to(np.exp(-surprise[:, :1]), surprise.shape)
+
+
+def _labelled(forecast: Any) -> LogitForecast:
+    if not isinstance(forecast, LogitForecast):
+        raise InvalidInput(f"forecast must be a LogitForecast, got {type(forecast).__name__}")
+    return forecast

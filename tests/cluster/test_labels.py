@@ -1,0 +1,95 @@
+"""A run that stores logits: its score is chosen on the tune part, and by name it is the paper's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cluster.driver import Task, certify_run
+from cluster.inprocess import run_here
+from cluster.scoring import Stage
+from cluster.storage import RunFolder
+from pac_core import (
+    LogitForecast,
+    PACLevel,
+    RankedScore,
+    Record,
+    choose_label_score,
+    read_certificate,
+    tempered,
+)
+
+UNITS, TUNE, CALIBRATE = 900, 300, 400
+LEVELS = [PACLevel(0.05, 0.01), PACLevel(0.1, 0.01)]
+
+
+def world(ids: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Sharp logits; one label in ten lies anywhere among the first fifteen."""
+    logits, labels = [], []
+    for unit in np.asarray(ids).tolist():
+        rng = np.random.default_rng(unit)
+        z = 4 * np.sort(rng.gumbel(size=60))[::-1]
+        labels.append(rng.integers(0, 15) if rng.random() < 0.1 else (z + rng.gumbel(size=60)).argmax())
+        logits.append(z)
+    return np.stack(logits).astype(np.float32), np.array(labels)
+
+
+class Classified:
+    def __init__(self, *, device: str) -> None:
+        pass
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        logits, labels = world(shard.ids)
+        return {"ids": shard.array, "logits": logits, "labels": labels}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Task, RunFolder]:
+    names = [f"image/{i}" for i in range(UNITS)]
+    task = Task.of(
+        "images",
+        range(UNITS),
+        [Stage(Classified)],
+        size=64,
+        names=names,
+        unit="image",
+        model=Record("toy"),
+        tune=TUNE,
+        calibrate=CALIBRATE,
+        seed=1,
+    )
+    folder = RunFolder(tmp_path_factory.mktemp("labels") / "run")
+    task.write(folder)
+    run_here(task.job, folder)
+    return task, folder
+
+
+def test_the_score_is_the_choice_of_the_tune_part_for_all_levels(
+    run: tuple[Task, RunFolder], tmp_path: Path
+) -> None:
+    task, folder = run
+    made, findings = certify_run(task, folder, LEVELS, tmp_path / "ledger.json")
+    logits, labels = world(task.results(folder).parts.tune.rows)
+    direct = choose_label_score(
+        LogitForecast(logits), labels, LEVELS[0], calibrate=CALIBRATE, others=LEVELS[1:]
+    )
+    assert isinstance(made.score, RankedScore)
+    assert made.score == direct
+    for finding in findings:
+        stored = read_certificate(Path(folder.root) / finding.file).predictor
+        assert stored.score == direct
+        assert finding.evaluation is not None
+        assert finding.evaluation.all.n == UNITS - TUNE - CALIBRATE
+        assert not finding.evaluation.refuted
+
+
+@pytest.mark.parametrize("name", ["paper", "plain"])
+def test_the_papers_score_by_name(run: tuple[Task, RunFolder], tmp_path: Path, name: str) -> None:
+    task, folder = run
+    made, _ = certify_run(task, folder, LEVELS, tmp_path / "ledger.json", shape=name)
+    logits, labels = world(task.results(folder).parts.tune.rows)
+    fitted = tempered(LogitForecast(logits), labels, LEVELS[0]).to_json()["preparations"]
+    assert made.score.to_json()["preparations"] == (fitted if name == "paper" else [])

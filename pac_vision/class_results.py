@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from pac_core import (
     Entry,
     Evaluation,
     InvalidInput,
-    LabelSets,
     Likelihood,
     LogitForecast,
     NotEnoughData,
@@ -39,10 +38,9 @@ from pac_core import (
     tempered,
     vc_max_errors,
 )
-from pac_core.arrays import labels_for
 from pac_core.predictors import Score
-from pac_core.splits import digest_of, unit_names
-from pac_vision.levels import Levels, feasible
+from pac_vision.levels import Levels
+from pac_vision.predictions import Predictions, content_digest, same_images
 
 PAPER = "C+D"
 OURS = "ours"
@@ -55,47 +53,6 @@ WORDS = {
     "mass, C": "labels of mass 1 - epsilon, calibrated",
 }
 """The kinds of sets that are compared. The first four promise, the last two do not."""
-
-
-@dataclass(frozen=True, eq=False)
-class Predictions:
-    """What a classifier says of labelled images, each of which is one unit.
-
-    name: of the classifier
-    ids: `[N]` of the images, `ids_name` where they come from
-    forecast: `[N, K]` logits
-    labels: `[N]` true classes
-    model, data: for the certificate
-    """
-
-    name: str
-    ids: NDArray[np.str_]
-    forecast: LogitForecast
-    labels: NDArray[np.int64]
-    model: Record
-    data: Record
-    ids_name: str = "ids"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ids", unit_names("ids", self.ids))
-        labels = labels_for("labels", self.labels, *self.forecast.logits.shape)
-        if len(self.ids) != len(labels):
-            raise InvalidInput(f"ids must be {len(labels)}, one for each label, got {len(self.ids)}")
-        object.__setattr__(self, "labels", labels)
-
-    @property
-    def classes(self) -> int:
-        return int(self.forecast.logits.shape[1])
-
-    def take(self, rows: Any) -> tuple[LogitForecast, NDArray[np.int64]]:
-        """Forecast and labels of some of the images."""
-        return self.forecast.take(rows), self.labels[rows]
-
-    def sorted(self) -> Predictions:
-        """The same in the order of the ids, so that several classifiers have the same rows."""
-        order = np.argsort(self.ids, kind="stable")
-        forecast, labels = self.take(order)
-        return replace(self, ids=self.ids[order], forecast=forecast, labels=labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +74,10 @@ class Measured:
     evaluation: Evaluation
     predictor: Predictor | None = None
     certificate: Certificate | None = None
+
+    @property
+    def key(self) -> tuple[str, str, PACLevel]:
+        return self.model, self.sets, self.level
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +132,7 @@ def compare_sets(
     seed: int,
     ledger: str | os.PathLike[str],
 ) -> ClassResults:
-    """The paper's sets, its ablations and baselines, and ours, for one or more classifiers of the same images.
+    """The paper's sets, its ablations and baselines, and ours, for classifiers of the same images.
 
     The first classifier is asked at every level, the others at the main one. All that is certified is one
     menu, which goes into the ledger before the calibrate part is looked at. Our score is chosen for each
@@ -180,105 +141,100 @@ def compare_sets(
     The promise of each certificate is about new images drawn like the calibration images, and of each
     alone; what they cost together is in `ClassResults.cost`.
     """
-    models = _same_images(models)
+    models = same_images(models)
     parts = split(models[0].ids, tune=tune, calibrate=calibrate, seed=seed)
     if not parts.tune.n or not parts.test.n:
         raise InvalidInput(
-            f"tune and test must have images too, got {parts.tune.n:,} and {parts.test.n:,} of {len(models[0].ids):,}"
+            f"tune and calibrate must leave images to tune and to test, got {tune:,} and {calibrate:,} of "
+            f"{len(models[0].ids):,}"
         )
-    n = parts.calibrate.n
-    fitted: list[tuple[Predictions, str, Score, tuple[PACLevel, ...]]] = []
-    for model in models:
-        wanted = (
-            [level for level in levels.all if feasible(n, level)] if model is models[0] else [levels.main]
-        )
-        tuning = model.take(parts.tune.rows)
-        fitted.append((model, "D", Likelihood(), tuple(wanted)))
-        fitted.append((model, PAPER, tempered(*tuning, levels.main), tuple(wanted)))
-        for epsilon in dict.fromkeys(level.epsilon for level in wanted):
-            score = choose_label_score(*tuning, PACLevel(epsilon, levels.main.delta))
-            own = tuple(level for level in wanted if level.epsilon == epsilon)
-            fitted.append((model, OURS, score, own))
-    menu = [_asked(model, score, wanted, parts) for model, _, score, wanted in fitted]
+    fitted = [
+        one
+        for model in models
+        for one in _fit(model, parts, levels.feasible(calibrate) if model is models[0] else (levels.main,))
+    ]
     made = certify_menu(
-        menu,
+        [one.asked for one in fitted],
         ids=models[0].ids[parts.calibrate.rows],
         ledger=ledger,
-        data=_content(models, parts.calibrate.rows),
+        data=content_digest(models, parts.calibrate.rows),
         parts=parts,
         unit="image",
         tune=Record("tune", parts.tune.n, parts.tune.digest),
         test=Record("test", parts.test.n, parts.test.digest),
         split=SplitRecord(seed, ids_digest(models[0].ids), models[0].ids_name),
     )
-    entries, measured = {}, {}
-    for (model, sets, score, wanted), asked, got in zip(fitted, menu, made, strict=True):
-        for level in wanted:
-            entries[model.name, sets, level] = Entry(asked.digest, level.epsilon, level.delta)
+    entries, measured = {}, []
+    for one, got in zip(fitted, made, strict=True):
+        model, digest = one.model, one.asked.digest
+        for level in one.asked.levels:
+            entries[model.name, one.sets, level] = Entry(digest, level.epsilon, level.delta)
         for certificate in got.certificates:
             own = replace(certificate, model=model.model, data=model.data)
-            found = _measure(model, parts, sets, own.predictor.sets, own.predictor.threshold.level)
-            found = replace(found, predictor=own.predictor, certificate=own)
-            measured[model.name, sets, found.level] = found
-        if sets == PAPER:  # its sets contain those of C+D at the same level, so they cost nothing more
-            for level in wanted:
-                with suppress(NotEnoughData):
-                    threshold = fit_threshold(got.scores, level, bound=vc_max_errors)
-                    predictor = Predictor(score, threshold, model.forecast.domain)
-                    found = _measure(model, parts, "C", predictor.sets, level)
-                    measured[model.name, "C", level] = replace(found, predictor=predictor)
-            epsilon = levels.main.epsilon
-            masses: dict[str, Score] = {"mass": Likelihood(), "mass, C": score}
-            for name, one in masses.items():
-                assert isinstance(one, Likelihood)
-                baseline = _measure(
-                    model,
-                    parts,
-                    name,
-                    lambda forecast, one=one: mass_label_sets(one.prepared(forecast), epsilon),
-                    levels.main,
-                )
-                measured[model.name, name, levels.main] = baseline
-    return ClassResults(models, parts, levels, made[0].look, entries, measured)
+            measured.append(_measure(model, parts, one.sets, own.predictor, certificate=own))
+        if one.sets == PAPER:
+            measured += _compared(one, got.scores, parts)
+    return ClassResults(models, parts, levels, made[0].look, entries, {one.key: one for one in measured})
 
 
-def _asked(model: Predictions, score: Score, levels: tuple[PACLevel, ...], parts: Splits) -> Asked:
-    forecast, labels = model.take(parts.calibrate.rows)
-    return Asked(score, levels, lambda: score.scores(forecast, labels), forecast.domain, of=model.name)
+@dataclass(frozen=True, eq=False)
+class _Fitted:
+    """A kind of sets of one classifier, as it stands on the menu."""
+
+    model: Predictions
+    sets: str
+    asked: Asked
 
 
-def _measure(model: Predictions, parts: Splits, name: str, sets: Any, level: PACLevel) -> Measured:
+def _fit(model: Predictions, parts: Splits, levels: Sequence[PACLevel]) -> list[_Fitted]:
+    """The scores of a classifier, fitted on the tune part; `levels` begins with the main one."""
+    tuning, (forecast, labels) = model.take(parts.tune.rows), model.take(parts.calibrate.rows)
+
+    def on_menu(sets: str, score: Score, levels: Iterable[PACLevel]) -> _Fitted:
+        scores = partial(score.scores, forecast, labels)
+        return _Fitted(model, sets, Asked(score, tuple(levels), scores, forecast.domain, of=model.name))
+
+    found = [on_menu("D", Likelihood(), levels), on_menu(PAPER, tempered(*tuning, levels[0]), levels)]
+    for epsilon in dict.fromkeys(level.epsilon for level in levels):
+        score = choose_label_score(*tuning, PACLevel(epsilon, levels[0].delta))
+        found.append(on_menu(OURS, score, (level for level in levels if level.epsilon == epsilon)))
+    return found
+
+
+def _compared(paper: _Fitted, scores: Any, parts: Splits) -> Iterator[Measured]:
+    """What is compared with the paper's sets and not certified: the VC bound, and sets of mass 1 - epsilon.
+
+    With the VC bound sets contain those of C+D at the same level, so they hold whenever those do.
+    """
+    score, levels = paper.asked.score, paper.asked.levels
+    assert isinstance(score, Likelihood)
+    for level in levels:
+        with suppress(NotEnoughData):
+            threshold = fit_threshold(scores, level, bound=vc_max_errors)
+            yield _measure(paper.model, parts, "C", Predictor(score, threshold, paper.asked.domain))
+    for sets, one in (("mass", Likelihood()), ("mass, C", score)):
+        yield _measure(paper.model, parts, sets, one, level=levels[0])
+
+
+def _measure(
+    model: Predictions,
+    parts: Splits,
+    name: str,
+    source: Predictor | Likelihood,
+    *,
+    level: PACLevel | None = None,
+    certificate: Certificate | None = None,
+) -> Measured:
+    """Sets of a predictor, or of mass 1 - epsilon of a forecast that is only prepared, on the test part."""
     forecast, labels = model.take(parts.test.rows)
-    made: LabelSets = sets(forecast)
+    predictor = source if isinstance(source, Predictor) else None
+    if isinstance(source, Predictor):
+        level, made = source.threshold.level, source.sets(forecast)
+    else:
+        assert level is not None
+        made = mass_label_sets(source.prepared(forecast), level.epsilon)
     correct = np.where(forecast.predictions() == labels, "correct", "incorrect")
     found = evaluate(made, labels, level, by={"prediction": correct})
-    return Measured(model.name, name, level, made.size(), ~made.contains(labels), found)
-
-
-def _same_images(models: Sequence[Predictions]) -> tuple[Predictions, ...]:
-    """The classifiers with their rows in one order, refused unless they saw the same images."""
-    if not models:
-        raise InvalidInput("models must be one or more, got none")
-    if len({model.name for model in models}) != len(models):
-        raise InvalidInput(f"models must have names of their own, got {[model.name for model in models]}")
-    ordered = tuple(model.sorted() for model in models)
-    first = ordered[0]
-    for other in ordered[1:]:
-        if not np.array_equal(first.ids, other.ids):
-            raise InvalidInput(f"{first.name} and {other.name} must be of the same images, got other ids")
-        if not np.array_equal(first.labels, other.labels):
-            raise InvalidInput(f"{first.name} and {other.name} must have the same labels, got others")
-    return ordered
-
-
-def _content(models: Sequence[Predictions], rows: Any) -> str:
-    """A digest of what all classifiers say of these images, and of the truth."""
-    parts = [model.take(rows) for model in models]
-    return digest_of(
-        b"".join(
-            part
-            for forecast, labels in parts
-            for part in (repr(forecast.tau).encode(), forecast.logits[i].tobytes(), labels[i].tobytes())
-        )
-        for i in range(len(rows))
+    return Measured(
+        model.name, name, level, made.size(), ~made.contains(labels), found, predictor, certificate
     )

@@ -48,6 +48,10 @@ class Levels:
         """Each level once, the main one first."""
         return tuple(dict.fromkeys((self.main, *self.table, *self.along_epsilon, *self.along_delta)))
 
+    def feasible(self, n: int) -> tuple[PACLevel, ...]:
+        """Those of all that `n` units can prove."""
+        return tuple(level for level in self.all if feasible(n, level))
+
 
 def fit_levels(
     n: int,

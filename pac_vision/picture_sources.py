@@ -13,7 +13,7 @@ from pac_vision.set_pictures import Pictured
 
 
 def picture_cases(results: ClassResults, found: Measured, images: Images) -> list[Pictured]:
-    """The test images that the folder holds, with their sets; only of the test part, which nothing was fitted on.
+    """The images of the test part, which nothing was fitted on, that the folder holds, with their sets.
 
     Stored logits may know an image by its file name alone, so those are compared where the whole id is not
     found. An image whose folder says another label than the logits' is refused.
@@ -30,7 +30,8 @@ def picture_cases(results: ClassResults, found: Measured, images: Images) -> lis
     for i, place in at_hand:
         if known and truth[place] != labels[i]:
             raise InvalidInput(
-                f"{place} must have one label, got {truth[place]} from its folder and {labels[i]} from {model.name}"
+                f"{place} must have one label, got {truth[place]} from its folder and {labels[i]} from "
+                f"{model.name}"
             )
     chosen = [i for i, _ in at_hand]
     if not chosen:

@@ -23,13 +23,13 @@ class ResultFolder:
         self,
         name: str,
         rows: Sequence[Mapping[str, Any]],
-        title: str,
+        title: str = "",
         *,
         columns: Sequence[str] = (),
         first: int | None = None,
         note: str = "",
     ) -> None:
-        """Writes the rows to `name`.csv with all digits, and prints them.
+        """Writes the rows to `name`.csv with all digits, and prints them if they have a title.
 
         columns: those that are printed; by default all
         first: print so many rows
@@ -41,6 +41,8 @@ class ResultFolder:
             writer.writeheader()
             writer.writerows(rows)
         self.written.append(f"{name}.csv")
+        if not title:
+            return
         shown = [head for head in heads if not columns or head in columns]
         cells = [shown, *([_cell(row[head]) for head in shown] for row in rows[:first])]
         if sum(max(len(line[i]) for line in cells) + 2 for i in range(len(shown))) > WIDTH:

@@ -114,8 +114,8 @@ def picture_table(
                 axes.text(0.5, 0.5, "none", ha="center", va="center", color="#888888", fontsize=9)
                 continue
             _draw(axes, case)
-            words = f"{len(case.members):,} label{'s' * (len(case.members) != 1)}"
-            caption = words if label is not None else f"{_short(names[case.label])}: {words}"
+            size = f"{len(case.members):,} label{'s' * (len(case.members) != 1)}"
+            caption = size if label is not None else f"{_short(names[case.label])} ({len(case.members):,})"
             axes.set_xlabel(caption, fontsize=7.5, labelpad=2.5)
     figure.text(0.1 / wide, 1 - 0.1 / high, title, ha="left", va="top", fontsize=9.5)
     return figure
@@ -137,9 +137,8 @@ def written_table(
     figure = Figure(figsize=(wide, high), dpi=170)
     for j, (sizes, chosen) in enumerate(zip(columns, spread, strict=True)):
         x = 0.1 + j * column
-        figure.text(
-            (x + (column - pad) / 2) / wide, 1 - (top - 0.1) / high, _range(sizes, half_open=True), ha="center", va="bottom", fontsize=11
-        )  # fmt: skip
+        words, middle = _range(sizes, half_open=True), (x + (column - pad) / 2) / wide
+        figure.text(middle, 1 - (top - 0.1) / high, words, ha="center", va="bottom", fontsize=11)
         if j:
             from matplotlib.lines import Line2D
 
@@ -186,5 +185,5 @@ def _range(sizes: Range, *, half_open: bool = False) -> str:
     return rf"${low} \leq |C(x)| " + (rf"< {high + 1}$" if half_open else rf"\leq {high}$")
 
 
-def _short(name: str, longest: int = 19) -> str:
+def _short(name: str, longest: int = 22) -> str:
     return name if len(name) <= longest else name[: longest - 1] + "…"

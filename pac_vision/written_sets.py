@@ -135,4 +135,4 @@ def _width(line: Sequence[str], font: float) -> float:
 
 
 def _space(font: float) -> float:
-    return 0.32 * font
+    return 0.45 * font

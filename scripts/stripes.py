@@ -29,7 +29,7 @@ def draw(angle: int, seed: int) -> Image.Image:
     turn = np.deg2rad(angle + drawn.normal(0, 4))
     along = x * np.sin(turn) + y * np.cos(turn)
     bright = 128 + 70 * np.sin(along * drawn.uniform(1.0, 1.4) + drawn.uniform(0, 6))
-    noisy = bright[..., None] + drawn.normal(0, drawn.uniform(10, 90), (height, width, 3))
+    noisy = bright[..., None] + drawn.normal(0, drawn.uniform(10, 200), (height, width, 3))
     return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
 
 

@@ -80,28 +80,41 @@ def size_against_error(
 
     points: by classifier, its error, the exact interval of that, and the mean size of each kind of sets
     """
-    figure, axes = canvas(6.6, 4.2)
-    kinds = list(next(iter(points.values()))[2])
-    for kind in kinds:
-        places = sorted((error, sizes[kind]) for error, _, sizes in points.values())
-        axes.plot(*zip(*places, strict=True), color=COLOURS[kind], linewidth=1, alpha=0.4)
-        for error, (low, high), sizes in points.values():
-            axes.errorbar(
-                error, sizes[kind], xerr=[[error - low], [high - error]], color=COLOURS[kind], marker="o",
-                capsize=3, elinewidth=0.8, alpha=0.9, label=kind if error == places[0][0] else None,
-            )  # fmt: skip
-    for name, (error, _, sizes) in points.items():
-        top = max(sizes.values())
-        axes.annotate(name, (error, top), xytext=(0, 9), textcoords="offset points", ha="center", fontsize=9)
-    axes.margins(x=0.12, y=0.18)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("top-1 error on the test part (whisker: exact 98% interval)")
+    figure, axes = canvas(6.6, 4.4)
+    ordered = dict(sorted(points.items(), key=lambda item: item[1][0]))
+    errors = np.array([error for error, _, _ in ordered.values()])
+    for kind in next(iter(points.values()))[2]:
+        sizes = [own[kind] for _, _, own in ordered.values()]
+        axes.plot(errors, sizes, color=COLOURS[kind], marker="o", markersize=5, linewidth=1, label=kind)
+    top, low = (pick(size for *_, own in points.values() for size in own.values()) for pick in (max, min))
+    axes.set_ylim(max(0, low - 0.5 * (top - low) - 0.05 * top), top + 1.1 * (top - low) + 0.25 * top)
+    floor, ceiling = axes.get_ylim()
+    ends = np.array([interval for _, interval, _ in ordered.values()]).T
+    heights = floor + (ceiling - floor) * (0.03 + 0.035 * np.arange(len(errors)))
+    axes.errorbar(
+        errors, heights, xerr=abs(ends - errors), color="#8a8a8a", linestyle="none", capsize=2, elinewidth=1,
+        marker="|", label="exact 98% interval of the error",
+    )  # fmt: skip
+    left, right = axes.get_xlim()
+    places = _apart(errors, 0.035 * (right - left))
+    for (name, (error, _, own)), place in zip(ordered.items(), places, strict=True):
+        axes.annotate(
+            name, (error, max(own.values())), xytext=(place, ceiling), rotation=90, ha="center", va="top",
+            fontsize=8.5, arrowprops={"arrowstyle": "-", "color": "#bbbbbb", "shrinkB": 4},
+        )  # fmt: skip
+    axes.set_xlabel("top-1 error")
     axes.set_ylabel(f"mean number of {SIZE}")
-    handles, labels = axes.get_legend_handles_labels()
-    named = dict(zip(labels, handles, strict=True))
-    axes.legend(named.values(), named.keys(), frameon=False, loc="lower right")
+    figure.legend(frameon=False, loc="outside lower center", ncols=4, fontsize=9)
     titled(axes, title)
     return figure
+
+
+def _apart(values: Any, least: float) -> list[float]:
+    """Ascending values, moved as little to the right as leaves `least` between two."""
+    places: list[float] = []
+    for value in values.tolist():
+        places.append(max(value, places[-1] + least) if places else value)
+    return places
 
 
 def class_coverage(rows: Sequence[Mapping[str, Any]], epsilon: float, title: str) -> Any:
@@ -134,7 +147,7 @@ def _missed_per_class(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     most = int(missed.max())
     counts = np.bincount(missed, minlength=most + 1)
     share = missed.sum() / images.sum()
-    equal = [float(binom.pmf(k, images, share).sum()) for k in range(most + 1)]
+    equal = [float(np.sum(binom.pmf(k, images, share))) for k in range(most + 1)]
     places = np.arange(most + 1)
     axes.bar(places - 0.2, counts, width=0.38, color=INK[0], alpha=0.65, label="classes found")
     axes.bar(places + 0.2, equal, width=0.38, color="#b5b5b5", label="if every class had the same error")

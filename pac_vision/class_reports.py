@@ -7,19 +7,18 @@ from typing import Any
 
 from pac_core import PACLevel, calibration_error
 from pac_vision.class_figures import class_coverage, error_bars, reliability_diagram, size_against_error
-from pac_vision.class_names import ClassNames
 from pac_vision.class_results import OURS, PAPER, ClassResults
 from pac_vision.class_tables import (
     ablation_rows,
     architecture_rows,
     baseline_rows,
+    calibrated,
     correctness_rows,
     coverage_rows,
     grid_cells,
     grid_rows,
     level_rows,
     reliability_rows,
-    tau_of,
 )
 from pac_vision.images import Images
 from pac_vision.picture_sources import picture_cases
@@ -29,7 +28,7 @@ from pac_vision.size_figures import correctness_boxes, grid_boxes, level_boxes, 
 
 
 def show_results(
-    results: ClassResults, folder: ResultFolder, names: ClassNames, images: Images | None
+    results: ClassResults, folder: ResultFolder, names: Sequence[str], images: Images | None
 ) -> None:
     """Everything the paper shows of ImageNet, into the folder and onto the terminal.
 
@@ -136,18 +135,18 @@ def show_baselines(results: ClassResults, folder: ResultFolder) -> None:
 
 def show_architectures(results: ClassResults, folder: ResultFolder) -> None:
     rows, level = architecture_rows(results), results.levels.main
+    note = "Top-1 error of all images; sizes, errors and calibration error (ECE) on the test part."
     title = f"Architectures at epsilon {level.epsilon:g}, delta {level.delta:g}"
-    folder.table("architectures", rows, title, columns=[c for c in rows[0] if not c.startswith("verdict")])
+    folder.table(
+        "architectures", rows, title, columns=[c for c in rows[0] if not c.startswith("verdict")], note=note
+    )
     if len(rows) < 2:
         return
-    points = {
-        row["classifier"]: (
-            row["top-1 error"],
-            tuple(map(float, row["98% interval"].split(".."))),
-            {sets: row[f"mean size, {sets}"] for sets in ("D", PAPER, OURS)},
-        )
-        for row in rows
-    }
+    points = {}
+    for row in rows:
+        low, high = map(float, row["98% interval"].split(".."))
+        sizes = {sets: row[f"mean size, {sets}"] for sets in ("D", PAPER, OURS)}
+        points[row["classifier"]] = (row["top-1 error"], (low, high), sizes)
     n = results.parts.calibrate.n
     title = (
         f"Set size against classification error\n"
@@ -159,13 +158,12 @@ def show_architectures(results: ClassResults, folder: ResultFolder) -> None:
 def show_reliability(results: ClassResults, folder: ResultFolder) -> None:
     rows = reliability_rows(results)
     forecast, labels = results.test
-    paper = results.main(PAPER).predictor
     errors = {
         "as it is": calibration_error(forecast, labels),
-        "calibrated": calibration_error(paper.score.prepared(forecast), labels),
+        "calibrated": calibration_error(calibrated(results), labels),
     }
     folder.table("reliability", rows)
-    tau = tau_of(paper.score)
+    tau = architecture_rows(results)[0]["tau"]
     print(
         f"\nReliability: calibration error (ECE) {errors['as it is']:.4f} as it is, "
         f"{errors['calibrated']:.4f} with tau = {tau:.4g} (reliability.csv)"
@@ -174,7 +172,7 @@ def show_reliability(results: ClassResults, folder: ResultFolder) -> None:
     folder.figure("reliability", reliability_diagram(rows, errors, title))
 
 
-def show_coverage(results: ClassResults, folder: ResultFolder, names: ClassNames) -> None:
+def show_coverage(results: ClassResults, folder: ResultFolder, names: Sequence[str]) -> None:
     rows, level = coverage_rows(results, names), results.levels.main
     sure = sum(row["high"] < 1 - level.epsilon for row in rows)
     note = (
@@ -188,7 +186,7 @@ def show_coverage(results: ClassResults, folder: ResultFolder, names: ClassNames
     folder.figure("coverage", class_coverage(rows, level.epsilon, title))
 
 
-def show_pictures(results: ClassResults, folder: ResultFolder, images: Images, names: ClassNames) -> None:
+def show_pictures(results: ClassResults, folder: ResultFolder, images: Images, names: Sequence[str]) -> None:
     """The two picture tables, of our sets at the level of the menu that fills most columns."""
     classes, delta = results.models[0].classes, results.levels.main.delta
     drawn = {

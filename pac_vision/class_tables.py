@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from pac_core import PACLevel, Temperature, calibration_error, error_interval, min_samples, vc_min_samples
+from pac_core import (
+    LogitForecast,
+    PACLevel,
+    Temperature,
+    calibration_error,
+    error_interval,
+    min_samples,
+    vc_min_samples,
+)
 from pac_core.evaluation import Evaluation
 from pac_core.evaluation import Row as Group
 from pac_core.predictors import Likelihood, Score
-from pac_vision.class_names import ClassNames
 from pac_vision.class_results import OURS, PAPER, WORDS, ClassResults, Measured
+from pac_vision.predictions import Predictions
 
 Rows = list[dict[str, Any]]
 NONE = ""
@@ -87,21 +96,23 @@ def grid_cells(results: ClassResults, sets: str, number: str) -> Rows:
 
 
 def architecture_rows(results: ClassResults) -> Rows:
-    """Each classifier: how often it errs, how calibrated it is, and its sets at the main level."""
+    """Each classifier: how often it errs, how calibrated it is, and its sets at the main level.
+
+    Nothing was fitted to the predictions themselves, so their error is counted on all images.
+    """
     rows: Rows = []
     for model in results.models:
         forecast, labels = model.take(results.parts.test.rows)
-        wrong = int((forecast.predictions() != labels).sum())
+        wrong, n = int((model.forecast.predictions() != model.labels).sum()), len(model.labels)
         paper = results.main(PAPER, model.name)
         assert paper.predictor is not None
-        tempered = paper.predictor.score
         row: dict[str, Any] = {
             "classifier": model.name,
-            "top-1 error": wrong / len(labels),
-            "98% interval": _interval(error_interval(wrong, len(labels))),
-            "tau": tau_of(tempered),
+            "top-1 error": wrong / n,
+            "98% interval": _interval(error_interval(wrong, n)),
+            "tau": tau_of(paper.predictor.score),
             "ECE": calibration_error(forecast, labels),
-            "ECE, C": calibration_error(_prepared(tempered, forecast), labels),
+            "ECE, C": calibration_error(calibrated(results, model), labels),
         }
         for sets in ("D", PAPER, OURS):
             found = results.main(sets, model.name)
@@ -116,10 +127,8 @@ def architecture_rows(results: ClassResults) -> Rows:
 def reliability_rows(results: ClassResults, bins: int = 15) -> Rows:
     """Confidence and accuracy of the first classifier's predictions on the test part, in equal bins."""
     forecast, labels = results.test
-    paper = results.main(PAPER).predictor
-    assert paper is not None
     rows = []
-    for name, one in (("as it is", forecast), ("calibrated", _prepared(paper.score, forecast))):
+    for name, one in (("as it is", forecast), ("calibrated", calibrated(results))):
         confidence = np.exp(-Likelihood().scores(one, one.predictions()))
         hit = one.predictions() == labels
         which = np.minimum((confidence * bins).astype(int), bins - 1)
@@ -140,7 +149,7 @@ def reliability_rows(results: ClassResults, bins: int = 15) -> Rows:
     return rows
 
 
-def coverage_rows(results: ClassResults, names: ClassNames, sets: str = OURS) -> Rows:
+def coverage_rows(results: ClassResults, names: Sequence[str], sets: str = OURS) -> Rows:
     """The share of each class's test images whose set holds the truth, the least covered first.
 
     The promise is about all images together. A class that is covered less than 1 - epsilon breaks nothing.
@@ -168,8 +177,8 @@ def coverage_rows(results: ClassResults, names: ClassNames, sets: str = OURS) ->
 
 def tau_of(score: Score) -> float:
     """The temperature of the paper's score; 1 where it has none."""
-    taus = [step.tau for step in getattr(score, "preparations", ()) if isinstance(step, Temperature)]
-    return float(np.prod(taus)) if taus else 1.0
+    taus = [float(step.tau) for step in getattr(score, "preparations", ()) if isinstance(step, Temperature)]
+    return math.prod(taus)
 
 
 def _row(results: ClassResults, sets: str, level: PACLevel) -> dict[str, Any]:
@@ -206,6 +215,10 @@ def _allowed(found: Measured) -> Any:
     return NONE if found.predictor is None else found.predictor.threshold.errors
 
 
-def _prepared(score: Score, forecast: Any) -> Any:
-    assert isinstance(score, Likelihood)
-    return score.prepared(forecast)
+def calibrated(results: ClassResults, model: Predictions | None = None) -> LogitForecast:
+    """A classifier's forecast of the test part with the temperature that the tune part gave."""
+    one = model or results.models[0]
+    paper = results.main(PAPER, one.name).predictor
+    assert paper is not None
+    assert isinstance(paper.score, Likelihood)
+    return paper.score.prepared(one.take(results.parts.test.rows)[0])  # type: ignore[no-any-return]

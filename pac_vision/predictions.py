@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pac_core import InvalidInput, LogitForecast, Record, UnreadableFile
 from pac_core.arrays import labels_for
+from pac_core.datasets import meaning
 from pac_core.splits import digest_of, unit_names
 from pac_core.tables import file_digest, read_arrays
 
@@ -63,20 +64,19 @@ def read_predictions(
 ) -> Predictions:
     """The predictions in an npz or parquet file, never unpickled.
 
-    path: arrays `logits` `[N, K]`, `labels` `[N]`, and `ids` or `files` `[N]`
+    path: arrays `logits` (or `probabilities`) `[N, K]`, `labels` `[N]`, and `ids` or `files` `[N]`
     name: of the classifier; by default that of the file
     """
     file = Path(path)
     arrays = read_arrays(file)
-    if not {"logits", "labels"} <= set(arrays):
-        raise UnreadableFile(f"{file} must hold logits and labels, got {', '.join(sorted(arrays))}")
     key = next((key for key in ("ids", "files") if key in arrays), None)
     if key is None:
         raise UnreadableFile(f"{file} must name its images in an array ids or files, got none")
-    forecast, called = LogitForecast(arrays["logits"]), name or file.stem
-    forecast.check()
-    data = Record(file.name, len(arrays[key]), file_digest(file))
-    known = (arrays[key], forecast, arrays["labels"])
+    _, forecast, labels = meaning(file, arrays)
+    if not isinstance(forecast, LogitForecast) or labels is None:
+        raise UnreadableFile(f"{file} must hold logits and labels, got {', '.join(sorted(arrays))}")
+    called, data = name or file.stem, Record(file.name, len(arrays[key]), file_digest(file))
+    known = (arrays[key], forecast, labels)
     return Predictions(called, *known, model=model or Record(called), data=data, ids_name=key)
 
 

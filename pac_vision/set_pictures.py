@@ -10,7 +10,6 @@ import numpy as np
 from PIL import Image
 
 from pac_core import InvalidInput
-from pac_vision.class_names import ClassNames
 from pac_vision.written_sets import write_set
 
 WRONG = "#d0021b"
@@ -80,14 +79,14 @@ def rows_by_class(
     left = [[case for case in cases if case.within(sizes) and id(case) not in used] for sizes in columns]
     spread = [_spread(column, rows - len(chosen)) for column in left]
     for i in range(rows - len(chosen)):
-        cells = [column[i] if i < len(column) else None for column in spread]
-        if any(cells):
-            chosen.append((None, cells))
+        mixed = [column[i] if i < len(column) else None for column in spread]
+        if any(mixed):
+            chosen.append((None, mixed))
     return chosen
 
 
 def picture_table(
-    cases: Sequence[Pictured], names: ClassNames, title: str, *, columns: Sequence[Range], rows: int = 5
+    cases: Sequence[Pictured], names: Sequence[str], title: str, *, columns: Sequence[Range], rows: int = 5
 ) -> Any:
     """Images by the size of their set, one class per row; a red frame where the classifier is wrong."""
     from matplotlib.figure import Figure
@@ -122,7 +121,7 @@ def picture_table(
 
 
 def written_table(
-    cases: Sequence[Pictured], names: ClassNames, title: str, *, columns: Sequence[Range], rows: int = 5
+    cases: Sequence[Pictured], names: Sequence[str], title: str, *, columns: Sequence[Range], rows: int = 5
 ) -> Any:
     """Images beside their sets: the true label in red, the prediction with a hat, as in the paper."""
     from matplotlib.figure import Figure

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from pac_vision.class_names import ClassNames
-
 POINTS = 72.0  # in an inch
 FONTS = (7.5, 7.0, 6.5, 6.0, 5.5, 5.0, 4.5)
 BRACE = 7.0  # points that a brace and its distance take
-LINE = 1.36  # height of a line in units of the font's
+LINE = 1.45  # height of a line in units of the font's
 
 
 class HasSet(Protocol):
@@ -24,7 +22,9 @@ class HasSet(Protocol):
     def members(self) -> Sequence[int]: ...
 
 
-def write_set(axes: Any, inches: tuple[float, float], case: HasSet, names: ClassNames, colour: str) -> None:
+def write_set(
+    axes: Any, inches: tuple[float, float], case: HasSet, names: Sequence[str], colour: str
+) -> None:
     """Writes the set of a case on axes of this size; a truth that the set misses stands below it."""
     from matplotlib.patches import PathPatch
 
@@ -47,7 +47,7 @@ def write_set(axes: Any, inches: tuple[float, float], case: HasSet, names: Class
             axes.text(x, base, word, fontsize=font, color=ink, ha="left", va="baseline")
             if label == case.prediction:
                 bare = _width([word.rstrip(",")], font)
-                _hat(axes, x, bare, base + 0.82 * font, font, ink)
+                _hat(axes, x, bare, base + 0.87 * font, font, ink)
             x += _width([word], font) + _space(font)
     right = left + max(widths) + BRACE
     for x, turn in ((0.5, 1), (right - 0.5, -1)):
@@ -101,7 +101,7 @@ def _hat(axes: Any, x: float, width: float, y: float, font: float, ink: str) -> 
     """A flat hat over the whole word; that of mathematical text does not grow so wide."""
     across = (x, x + width / 2, x + width)
     axes.plot(
-        across, (y, y + 0.22 * font, y), color=ink, linewidth=0.8, clip_on=False, solid_joinstyle="miter"
+        across, (y, y + 0.2 * font, y), color=ink, linewidth=0.8, clip_on=False, solid_joinstyle="miter"
     )
 
 

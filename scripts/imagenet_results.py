@@ -27,16 +27,16 @@ import click
 import numpy as np
 
 from pac_core import InvalidInput, PACError, UnreadableFile, write_certificate
+from pac_core.class_names import ClassNames, read_classes
 from pac_core.ledger import score_digest
-from pac_core.options import FILE
 from pac_vision import Images, find_images
-from pac_vision.class_names import ClassNames, named_folders, numbered, read_class_names
 from pac_vision.class_reports import show_results, summary
 from pac_vision.class_results import OURS, ClassResults, compare_sets
 from pac_vision.levels import DELTAS, Levels, fit_levels
 from pac_vision.predictions import Predictions, read_predictions
 from pac_vision.result_folders import ResultFolder
 
+PATH = click.Path(path_type=Path)
 HELP = {
     "logits": "Stored logits, labels and ids (npz, parquet), as FILE or NAME=FILE; repeat it for other "
     "classifiers of the same images.",
@@ -47,13 +47,13 @@ HELP = {
     "out": "Folder for everything.",
     "tune": "Images to tune on.  [default: a fifth]",
     "n": "Images to calibrate on; the rest tests.  [default: two fifths]",
-    "epsilon": "Promised error.  [default: the least of 0.01, 0.02, 0.05, 0.1, ... of which n images may show "
-    "20 errors]",
+    "epsilon": "Promised error.  [default: the least of 0.01, 0.02, 0.05, 0.1, ... of which n images may "
+    "show 20 errors]",
     "delta": "Probability that the promise fails.",
     "epsilons": "Of the tables; repeat it.  [default: five steps up to 0.05, or to a larger epsilon]",
     "deltas": "Of the tables; repeat it.",
     "seed": "Of the split.",
-    "address": "Ray to score on: local, auto, HOST:PORT; none scores in this process.",
+    "address": "Ray to score on: local, auto, HOST:PORT; none scores in this process.  [default: local]",
     "ledger": "Where looks are recorded.  [default: pac-ledger.json beside OUT]",
     "smoke-test": "Generated images and two small networks, in seconds.",
 }
@@ -65,11 +65,11 @@ def option(name: str, **settings: Any) -> Callable[..., Any]:
 
 @click.command(epilog="See the head of this file for examples.")
 @option("logits", multiple=True, metavar="FILE")
-@option("images", type=FILE)
-@option("labels", type=FILE)
+@option("images", type=PATH, metavar="FOLDER")
+@option("labels", type=PATH, metavar="FILE")
 @option("model", multiple=True, metavar="NAME")
-@option("classes", type=FILE)
-@option("out", type=FILE, default=Path("imagenet_output"), show_default=True)
+@option("classes", type=PATH, metavar="FILE")
+@option("out", type=PATH, metavar="FOLDER", default=Path("imagenet_output"), show_default=True)
 @option("tune", type=int)
 @option("n", type=int)
 @option("epsilon", type=float)
@@ -77,8 +77,8 @@ def option(name: str, **settings: Any) -> Callable[..., Any]:
 @option("epsilons", type=float, multiple=True)
 @option("deltas", type=float, multiple=True, default=DELTAS, show_default=True)
 @option("seed", default=0, show_default=True)
-@option("address", default="local", show_default=True)
-@option("ledger", type=FILE)
+@option("address")
+@option("ledger", type=PATH, metavar="FILE")
 @option("smoke-test", is_flag=True)
 def main(
     logits: tuple[str, ...],
@@ -94,7 +94,7 @@ def main(
     epsilons: tuple[float, ...],
     deltas: tuple[float, ...],
     seed: int,
-    address: str,
+    address: str | None,
     ledger: Path | None,
     smoke_test: bool,
 ) -> None:
@@ -102,27 +102,26 @@ def main(
     if smoke_test:
         images, classes, model = generated(out)
         epsilon, delta, ledger = epsilon or 0.1, 1e-3, ledger or out / "pac-ledger.json"
+        address = address or "none"
     if bool(logits) == bool(model) or (model and images is None):
-        raise InvalidInput(
-            "give --logits, or --images with --model: one of the two, to have what is compared"
-        )
-    names = None if classes is None else read_class_names(classes)
+        raise InvalidInput("either --logits, or --images with --model, must be given, got none or both")
+    names = None if classes is None else read_classes(classes)
     pictures = None if images is None else open_images(images, labels, names)
     classified = [read_predictions(path, name=name) for name, path in map(named_file, logits)]
     units = len(classified[0].ids) if classified else len(pictures.ids)
     parts = {"tune": units // 5 if tune is None else tune, "calibrate": 2 * units // 5 if n is None else n}
     levels = fit_levels(parts["calibrate"], epsilon=epsilon, delta=delta, epsilons=epsilons, deltas=deltas)
     if model:  # the work, after all that can be refused without it
-        classified = score(model, images, labels, out, address)
-    names = name_classes(names, pictures, classified[0])
-    report(classified, levels, ResultFolder(out), names, pictures, ledger, seed=seed, **parts)
+        classified = score(model, images, labels, out, address or "local")
+    called = name_classes(names, pictures, classified[0])
+    report(classified, levels, ResultFolder(out), called, pictures, ledger, seed=seed, **parts)
 
 
 def report(
     classified: Sequence[Predictions],
     levels: Levels,
     folder: ResultFolder,
-    names: ClassNames,
+    names: Sequence[str],
     pictures: Images | None,
     ledger: Path | None,
     **parts: int,
@@ -155,8 +154,8 @@ def open_images(folder: Path, labels: Path | None, names: ClassNames | None) -> 
     if not folder.is_dir():
         raise UnreadableFile(f"there is no folder {folder}")
     inside = {entry.name for entry in folder.iterdir() if entry.is_dir()}
-    known = names is not None and inside and inside <= set(names.folders)
-    return find_images(folder, labels=labels, classes=names.folders if known else None)
+    known = names is not None and inside and inside <= set(names.keys)
+    return find_images(folder, labels=labels, classes=names.keys if known else None)
 
 
 def score(
@@ -197,14 +196,16 @@ def short_names(models: Sequence[str]) -> list[str]:
     return names if len(set(names)) == len(names) else whole
 
 
-def name_classes(names: ClassNames | None, images: Images | None, first: Predictions) -> ClassNames:
+def name_classes(names: ClassNames | None, images: Images | None, first: Predictions) -> Sequence[str]:
     """What the labels are called: as the file says, or the folders, or by their numbers."""
-    if names is not None:
-        names.check(first.classes, first.name)
-        return names
-    if images is not None and images.classes is not None and len(images.classes) == first.classes:
-        return named_folders(images.classes)
-    return numbered(first.classes)
+    if names is not None and len(names.names) != first.classes:
+        raise InvalidInput(
+            f"--classes must name the {first.classes:,} classes of {first.name}, got {len(names.names):,}"
+        )
+    if names is None and images is not None and len(images.classes or ()) == first.classes:
+        names = ClassNames.of(images.classes)
+    shown = names.names if names else [f"class {label}" for label in range(first.classes)]
+    return [name.replace("_", " ") for name in shown]
 
 
 def keep_certificates(results: ClassResults, folder: Path) -> None:

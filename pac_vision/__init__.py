@@ -1,10 +1,13 @@
 """Vision: image classification and object tracking."""
 
+from pac_vision.class_results import ClassResults, compare_sets
 from pac_vision.classifiers import Classifier
 from pac_vision.decoding import BrokenImage, read_image
 from pac_vision.image_logits import ImageLogits
 from pac_vision.images import Images, find_images, find_unlabelled
+from pac_vision.levels import Levels, fit_levels
 from pac_vision.models import load_model
+from pac_vision.predictions import Predictions, read_predictions
 from pac_vision.preprocessing import efficientnet_lite, imagenet
 from pac_vision.scoring import ClassifyImages, ScoreTracks
 from pac_vision.sequences import Sequence, find_sequences, read_boxes
@@ -14,23 +17,29 @@ from pac_vision.tracks import Tracks, read_tracks
 
 __all__ = [
     "BrokenImage",
+    "ClassResults",
     "Classifier",
     "ClassifyImages",
     "ImageLogits",
     "Images",
+    "Levels",
+    "Predictions",
     "ScoreTracks",
     "Sequence",
     "Source",
     "Tracks",
     "allowed_misses",
+    "compare_sets",
     "efficientnet_lite",
     "find_images",
     "find_sequences",
     "find_unlabelled",
+    "fit_levels",
     "imagenet",
     "load_model",
     "read_boxes",
     "read_image",
+    "read_predictions",
     "read_tracks",
     "share_score",
 ]

@@ -1,0 +1,245 @@
+"""The paper's ImageNet experiment: ablation, levels, baselines, architectures, pictures; and ours beside it.
+
+    python scripts/imagenet_results.py --logits imagenet/efficientnet_lite0_val5k.npz \\
+        --images imagenet/val300 --classes imagenet/imagenet_class_index.json --out imagenet_output
+    python scripts/imagenet_results.py --images imagenet/val300 --model efficientnet-lite0 \\
+        --model efficientnet-lite1 --classes imagenet/imagenet_class_index.json --out lite_output
+    python scripts/imagenet_results.py --smoke-test
+
+Takes stored logits, or scores the images of a folder with one or more models on Ray. A fifth of the images
+tunes, two fifths calibrate, the rest tests. Everything is in the output folder: tables (csv), figures (PNG),
+certificates, and the logits that were computed.
+
+Expect errors below epsilon, sets far smaller than those of the baselines that trust the forecast, and larger
+sets where the classifier is wrong. The certificates come from one look at the calibrate part; its menu is in
+the ledger before anything is read. All else is measured on the test part: a comparison, not a promise.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from pac_core import InvalidInput, PACError, UnreadableFile, write_certificate
+from pac_core.class_names import ClassNames, read_classes
+from pac_core.ledger import score_digest
+from pac_vision import Images, find_images
+from pac_vision.class_reports import show_results, summary
+from pac_vision.class_results import OURS, ClassResults, compare_sets
+from pac_vision.levels import DELTAS, Levels, fit_levels
+from pac_vision.predictions import Predictions, read_predictions
+from pac_vision.result_folders import ResultFolder
+
+PATH = click.Path(path_type=Path)
+HELP = {
+    "logits": "Stored logits, labels and ids (npz, parquet), as FILE or NAME=FILE; repeat it for other "
+    "classifiers of the same images.",
+    "images": "Folder of images: to score with --model, or to draw beside --logits.",
+    "labels": "Label file, where the images lie side by side.",
+    "model": "Model to score the images with, such as efficientnet-lite0; repeat it.",
+    "classes": "Names of the classes: ImageNet's class index, or a line for each.",
+    "out": "Folder for everything.",
+    "tune": "Images to tune on.  [default: a fifth]",
+    "n": "Images to calibrate on; the rest tests.  [default: two fifths]",
+    "epsilon": "Promised error.  [default: the least of 0.01, 0.02, 0.05, 0.1, ... of which n images may "
+    "show 20 errors]",
+    "delta": "Probability that the promise fails.",
+    "epsilons": "Of the tables; repeat it.  [default: five steps up to 0.05, or to a larger epsilon]",
+    "deltas": "Of the tables; repeat it.",
+    "seed": "Of the split.",
+    "address": "Ray to score on: local, auto, HOST:PORT; none scores in this process.  [default: local]",
+    "ledger": "Where looks are recorded.  [default: pac-ledger.json beside OUT]",
+    "smoke-test": "Generated images and two small networks, in seconds.",
+}
+
+
+def option(name: str, **settings: Any) -> Callable[..., Any]:
+    return click.option(f"--{name}", help=HELP[name], **settings)
+
+
+@click.command(epilog="See the head of this file for examples.")
+@option("logits", multiple=True, metavar="FILE")
+@option("images", type=PATH, metavar="FOLDER")
+@option("labels", type=PATH, metavar="FILE")
+@option("model", multiple=True, metavar="NAME")
+@option("classes", type=PATH, metavar="FILE")
+@option("out", type=PATH, metavar="FOLDER", default=Path("imagenet_output"), show_default=True)
+@option("tune", type=int)
+@option("n", type=int)
+@option("epsilon", type=float)
+@option("delta", default=1e-5, show_default=True)
+@option("epsilons", type=float, multiple=True)
+@option("deltas", type=float, multiple=True, default=DELTAS, show_default=True)
+@option("seed", default=0, show_default=True)
+@option("address")
+@option("ledger", type=PATH, metavar="FILE")
+@option("smoke-test", is_flag=True)
+def main(
+    logits: tuple[str, ...],
+    images: Path | None,
+    labels: Path | None,
+    model: tuple[str, ...],
+    classes: Path | None,
+    out: Path,
+    tune: int | None,
+    n: int | None,
+    epsilon: float | None,
+    delta: float,
+    epsilons: tuple[float, ...],
+    deltas: tuple[float, ...],
+    seed: int,
+    address: str | None,
+    ledger: Path | None,
+    smoke_test: bool,
+) -> None:
+    """Results, tables, figures and pictures of image classification, in one folder."""
+    if smoke_test:
+        images, classes, model = generated(out)
+        epsilon, delta, ledger = epsilon or 0.1, 1e-3, ledger or out / "pac-ledger.json"
+        address = address or "none"
+    if bool(logits) == bool(model) or (model and images is None):
+        raise InvalidInput("either --logits, or --images with --model, must be given, got none or both")
+    names = None if classes is None else read_classes(classes)
+    pictures = None if images is None else open_images(images, labels, names)
+    classified = [read_predictions(path, name=name) for name, path in map(named_file, logits)]
+    units = len(classified[0].ids) if classified else len(pictures.ids)
+    parts = {"tune": units // 5 if tune is None else tune, "calibrate": 2 * units // 5 if n is None else n}
+    levels = fit_levels(parts["calibrate"], epsilon=epsilon, delta=delta, epsilons=epsilons, deltas=deltas)
+    if model:  # the work, after all that can be refused without it
+        classified = score(model, images, labels, out, address or "local")
+    called = name_classes(names, pictures, classified[0])
+    report(classified, levels, ResultFolder(out), called, pictures, ledger, seed=seed, **parts)
+
+
+def report(
+    classified: Sequence[Predictions],
+    levels: Levels,
+    folder: ResultFolder,
+    names: Sequence[str],
+    pictures: Images | None,
+    ledger: Path | None,
+    **parts: int,
+) -> None:
+    """Certify, show everything, and sum it up."""
+    book = ledger or folder.folder.resolve().parent / "pac-ledger.json"
+    results = compare_sets(classified, levels, ledger=book, **parts)
+    print(
+        f"{len(classified[0].ids):,} images of {classified[0].classes:,} classes: {results.parts.tune.n:,} "
+        f"to tune, {results.parts.calibrate.n:,} to calibrate, {results.parts.test.n:,} to test"
+    )
+    keep_certificates(results, folder.folder)
+    print(
+        f"one look at the calibrate part (ledger {book}): {len(results.entries)} certificates asked for,\n"
+        f"  any of which fails with probability below {results.look.cost:.3g}; ours at epsilon = "
+        f"{levels.main.epsilon:g} with less than {levels.main.delta:g}: {results.main().predictor.threshold}"
+    )
+    show_results(results, folder, names, pictures)
+    print(summary(results, folder))
+
+
+def named_file(text: str) -> tuple[str | None, Path]:
+    """A name and a file, of FILE or NAME=FILE."""
+    name, _, rest = text.rpartition("=")
+    return (name, Path(rest)) if name and not Path(text).exists() else (None, Path(text))
+
+
+def open_images(folder: Path, labels: Path | None, names: ClassNames | None) -> Images:
+    """The images of a folder; its folders are looked up among the names where they stand there."""
+    if not folder.is_dir():
+        raise UnreadableFile(f"there is no folder {folder}")
+    inside = {entry.name for entry in folder.iterdir() if entry.is_dir()}
+    known = names is not None and inside and inside <= set(names.keys)
+    return find_images(folder, labels=labels, classes=names.keys if known else None)
+
+
+def score(
+    models: Sequence[str], images: Path, labels: Path | None, out: Path, address: str
+) -> list[Predictions]:
+    """What the models say of the images, in shards on Ray; what was scored before is kept."""
+    from cluster import RunFolder, connected, run_here, run_on_ray
+    from cluster.progress import shown
+    from cluster.tasks import image_task
+
+    found = []
+    with nullcontext() if address == "none" else connected(address):
+        for name, label in zip(models, short_names(models), strict=True):
+            # The parts are drawn later, once for all models: with another --n nothing is scored again.
+            task = image_task(images=images, labels=labels, model=name, tune=0, calibrate=1, seed=0)
+            run, keys = RunFolder(out / "runs" / label), ("ids", "logits", "labels")
+            task.write(run)
+            with shown(label, "image") as show:
+                (run_here if address == "none" else run_on_ray)(task.job, run, progress=show)
+            shards = [arrays for _, arrays in run.over(task.job.shards, lambda _, arrays: arrays)]
+            file = out / "logits" / f"{label}.npz"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            np.savez(file, **{key: np.concatenate([shard[key] for shard in shards]) for key in keys})
+            found.append(read_predictions(file, model=task.model))
+    return found
+
+
+def short_names(models: Sequence[str]) -> list[str]:
+    """What people call them: the function, the architecture or the file; the whole where that is shared."""
+
+    def short(name: str) -> str:
+        kind, *rest = name.split(":")
+        named = {"python": rest[-1:], "onnx": [Path(part).stem for part in rest]}
+        return (named.get(kind, rest[:1]) or [name])[0]
+
+    names = [short(name) for name in models]
+    whole = [name.replace(":", "-").replace("/", "-") for name in models]
+    return names if len(set(names)) == len(names) else whole
+
+
+def name_classes(names: ClassNames | None, images: Images | None, first: Predictions) -> Sequence[str]:
+    """What the labels are called: as the file says, or the folders, or by their numbers."""
+    if names is not None and len(names.names) != first.classes:
+        raise InvalidInput(
+            f"--classes must name the {first.classes:,} classes of {first.name}, got {len(names.names):,}"
+        )
+    if names is None and images is not None and len(images.classes or ()) == first.classes:
+        names = ClassNames.of(images.classes)
+    shown = names.names if names else [f"class {label}" for label in range(first.classes)]
+    return [name.replace("_", " ") for name in shown]
+
+
+def keep_certificates(results: ClassResults, folder: Path) -> None:
+    """Our certificates as files: the main one with its scores, and beside it those of the other levels."""
+    first, parts = results.models[0], results.parts
+    for (model, sets, level), found in results.measured.items():
+        if sets == OURS and (model, level) != (first.name, results.levels.main):
+            path = folder / "certificates" / f"{model}-{level.epsilon!r}-{level.delta!r}.json"
+            path.parent.mkdir(exist_ok=True)
+            write_certificate(found.certificate, path)
+    write_certificate(results.main().certificate, folder / "certificate.json")
+    own = results.main().predictor.score
+    np.savez_compressed(
+        folder / "certificate.scores.npz",
+        scores=own.scores(*first.take(parts.calibrate.rows)),
+        ids=first.ids[parts.calibrate.rows],
+        tune_ids=first.ids[parts.tune.rows],
+        score=score_digest(own),
+    )
+
+
+def generated(out: Path) -> tuple[Path, Path, tuple[str, ...]]:
+    """Images, names of classes and models for a smoke test."""
+    from stripes import NAMES, fill_folder
+
+    images, classes = fill_folder(out / "images", 60), out / "classes.txt"
+    classes.write_text("\n".join(NAMES) + "\n")
+    return images, classes, ("python:stripes:narrow", "python:stripes:wide")
+
+
+if __name__ == "__main__":
+    try:
+        main(standalone_mode=False)
+    except (PACError, click.ClickException) as error:
+        sys.exit(f"Error: {error if isinstance(error, PACError) else error.format_message()}")
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit("stopped; what is scored is kept, and the same command goes on from there")

@@ -1,0 +1,81 @@
+"""Generated images of stripes at twelve angles, and two small networks that are really trained on them.
+
+What `imagenet_results.py --smoke-test` classifies where there are no photographs. The models are named
+``python:stripes:narrow`` and ``python:stripes:wide``; each trains itself when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from pac_vision import Classifier
+
+ANGLES = tuple(range(0, 180, 15))
+NAMES = tuple(f"{angle} degrees" for angle in ANGLES)
+SIDE = 20
+
+
+def draw(angle: int, seed: int) -> Image.Image:
+    """Stripes at an angle that is a little off, under noise of a strength of its own."""
+    drawn = np.random.default_rng(seed)
+    height, width = drawn.integers(24, 34, 2)
+    y, x = np.mgrid[:height, :width]
+    turn = np.deg2rad(angle + drawn.normal(0, 4))
+    along = x * np.sin(turn) + y * np.cos(turn)
+    bright = 128 + 70 * np.sin(along * drawn.uniform(1.0, 1.4) + drawn.uniform(0, 6))
+    noisy = bright[..., None] + drawn.normal(0, drawn.uniform(10, 160), (height, width, 3))
+    return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
+
+
+def fill_folder(root: Path, count: int) -> Path:
+    """A folder per class, each with `count` images."""
+    for label, angle in enumerate(ANGLES):
+        (root / f"{label:02}").mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            draw(angle, 10**6 + 10**4 * label + i).save(root / f"{label:02}" / f"{label:02}_{i:04}.png")
+    return root
+
+
+def preprocess(image: Image.Image) -> np.ndarray:
+    pixels = np.asarray(image.resize((SIDE, SIDE)), np.float32).transpose(2, 0, 1)
+    return pixels / np.float32(255) - np.float32(0.5)
+
+
+@cache
+def trained(width: int) -> nn.Module:
+    """The network, trained on images that nobody else draws; the same bits every time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(3, width, 5, 2), nn.ReLU(), nn.Conv2d(width, 2 * width, 3, 2), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, len(ANGLES)),
+    )  # fmt: skip
+    seeds = range(60)
+    x = torch.from_numpy(
+        np.stack([preprocess(draw(angle, 10**4 * k + i)) for k, angle in enumerate(ANGLES) for i in seeds])
+    )
+    y = torch.arange(len(ANGLES)).repeat_interleave(len(seeds))
+    weights = list(network.parameters())
+    speeds = [torch.zeros_like(weight) for weight in weights]
+    for _ in range(80):  # by hand: torch.optim takes longer to import than all of this
+        loss = nn.functional.cross_entropy(network(x), y)
+        for weight, speed, slope in zip(weights, speeds, torch.autograd.grad(loss, weights), strict=True):
+            speed.mul_(0.9).add_(slope)
+            weight.data.sub_(0.2 * speed)
+    torch.set_num_threads(before)
+    return network
+
+
+def narrow(device: str) -> Classifier:
+    return Classifier.of("narrow", trained(8), preprocess, device=device)
+
+
+def wide(device: str) -> Classifier:
+    return Classifier.of("wide", trained(16), preprocess, device=device)

@@ -49,6 +49,7 @@ ORDER = {
         "baselines",
         "evaluation",
         "acceptance",
+        "alarms",
         "certificates",
         "documents",
         "ledger",

@@ -30,7 +30,8 @@ class AlarmRule:
 
     A new true alarm is suppressed with probability at most epsilon, with confidence 1 - delta over the draw
     of the calibration alarms, if both are independent draws from one source (alarms of one patient are not)
-    and the model was not chosen by looking at them. Nothing is promised of false alarms, nor of any kind of true alarm by itself.
+    and the model was not chosen by looking at them. Nothing is promised
+    of false alarms, nor of any kind of true alarm by itself.
     """
 
     threshold: Threshold
@@ -48,10 +49,10 @@ class AlarmRule:
     def __repr__(self) -> str:
         level = self.threshold.level
         return (
-            f"Suppress an alarm whose score under 'true' is above {self.threshold.value:.6g}: a true alarm is "
-            f"suppressed with probability at most {level.epsilon:g}, with confidence 1 - {level.delta:g}, from "
-            f"{self.threshold.n:,} true alarms of which {self.threshold.errors:,} may lie above, for alarms "
-            "drawn like these."
+            f"Suppress an alarm whose score under 'true' is above {self.threshold.value:.6g}: a true alarm "
+            f"is suppressed with probability at most {level.epsilon:g}, with confidence 1 - {level.delta:g}, "
+            f"from {self.threshold.n:,} true alarms of which {self.threshold.errors:,} may lie above, for "
+            "alarms drawn like these."
         )
 
 
@@ -126,8 +127,8 @@ def risk_given(level: PACLevel, members: Any, *, kind: str, doubt: float = 0.01)
     doubt: the probability that the lower limit of P(kind) fails
 
     P(miss and kind) is at most P(miss), so P(miss given kind) is at most epsilon / P(kind). With no unit of
-    the kind: `NothingAccepted`. The paper's experiment suppressed 189 of 817 alarms at (0.02, 1e-5), 13 of them
-    true: 6.9%, which contradicts "at most 2%" but not what follows:
+    the kind: `NothingAccepted`. The paper's experiment suppressed 189 of 817 alarms at (0.02, 1e-5), 13 of
+    them true: 6.9%, which contradicts "at most 2%" but not what follows:
 
     >>> risk_given(PACLevel(0.02, 1e-5), [True] * 189 + [False] * 628, kind="suppressed")
     P(miss given suppressed) <= 0.1011 with confidence 0.98999: P(miss) <= 0.02 divided by \

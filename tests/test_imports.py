@@ -115,6 +115,12 @@ ORDER = {
         "shares",
         "tracks",
         "scoring",
+        "tabular",
+        "tabular_features",
+        "tabular_models",
+        "tabular_studies",
+        "tabular_figures",
+        "tabular_reports",
     ],
     "cluster": [
         "errors",

@@ -172,7 +172,7 @@ def _read_arff(file: Path) -> tuple[dict[str, NDArray[Any]], dict[str, tuple[str
         elif kind == "nominal":
             text = np.char.decode(data[name], "utf-8")
             columns[name] = np.where(np.isin(text, list(MISSING)), "", text)
-            declared[name] = tuple(values)
+            declared[name] = tuple(str(value) for value in values or ())
         else:
             raise UnreadableFile(f"{file} column {name!r} must be numeric or nominal, got {kind}")
     return columns, declared

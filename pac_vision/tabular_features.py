@@ -48,7 +48,7 @@ class CategoricalColumn:
     def encode(self, table: Table) -> NDArray[np.float64]:
         """`[N, C]`."""
         column = table.text(self.name)
-        return (column[:, None] == np.array(self.categories)).astype(np.float64)
+        return np.asarray(column[:, None] == np.array(self.categories), dtype=np.float64)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Figures of the experiments on tables; matplotlib is imported when one is drawn."""
+"""Figures of the experiments on tables and alarms; matplotlib is imported when one is drawn."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from pac_core.evaluation import Row
 from pac_core.figures import INK, canvas
+from pac_vision.alarm_studies import OURS, PAPERS, RuleResult
 from pac_vision.tabular_studies import Ablated, Repeats, TableDesign, TableForecast
 
 _MANY = 12  # label sizes that fit side by side
@@ -50,8 +51,8 @@ def interval_sizes(rows: Sequence[Ablated], made: TableForecast, test: Any, desi
     lower, upper = (np.asarray(end)[:, 0] for end in sets.box())
     order = np.argsort(truth, kind="stable")
     inside = np.asarray(sets.contains(truth[:, None]))[order]
-    at, ink = np.arange(len(order)), np.where(inside, INK[0], INK[1])
-    right.vlines(at, lower[order], upper[order], colors=ink.tolist(), linewidth=1.2, alpha=0.75)
+    at, inks = np.arange(len(order)), [INK[0] if one else INK[1] for one in inside]
+    right.vlines(at, lower[order], upper[order], colors=inks, linewidth=1.2, alpha=0.75)
     right.plot(at, truth[order], "k.", markersize=3, label="truth")
     right.plot([], [], color=INK[0], label="interval")
     right.plot([], [], color=INK[1], label="interval that missed")
@@ -92,10 +93,10 @@ def errors_of_all(found: Mapping[str, tuple[Row, TableDesign]], repeats: Mapping
     ]
     axes.set_xticks(range(len(found)), names, fontsize=8.5)
     axes.set_xlim(-0.6, len(found) - 0.4)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(bottom=-0.003)
     axes.set_ylabel("share of test rows whose set missed the truth (C+D)", fontsize=9)
     axes.set_title("Measured error on small tables, against the promise", loc="left", fontsize=11)
-    axes.legend(frameon=False, fontsize=8.5)
+    figure.legend(frameon=False, fontsize=8.5, loc="outside lower center", ncols=3)
     return figure
 
 
@@ -127,3 +128,44 @@ def _title(design: TableDesign, row: Row) -> str:
         f"{design.title}: sets of {row.n} test rows, n = {design.calibrate}, epsilon {level.epsilon:g}, "
         f"delta {level.delta:g}, measured error {row.error:.3f}"
     )
+
+
+def shares_suppressed(results: Sequence[RuleResult], title: str, n: int) -> Any:
+    """Shares of true and of false alarms suppressed against epsilon, for both rules, with what they promise.
+
+    n: test alarms
+    """
+    figure, (left, right) = _panels()
+    for (way, ink), shift in zip(((PAPERS, INK[1]), (OURS, INK[0])), (0.97, 1.03), strict=True):
+        had = [(one, one.found) for one in results if one.way == way and one.found is not None]
+        if not had:
+            continue
+        at = [shift * one.level.epsilon for one, _ in had]
+        for axes, shares, ends in (
+            (left, [f.share_of_true for _, f in had], [f.true_interval for _, f in had]),
+            (right, [f.share_of_false for _, f in had], [f.false_interval for _, f in had]),
+        ):
+            below = [share - low for share, (low, _) in zip(shares, ends, strict=True)]
+            above = [high - share for share, (_, high) in zip(shares, ends, strict=True)]
+            axes.errorbar(
+                at, shares, [below, above], color=ink, marker="o", markersize=4, capsize=3, label=way
+            )
+        promised = [(one.level.epsilon, one.promised) for one, _ in had if one.promised is not None]
+        style = "--" if way == PAPERS else "-"
+        text = "implied: epsilon / P(true alarm)" if way == PAPERS else "promised: epsilon"
+        left.plot(
+            *zip(*promised, strict=True), color=ink, linestyle=style, linewidth=1, alpha=0.8, label=text
+        )
+    for axes, name in (
+        (left, "true alarms suppressed (the harm)"),
+        (right, "false alarms suppressed (the use)"),
+    ):
+        axes.set_title(name, loc="left", fontsize=9.5)
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_xlim(left=0)
+    figure.supxlabel(f"epsilon (of all alarms for '{PAPERS}', of true alarms for '{OURS}')", fontsize=9.5)
+    left.set_ylabel("share of test alarms (whisker: exact 98%)", fontsize=9.5)
+    left.legend(frameon=False, fontsize=8.5)
+    delta = results[0].level.delta
+    figure.suptitle(f"{title}: suppressed shares of {n} test alarms, delta {delta:g}", fontsize=10.5)
+    return figure

@@ -12,8 +12,6 @@ from typing import Any
 from pac_core import InvalidInput
 from pac_vision.tabular import Table, read_table
 
-_WIDTH = 110  # of a terminal
-
 
 def add_table_options(parser: argparse.ArgumentParser) -> None:
     """--file and what it takes to read one."""
@@ -42,8 +40,6 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]], *, title: str) -> Non
         writer.writeheader()
         writer.writerows(rows)
     lines = [heads, *([_cell(row[head]) for head in heads] for row in rows)]
-    if sum(max(len(line[i]) for line in lines) + 2 for i in range(len(heads))) > _WIDTH:
-        lines = [list(line) for line in zip(*lines, strict=True)]  # a column for each row, then
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     print(f"\n{title}")
     for line in lines:

@@ -52,7 +52,7 @@ def main(args: argparse.Namespace) -> None:
         print(f"certify    {'it follows from its scores' if held else 'IT DOES NOT FOLLOW'}")
         ablated = ablate(made, design, seed=args.seed)
         print(ablated[-1].found)
-        rows.extend(row_of(table, design, one) for one in ablated)
+        rows.extend(row_of(design, one) for one in ablated)
         if isinstance(made.forecast, LogitForecast):
             test = parts.test.rows
             wrong = made.forecast.take(test).predictions() != made.truth[test]
@@ -100,30 +100,24 @@ def at_level(design: TableDesign, args: argparse.Namespace) -> TableDesign:
     return replace(design, level=replace(design.level, **asked))
 
 
-def row_of(table: Table, design: TableDesign, one: Any) -> dict[str, Any]:
+def row_of(design: TableDesign, one: Any) -> dict[str, Any]:
     all_rows = one.found.all
     verdict = "not refuted"
     if one.found.refuted:
         verdict = f"refuted: fair in {design.level.delta:g} of all draws, or rows not alike"
     return {
         "table": design.title,
-        "rows": len(table),
-        "train": design.train,
-        "tune": design.tune,
-        "n": design.calibrate,
-        "test": all_rows.n,
+        "train, tune, n, test": f"{design.train}, {design.tune}, {design.calibrate}, {all_rows.n}",
         "epsilon": design.level.epsilon,
         "delta": design.level.delta,
-        "ablation": one.name,
-        "certified": "yes" if one.name == "C+D" else "no, ablation",
+        "sets": "C+D, certified" if one.name == "C+D" else "D, ablation",
         "error": all_rows.error,
         "98% interval": "{:.4f}..{:.4f}".format(*all_rows.interval),
         "promise": verdict,
         "mean size": all_rows.mean,
-        "median size": all_rows.median,
-        "size in": design.size_in,
-        "empty sets": all_rows.empty,
-        "paper's error": design.published if one.name == "C+D" else None,
+        "in": "labels" if design.task == "labels" else design.unit,
+        "empty": all_rows.empty,
+        "paper's": design.published if one.name == "C+D" else None,
     }
 
 
@@ -137,8 +131,8 @@ def repeat_row(title: str, found: Repeats) -> dict[str, Any]:
         "test rows": found.n,
         "mean error": float(np.mean(found.errors)) / found.n,
         "largest": max(found.errors) / found.n,
-        "measured above epsilon": found.above,
-        "expected above": found.expected * count,
+        "above epsilon": found.above,
+        "expected": found.expected * count,
         "P(true error above)": found.breach,
         "mean size": float(np.mean(found.sizes)),
     }

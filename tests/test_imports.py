@@ -119,6 +119,7 @@ ORDER = {
         "tabular_features",
         "tabular_models",
         "tabular_studies",
+        "alarm_studies",
         "tabular_figures",
         "tabular_reports",
     ],

@@ -57,7 +57,7 @@ def interval_sizes(rows: Sequence[Ablated], made: TableForecast, test: Any, desi
     right.plot([], [], color=INK[0], label="interval")
     right.plot([], [], color=INK[1], label="interval that missed")
     right.set_xlabel("test rows, by their truth")
-    right.set_ylabel(f"{design.target}, {design.unit}", fontsize=9.5)
+    right.set_ylabel(f"truth and interval, {design.unit}", fontsize=9.5)
     right.legend(frameon=False, fontsize=8.5)
     right.set_title("C+D", loc="left", fontsize=9.5)
     figure.suptitle(_title(design, rows[-1].found.all), fontsize=10.5)
@@ -108,8 +108,8 @@ def _bars(axes: Any, sizes: Mapping[str, Any]) -> None:
         axes.bar(edges + 0.4 * place - 0.2, share, width=0.38, color=ink, alpha=0.7, label=name)
     if most <= _MANY:
         axes.set_xticks(edges)
-    axes.set_ylim(0, 1)
-    axes.legend(frameon=False, fontsize=8.5)
+    axes.margins(y=0.2)  # room for the legend
+    axes.legend(frameon=False, fontsize=8.5, loc="upper right")
 
 
 def _panels() -> tuple[Any, Any]:

@@ -19,6 +19,7 @@ from pac_core import GaussianForecast, InvalidInput, LogitForecast
 MEMBERS = 5  # each stops on its own fifth of the training rows, so all rows are learned from
 HIDDEN = 32
 STEPS = 400
+PATIENCE = 50  # steps without gain for any member
 RATE = 1e-2
 DECAY = 3e-2
 _LEAST_STD = 0.02  # of a value, in units of its deviation over the training rows
@@ -97,18 +98,23 @@ def _train(inputs: NDArray[np.float32], targets: Tensor, outputs: int, loss: Los
     for part, rows in enumerate(np.array_split(np.random.default_rng(seed).permutation(n), MEMBERS)):
         held[part, rows] = 1
     weights = _fresh(features, outputs, seed)
-    adam = torch.optim.AdamW(weights, lr=RATE, weight_decay=DECAY)
+    adam = torch.optim.AdamW(weights, lr=RATE, weight_decay=DECAY, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, STEPS)
     best, least = [weight.detach().clone() for weight in weights], torch.full((MEMBERS,), math.inf)
+    last = 0
     with _one_thread():
-        for _ in range(STEPS):
+        for step in range(STEPS):
             losses = loss(_apply(weights, data), targets.expand(MEMBERS, n))
             with torch.no_grad():
                 now = (losses * held).sum(dim=1) / held.sum(dim=1)
                 better = now < least
                 least = torch.where(better, now, least)
-                for kept, weight in zip(best, weights, strict=True):
-                    kept[better] = weight[better]
+                if better.any():
+                    last = step
+                    for kept, weight in zip(best, weights, strict=True):
+                        kept[better] = weight[better]
+            if step - last > PATIENCE:
+                break
             adam.zero_grad()
             ((losses * (1 - held)).sum() / (1 - held).sum(dim=1).mean()).backward()  # type: ignore[no-untyped-call]
             adam.step()

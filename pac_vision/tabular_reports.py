@@ -32,13 +32,18 @@ def table_of(args: argparse.Namespace) -> Table:
     return read_table(args.file, separator=args.separator, names=names, id_column=args.id)
 
 
-def write_rows(path: Path, rows: Sequence[dict[str, Any]], *, title: str) -> None:
-    """Prints the rows under a title, and writes them with all digits to a CSV file."""
-    heads = list(rows[0])
+def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Writes the rows with all digits."""
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, heads)
+        writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]], *, title: str) -> None:
+    """Prints the rows under a title, and writes them with all digits to a CSV file."""
+    write_csv(path, rows)
+    heads = list(rows[0])
     lines = [heads, *([_cell(row[head]) for head in heads] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     print(f"\n{title}")

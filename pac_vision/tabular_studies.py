@@ -30,8 +30,8 @@ from pac_core import (
 )
 from pac_core.predictors import Likelihood, Score
 from pac_vision.tabular import Table
-from pac_vision.tabular_features import fit_encoder
-from pac_vision.tabular_models import fit_labels, fit_values
+from pac_vision.tabular_features import Encoder, fit_encoder
+from pac_vision.tabular_models import LabelModel, ValueModel, fit_labels, fit_values
 
 OTHER = "(any other)"
 """The class of every label that the training rows lack, where the file does not declare its classes."""
@@ -93,20 +93,35 @@ stands here.
 
 
 @dataclass(frozen=True, eq=False)
+class TableModel:
+    """Networks with the preparation of the columns they read, both fitted on training rows."""
+
+    encoder: Encoder
+    networks: LabelModel | ValueModel
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What the labels are places in; none for a model of values."""
+        return self.networks.classes if isinstance(self.networks, LabelModel) else ()
+
+    def forecast(self, table: Table) -> LogitForecast | GaussianForecast:
+        """Of every row of a table with the same columns; the target need not be there."""
+        return self.networks.forecast(self.encoder(table))
+
+
+@dataclass(frozen=True, eq=False)
 class TableForecast:
     """What a model trained on some rows says of all the others.
 
     ids: `[N]` of the others; train_ids of those trained on
-    forecast, truth: of the others; labels are places in `classes`, values are `[N, 1]`
-    digest: of the weights
+    forecast, truth: of the others; labels are places in `model.classes`, values are `[N, 1]`
     """
 
     ids: NDArray[np.str_]
     train_ids: NDArray[np.str_]
     forecast: LogitForecast | GaussianForecast
     truth: NDArray[Any]
-    classes: tuple[str, ...]
-    digest: str
+    model: TableModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,19 +167,20 @@ def forecast_rest(table: Table, design: TableDesign, *, seed: int) -> TableForec
     # `split` draws two parts and the rest: here the rows to train on, and all others.
     drawn = split(table.ids, tune=0, calibrate=design.train, seed=seed)
     seen, rest = drawn.calibrate.rows, drawn.test.rows
-    inputs = fit_encoder(table, names, seen)(table)
-    classes: tuple[str, ...] = ()
-    forecast: LogitForecast | GaussianForecast
+    encoder = fit_encoder(table, names, seen)
+    inputs = encoder(table)[seen]
+    networks: LabelModel | ValueModel
     truth: NDArray[Any]
     if design.task == "labels":
-        labels, classes = places(table, design.target, seen)
-        labeller = fit_labels(inputs[seen], labels[seen], classes, seed=seed)
-        forecast, truth, digest = labeller.forecast(inputs[rest]), labels[rest], labeller.digest
+        truth, classes = places(table, design.target, seen)
+        networks = fit_labels(inputs, truth[seen], classes, seed=seed)
     else:
-        values = table.values(design.target)
-        valuer = fit_values(inputs[seen], values[seen], seed=seed)
-        forecast, truth, digest = valuer.forecast(inputs[rest]), values[rest][:, None], valuer.digest
-    return TableForecast(table.ids[rest], table.ids[seen], forecast, truth, classes, digest)
+        truth = table.values(design.target)[:, None]
+        networks = fit_values(inputs, truth[seen, 0], seed=seed)
+    model = TableModel(encoder, networks)
+    return TableForecast(
+        table.ids[rest], table.ids[seen], model.forecast(table).take(rest), truth[rest], model
+    )
 
 
 def places(table: Table, target: str, seen: Any) -> tuple[NDArray[np.int64], tuple[str, ...]]:
@@ -218,7 +234,7 @@ def certify_table(
         unit="row",
         train_ids=made.train_ids,
         train=f"rows of {table.name}",
-        model=Record("five small networks", digest=made.digest),
+        model=Record("five small networks", digest=made.model.networks.digest),
         data=Record(table.name, len(table), table.digest),
     )
     return made, found
@@ -241,6 +257,23 @@ def ablate(made: TableForecast, design: TableDesign, *, seed: int) -> list[Ablat
         shown = sets if design.task == "labels" else Widths(sets, design.size_in)
         rows.append(Ablated(name, predictor, shown, evaluate(shown, truth, design.level)))
     return rows
+
+
+def sets_of(predictor: Predictor, model: TableModel, table: Table) -> list[dict[str, Any]]:
+    """A row for each of a table's: its id and the labels of its set, or the ends of its interval.
+
+    The promise holds for rows drawn like those calibrated on. An empty set or interval says that the model
+    holds no answer for likely enough; it counts as a miss.
+    """
+    sets = predictor.sets(model.forecast(table))
+    if model.classes:
+        held = [" or ".join(model.classes[place] for place in labels) for labels in sets.labels()]
+        return [{"id": name, "set": text} for name, text in zip(table.ids.tolist(), held, strict=True)]
+    ends = zip(*(np.asarray(end)[:, 0].tolist() for end in sets.box()), strict=True)
+    return [
+        {"id": name, "lower": low, "upper": high}
+        for name, (low, high) in zip(table.ids.tolist(), ends, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

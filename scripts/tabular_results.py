@@ -1,14 +1,15 @@
 """The paper's experiments on small tables: Arrhythmia, car evaluation, Auto MPG and student grade.
 
     python scripts/tabular_results.py --data FOLDER [--out tabular_output]
-    python scripts/tabular_results.py --file mine.csv --target price [--epsilon 0.1] [--delta 0.05]
+    python scripts/tabular_results.py --file mine.csv --target price [--epsilon 0.1] [--new rows.csv]
 
 FOLDER holds those of arrhythmia.arff, car.arff, autompg.arff and student-por.csv that you have. For each,
 five small networks are trained on some rows, a temperature is fitted on others (C), and a threshold on the
 paper's n rows at its epsilon and delta (D); the rest tests. Preparation is fitted on the training rows
 alone. The certificate of C+D, with the ledger of the look, is written beside tables and figures; D is an
 ablation. Then the whole is repeated on other draws of the rows, which is a comparison and certifies
-nothing. The ledger refuses to calibrate on the same rows again at another level or seed.
+nothing. The ledger refuses to calibrate on the same rows again at another level or seed. With --new, the
+rows of another file get their sets.
 
 Expect errors below epsilon on most; at delta = 0.05 a miss is a fair outcome. Takes about two minutes.
 """
@@ -26,8 +27,17 @@ from pac_core import InvalidInput, LogitForecast, PACError, PACLevel, verify, wr
 from pac_core.ledger import score_digest
 from pac_vision.tabular import Table, read_table
 from pac_vision.tabular_figures import errors_of_all, interval_sizes, label_sizes
-from pac_vision.tabular_reports import add_table_options, save_figure, table_of, write_rows
-from pac_vision.tabular_studies import PAPER, Repeats, TableDesign, ablate, certify_table, design_for, repeat
+from pac_vision.tabular_reports import add_table_options, save_figure, table_of, write_csv, write_rows
+from pac_vision.tabular_studies import (
+    PAPER,
+    Repeats,
+    TableDesign,
+    ablate,
+    certify_table,
+    design_for,
+    repeat,
+    sets_of,
+)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -61,6 +71,10 @@ def main(args: argparse.Namespace) -> None:
             figure = interval_sizes(ablated, made, parts.test.rows, design)
         save_figure(stem.with_name(f"{table.name}_sizes.png"), figure)
         found[design.title] = ablated[-1].found.all, design
+        if args.new is not None:
+            new = read_table(args.new, separator=args.separator, id_column=args.id)
+            write_csv(args.out / "new_sets.csv", sets_of(certificate.predictor, made.model, new))
+            print(f"sets of {len(new):,} new rows in {args.out / 'new_sets.csv'}")
     write_rows(args.out / "tables.csv", rows, title="Small tables: one certified split of each")
     if args.repeats:
         for table, design in asked:
@@ -77,6 +91,8 @@ def list_asked(args: argparse.Namespace) -> list[tuple[Table, TableDesign]]:
     """The tables to go through, each with its design."""
     if (args.file is None) == (args.data is None):
         raise InvalidInput("give either --data FOLDER or --file TABLE with --target COLUMN, and not both")
+    if args.new is not None and args.file is None:
+        raise InvalidInput("--new is for rows like those of --file, got no --file")
     if args.file is not None:
         table = table_of(args)
         design = at_level(design_for(table, args.target, level=PACLevel(0.1, 0.05), task=args.task), args)
@@ -166,6 +182,7 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("--data", type=Path, help="folder with the paper's tables, those you have")
     add_table_options(parser)
+    add("--new", type=Path, help="rows like those of --file, to be given their sets")
     add("--task", choices=["labels", "values"], help="of --file (values for a column of numbers)")
     for part in ("train", "tune", "calibrate"):
         add(f"--{part}", type=int, help=f"rows of --file to {part} on")

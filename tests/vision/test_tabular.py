@@ -27,7 +27,7 @@ from pac_core import (
 )
 from pac_vision import Table, TableDesign, certify_table, fit_encoder, forecast_rest, read_table
 from pac_vision.tabular_models import fit_labels, fit_values
-from pac_vision.tabular_studies import OTHER, ablate, design_for, places, repeat, tempered_if_any
+from pac_vision.tabular_studies import OTHER, ablate, design_for, places, repeat, sets_of, tempered_if_any
 
 ROOT = Path(__file__).parent.parent.parent
 ARFF = """@relation t
@@ -231,6 +231,14 @@ def test_a_table_is_certified_once_on_disjoint_rows(tmp_path: Path, target: str,
     if task == "values":
         lower, upper = rows[1].sets.sets.box()
         np.testing.assert_allclose(rows[1].sets.size(), (upper - lower)[:, 0])
+    inside = made.ids[parts.test.rows].tolist()
+    new = {row["id"]: row for row in sets_of(found.certificates[0].predictor, made.model, table)}
+    truths = dict(zip(table.ids.tolist(), table.columns[target].tolist(), strict=True))
+    if task == "values":
+        missed = sum(not new[i]["lower"] <= truths[i] <= new[i]["upper"] for i in inside)
+    else:
+        missed = sum(truths[i] not in new[i]["set"].split(" or ") for i in inside)
+    assert missed == rows[1].found.all.errors, "new rows get the very sets that were measured"
     assert certify_table(table, design, ledger=tmp_path / "ledger.json", seed=5)[1].look == found.look
     with pytest.raises(SecondLook):
         certify_table(table, design, ledger=tmp_path / "ledger.json", seed=6)
@@ -337,7 +345,11 @@ def test_a_table_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ]
     file = write(tmp_path, "mine.csv", "\n".join(lines))
     mine = ("tabular_results.py", "--file", file, "--target", "kind", "--id", "id", "--repeats", 0)
-    assert run_here(monkeypatch, *mine, "--out", tmp_path / "out") == ""
+    new = write(tmp_path, "new.csv", "id;x\nfirst;0.02\nsecond;0.97\n")
+    assert run_here(monkeypatch, *mine, "--out", tmp_path / "out", "--new", new) == ""
+    sets = {row["id"]: row["set"] for row in table_in(tmp_path / "out" / "new_sets.csv")}
+    assert "low" in sets["first"]
+    assert "high" in sets["second"]
     assert table_in(tmp_path / "out" / "tables.csv")[1]["train, tune, n, test"] == "180, 40, 100, 80"
     again = run_here(monkeypatch, *mine, "--out", tmp_path / "out", "--seed", 1)
     assert "a new certificate needs units never calibrated on" in again

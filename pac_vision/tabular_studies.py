@@ -280,13 +280,15 @@ def sets_of(predictor: Predictor, model: TableModel, table: Table) -> list[dict[
 class Repeats:
     """The same experiment on other draws of all the rows. A comparison, no certificate: the draws overlap.
 
-    errors: of C+D on the test rows of each draw; sizes: its mean size; n: test rows of each
+    errors: of C+D on the test rows of each draw; n: test rows of each
+    sizes: mean size of C+D in each draw; plain_sizes: that of D
     expected: the share of draws whose measured error is expected above epsilon
     breach: the probability that the true error is, below delta
     """
 
     errors: tuple[int, ...]
     sizes: tuple[float, ...]
+    plain_sizes: tuple[float, ...]
     n: int
     level: PACLevel
     expected: float
@@ -308,13 +310,13 @@ def repeat(table: Table, design: TableDesign, seeds: Iterable[int]) -> Repeats:
     from scipy.stats import betabinom, binom
 
     n, m = design.calibrate, design.test_rows(table)
-    found = [
-        ablate(forecast_rest(table, design, seed=seed), design, seed=seed)[1].found.all for seed in seeds
-    ]
+    drawn = [ablate(forecast_rest(table, design, seed=seed), design, seed=seed) for seed in seeds]
+    plain, found = ([one[place].found.all for one in drawn] for place in (0, 1))
     allowed, most = max_errors(n, design.level), int(np.floor(design.level.epsilon * m + 1e-9))
     return Repeats(
         tuple(row.errors for row in found),
         tuple(row.mean for row in found),
+        tuple(row.mean for row in plain),
         m,
         design.level,
         float(betabinom.sf(most, m, allowed + 1, n - allowed)),

@@ -151,6 +151,7 @@ def repeat_row(title: str, found: Repeats) -> dict[str, Any]:
         "expected": found.expected * count,
         "P(true error above)": found.breach,
         "mean size": float(np.mean(found.sizes)),
+        "of D": float(np.mean(found.plain_sizes)),
     }
 
 

@@ -16,6 +16,7 @@ from pac_program import run as pac
 from scipy.stats import betabinom
 
 from pac_core import (
+    GaussianForecast,
     InvalidInput,
     LogitForecast,
     NotEnoughData,
@@ -244,15 +245,20 @@ def test_a_table_is_certified_once_on_disjoint_rows(tmp_path: Path, target: str,
         certify_table(table, design, ledger=tmp_path / "ledger.json", seed=6)
 
 
-def test_the_model_never_sees_truths_of_other_rows() -> None:
-    """Other truths in the rows that calibrate and test leave every forecast as it is."""
+def test_the_model_never_sees_other_rows() -> None:
+    """Other truths in the rows that calibrate and test, or wild cells in one of them, leave the forecasts."""
     table = world(300)
     design = TableDesign("World", "y", "values", 120, 30, 100, PACLevel(0.1, 0.05))
     made = forecast_rest(table, design, seed=1)
-    changed = np.where(np.isin(table.ids, made.train_ids), table.columns["y"], -99.0)
-    again = forecast_rest(Table("world", table.ids, {**table.columns, "y": changed}), design, seed=1)
-    assert isinstance(made.forecast.mean, np.ndarray)
-    np.testing.assert_array_equal(made.forecast.mean, again.forecast.mean)
+    seen = np.isin(table.ids, made.train_ids)
+    x = table.columns["x"].copy()
+    x[np.flatnonzero(~seen)[0]] = 1e6
+    changed = {**table.columns, "x": x, "y": np.where(seen, table.columns["y"], -99.0)}
+    again = forecast_rest(Table("world", table.ids, changed), design, seed=1)
+    assert isinstance(made.forecast, GaussianForecast)
+    assert isinstance(again.forecast, GaussianForecast)
+    np.testing.assert_array_equal(made.forecast.mean[1:], again.forecast.mean[1:])
+    np.testing.assert_array_equal(made.forecast.var[1:], again.forecast.var[1:])
     assert (again.truth == -99).all()
 
 

@@ -9,9 +9,11 @@ from pac_vision.scoring import ClassifyImages, ScoreTracks
 from pac_vision.sequences import Sequence, find_sequences, read_boxes
 from pac_vision.shares import allowed_misses, share_score
 from pac_vision.tabular import Table, read_table
+from pac_vision.tabular_designs import TableDesign, design_for
 from pac_vision.tabular_features import Encoder, fit_encoder
+from pac_vision.tabular_forecasts import TableForecast, forecast_rest
 from pac_vision.tabular_models import LabelModel, ValueModel, fit_labels, fit_values
-from pac_vision.tabular_studies import TableDesign, TableForecast, certify_table, design_for, forecast_rest
+from pac_vision.tabular_studies import certify_table, sets_of
 from pac_vision.tracks import Tracks, read_tracks
 
 __all__ = [
@@ -48,5 +50,6 @@ __all__ = [
     "read_image",
     "read_table",
     "read_tracks",
+    "sets_of",
     "share_score",
 ]

@@ -30,6 +30,7 @@ from pac_core import (
     suppress_by_sets,
     suppression,
 )
+from pac_core.certification import train_record
 from pac_core.predictors import Likelihood
 from pac_core.splits import digest_of
 from pac_vision.tabular import Table
@@ -192,5 +193,5 @@ def certify_rule(alarms: Alarms, level: PACLevel, *, ledger: str | os.PathLike[s
         unit="true alarm",
         model=alarms.model,
         source=alarms.source,
-        train=Record("rows of the table", len(alarms.train_ids)) if alarms.train_ids else None,
+        train=train_record("rows of the table", alarms.train_ids) if alarms.train_ids else None,
     )

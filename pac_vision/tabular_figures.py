@@ -10,7 +10,9 @@ import numpy as np
 from pac_core.evaluation import Row
 from pac_core.figures import INK, canvas
 from pac_vision.alarm_studies import OURS, PAPERS, RuleResult
-from pac_vision.tabular_studies import Ablated, Repeats, TableDesign, TableForecast
+from pac_vision.tabular_designs import TableDesign
+from pac_vision.tabular_forecasts import TableForecast
+from pac_vision.tabular_studies import Ablated, Repeats
 
 _MANY = 12  # label sizes that fit side by side
 

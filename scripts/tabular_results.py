@@ -26,18 +26,10 @@ import numpy as np
 from pac_core import InvalidInput, LogitForecast, PACError, PACLevel, verify, write_certificate
 from pac_core.ledger import score_digest
 from pac_vision.tabular import Table, read_table
+from pac_vision.tabular_designs import PAPER, TableDesign, design_for
 from pac_vision.tabular_figures import errors_of_all, interval_sizes, label_sizes
 from pac_vision.tabular_reports import add_table_options, save_figure, table_of, write_csv, write_rows
-from pac_vision.tabular_studies import (
-    PAPER,
-    Repeats,
-    TableDesign,
-    ablate,
-    certify_table,
-    design_for,
-    repeat,
-    sets_of,
-)
+from pac_vision.tabular_studies import Repeats, ablate, certify_table, repeat, sets_of
 
 
 def main(args: argparse.Namespace) -> None:

@@ -118,6 +118,8 @@ ORDER = {
         "tabular",
         "tabular_features",
         "tabular_models",
+        "tabular_designs",
+        "tabular_forecasts",
         "tabular_studies",
         "alarm_studies",
         "tabular_figures",

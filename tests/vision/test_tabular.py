@@ -27,8 +27,10 @@ from pac_core import (
     read_certificate,
 )
 from pac_vision import Table, TableDesign, certify_table, fit_encoder, forecast_rest, read_table
+from pac_vision.tabular_designs import design_for
+from pac_vision.tabular_forecasts import OTHER, places
 from pac_vision.tabular_models import fit_labels, fit_values
-from pac_vision.tabular_studies import OTHER, ablate, design_for, places, repeat, sets_of, tempered_if_any
+from pac_vision.tabular_studies import ablate, repeat, sets_of, tempered_if_any
 
 ROOT = Path(__file__).parent.parent.parent
 ARFF = """@relation t

@@ -167,7 +167,8 @@ def shares_suppressed(results: Sequence[RuleResult], title: str, n: int) -> Any:
         axes.set_xlim(left=0)
     figure.supxlabel(f"epsilon (of all alarms for '{PAPERS}', of true alarms for '{OURS}')", fontsize=9.5)
     left.set_ylabel("share of test alarms (whisker: exact 98%)", fontsize=9.5)
-    left.legend(frameon=False, fontsize=8.5)
+    if left.get_legend_handles_labels()[0]:  # none, if every level was refused
+        left.legend(frameon=False, fontsize=8.5)
     delta = results[0].level.delta
     figure.suptitle(f"{title}: suppressed shares of {n} test alarms, delta {delta:g}", fontsize=10.5)
     return figure

@@ -53,16 +53,18 @@ def main(args: argparse.Namespace) -> None:
     for name, alarms in streams(args).items():
         study(name, alarms, level, args)
     if args.file is None:
-        write_rows(
-            args.out / "simulated_claims.csv",
-            [
-                row
-                for e in EPSILONS[:3]
-                for row in claims(PACLevel(e, level.delta), args.calibrations, args.seed)
-            ],
-            title=f"{args.calibrations:,} calibrations on {PAPERS_SIZE[0]:,} simulated alarms each, truth in "
-            f"closed form, delta {level.delta:g}",
-        )
+        rows = []
+        for epsilon in EPSILONS[:3]:
+            try:
+                rows += claims(PACLevel(epsilon, level.delta), args.calibrations, args.seed)
+            except NotEnoughData as error:
+                print(f"simulated  epsilon {epsilon:g} left out: {error}")
+        if rows:
+            title = (
+                f"{args.calibrations:,} calibrations on {PAPERS_SIZE[0]:,} simulated alarms each, truth in "
+            )
+            title += f"closed form, delta {level.delta:g}"
+            write_rows(args.out / "simulated_claims.csv", rows, title=title)
 
 
 def streams(args: argparse.Namespace) -> dict[str, Alarms]:

@@ -11,7 +11,7 @@ ablation. Then the whole is repeated on other draws of the rows, which is a comp
 nothing. The ledger refuses to calibrate on the same rows again at another level or seed. With --new, the
 rows of another file get their sets.
 
-Expect errors below epsilon on most; at delta = 0.05 a miss is a fair outcome. Takes about two minutes.
+Expect errors below epsilon on most; at delta = 0.05 a miss is a fair outcome. Takes about a minute.
 """
 
 from __future__ import annotations

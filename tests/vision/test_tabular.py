@@ -214,6 +214,14 @@ def test_networks_learn_the_likelihood_and_come_out_the_same() -> None:
     np.testing.assert_allclose(std[x > 0.9].mean(), 1.05, rtol=0.3)
 
 
+def test_networks_stop_before_they_learn_noise() -> None:
+    """Labels that nothing tells: a coin's -log likelihood is 0.693, and learning by heart costs far more."""
+    rng = np.random.default_rng(0)
+    inputs, labels = rng.normal(size=(400, 60)).astype(np.float32), rng.integers(0, 2, 400)
+    forecast = fit_labels(inputs[:80], labels[:80], ("heads", "tails")).forecast(inputs[80:])
+    assert nll(forecast, labels[80:]).mean() < 0.75
+
+
 @pytest.mark.parametrize(("target", "task"), [("kind", "labels"), ("y", "values")])
 def test_a_table_is_certified_once_on_disjoint_rows(tmp_path: Path, target: str, task: str) -> None:
     table = world(700)

@@ -67,6 +67,10 @@ def main(args: argparse.Namespace) -> None:
             new = read_table(args.new, separator=args.separator, id_column=args.id)
             write_csv(args.out / "new_sets.csv", sets_of(certificate.predictor, made.model, new))
             print(f"sets of {len(new):,} new rows in {args.out / 'new_sets.csv'}")
+            if known := int(np.isin(new.ids, table.ids).sum()):
+                print(
+                    f"NOTE: {known:,} of these are rows of {args.file}; the promise is about rows never used"
+                )
     write_rows(args.out / "tables.csv", rows, title="Small tables: one certified split of each")
     if args.repeats:
         for table, design in asked:

@@ -350,7 +350,9 @@ def test_the_tables_of_the_paper_from_one_command(tmp_path: Path) -> None:
     )
 
 
-def test_a_table_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = world(400)
     lines = [
         "id;x;kind",
@@ -361,8 +363,9 @@ def test_a_table_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ]
     file = write(tmp_path, "mine.csv", "\n".join(lines))
     mine = ("tabular_results.py", "--file", file, "--target", "kind", "--id", "id", "--repeats", 0)
-    new = write(tmp_path, "new.csv", "id;x\nfirst;0.02\nsecond;0.97\n")
+    new = write(tmp_path, "new.csv", "id;x\nfirst;0.02\nsecond;0.97\nw7;0.5\n")
     assert run_here(monkeypatch, *mine, "--out", tmp_path / "out", "--new", new) == ""
+    assert "NOTE: 1 of these are rows of" in capsys.readouterr().out
     sets = {row["id"]: row["set"] for row in table_in(tmp_path / "out" / "new_sets.csv")}
     assert "low" in sets["first"]
     assert "high" in sets["second"]

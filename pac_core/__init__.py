@@ -1,6 +1,15 @@
 """PAC confidence sets: the statistics, for numpy and torch."""
 
 from pac_core.acceptance import AcceptedRisk, accepted_risk, draw_steps
+from pac_core.alarms import (
+    AlarmRule,
+    RiskGiven,
+    Suppression,
+    fit_alarm_rule,
+    risk_given,
+    suppress_by_sets,
+    suppression,
+)
 from pac_core.baselines import ABLATIONS, mass_gaussian_sets, mass_label_sets
 from pac_core.bounds import PACLevel, max_errors, min_samples, vc_max_errors, vc_min_samples
 from pac_core.certificates import Certificate, Check, Record, SplitRecord, issue, verify
@@ -59,6 +68,7 @@ __all__ = [
     "ABLATIONS",
     "SHAPES",
     "AcceptedRisk",
+    "AlarmRule",
     "Asked",
     "BadCertificate",
     "Boxes",
@@ -99,12 +109,14 @@ __all__ = [
     "RankedScore",
     "Record",
     "Reweighted",
+    "RiskGiven",
     "Row",
     "SecondLook",
     "ShardedScores",
     "SplitRecord",
     "Splits",
     "StayIn",
+    "Suppression",
     "Temperature",
     "Threshold",
     "TooFewAccepted",
@@ -132,6 +144,7 @@ __all__ = [
     "error_interval",
     "evaluate",
     "evaluate_shards",
+    "fit_alarm_rule",
     "fit_reweighted",
     "fit_sets",
     "fit_shape",
@@ -161,7 +174,10 @@ __all__ = [
     "read_notes",
     "refuse_overlap",
     "reweigh",
+    "risk_given",
     "split",
+    "suppress_by_sets",
+    "suppression",
     "tempered",
     "vc_max_errors",
     "vc_min_samples",

@@ -1,5 +1,6 @@
 """Vision: image classification and object tracking."""
 
+from pac_vision.alarm_studies import Alarms, alarms_in, by_the_paper, by_true_alarms, certify_rule
 from pac_vision.class_results import ClassResults, compare_sets
 from pac_vision.classifiers import Classifier
 from pac_vision.decoding import BrokenImage, read_image
@@ -16,30 +17,49 @@ from pac_vision.sources import Source
 from pac_vision.tracks import Tracks, read_tracks
 
 __all__ = [
+    "Alarms",
     "BrokenImage",
     "ClassResults",
     "Classifier",
     "ClassifyImages",
+    "Encoder",
     "ImageLogits",
     "Images",
+    "LabelModel",
     "Levels",
     "Predictions",
     "ScoreTracks",
     "Sequence",
     "Source",
+    "Table",
+    "TableDesign",
+    "TableForecast",
     "Tracks",
+    "ValueModel",
+    "alarms_in",
     "allowed_misses",
+    "by_the_paper",
+    "by_true_alarms",
+    "certify_rule",
+    "certify_table",
     "compare_sets",
+    "design_for",
     "efficientnet_lite",
     "find_images",
     "find_sequences",
     "find_unlabelled",
+    "fit_encoder",
+    "fit_labels",
     "fit_levels",
+    "fit_values",
+    "forecast_rest",
     "imagenet",
     "load_model",
     "read_boxes",
     "read_image",
     "read_predictions",
+    "read_table",
     "read_tracks",
+    "sets_of",
     "share_score",
 ]

@@ -1,0 +1,286 @@
+"""Suppressed alarms: what each rule promises, in worlds where the truth is known in closed form."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import binom, binomtest
+
+from pac_core import (
+    InvalidInput,
+    LabelSets,
+    LogitForecast,
+    NotEnoughData,
+    NothingAccepted,
+    PACLevel,
+    Record,
+    SecondLook,
+    fit_alarm_rule,
+    fit_threshold,
+    label_sets,
+    nll,
+    read_certificate,
+    risk_given,
+    suppress_by_sets,
+    suppression,
+)
+from pac_vision import Alarms, Table, alarms_in, by_the_paper, by_true_alarms, certify_rule
+
+ROOT = Path(__file__).parent.parent.parent
+LEVEL = PACLevel(0.1, 0.05)
+
+
+@cache
+def breach(n: int, slip: int = 0) -> float:
+    """P[Binomial(n, epsilon) <= k*], or k* + slip; k* by scipy, not by the code under test."""
+    tails = binom.cdf(np.arange(n), n, LEVEL.epsilon)
+    return float(tails[np.count_nonzero(tails < LEVEL.delta) - 1 + slip])
+
+
+def test_the_rule_for_true_alarms_breaks_its_promise_as_often_as_the_binomial_says() -> None:
+    """Scores of true alarms are uniform, so T suppresses a share 1 - T of them; false ones score lower."""
+    rng, repeats, expected, slipped = np.random.default_rng(0), 6_000, 0.0, 0.0
+    broken = 0
+    for _ in range(repeats):
+        true = rng.random(150) < 0.5  # how many are true is chance
+        scores = np.where(true, rng.random(150), 0.5 * rng.random(150))
+        rule = fit_alarm_rule(scores, true, LEVEL)
+        n = int(true.sum())
+        assert rule.threshold.n == n
+        broken += 1 - rule.threshold.value > LEVEL.epsilon
+        expected += breach(n) / repeats
+        slipped += breach(n, 1) / repeats
+    assert binomtest(broken, repeats, expected).pvalue > 1e-4
+    assert binomtest(broken, repeats, slipped).pvalue < 1e-9, "one error more would be noticed"
+    assert expected < LEVEL.delta
+
+
+def test_a_suppressed_alarm_is_not_false_with_probability_one_minus_epsilon() -> None:
+    """x uniform and f(true|x) = x exactly: the set is {false} below c = e^-T, P(true | suppressed) = c / 2.
+
+    A miss has probability c^2, so c is near sqrt(epsilon), and c / 2 far above epsilon.
+    """
+    rng, level = np.random.default_rng(1), PACLevel(0.05, 0.05)
+    claimed = followed = 0
+    for _ in range(200):
+        x = rng.random(1000)
+        true = rng.random(1000) < x
+        forecast = LogitForecast.from_probabilities(np.stack([1 - x, x], axis=1))
+        threshold = fit_threshold(nll(forecast.take(slice(500)), true[:500].astype(int)), level)
+        c = math.exp(-threshold.value)
+        quiet = suppress_by_sets(label_sets(forecast.take(slice(500, None)), threshold))
+        np.testing.assert_array_equal(quiet, x[500:] < c)
+        claimed += c / 2 > level.epsilon
+        followed += c / 2 > risk_given(level, quiet, kind="suppressed").limit
+    assert claimed == 200
+    assert followed == 0
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_the_implied_limit_fails_for_exactly_the_counts_of_clopper_and_pearson(share: float) -> None:
+    """If P(miss and suppressed) is epsilon, the limit is wrong where the count is too large for `share`."""
+    level, n, doubt = PACLevel(0.02, 0.05), 60, 0.03
+    wrong = set()
+    for count in range(1, n + 1):
+        found = risk_given(level, [True] * count + [False] * (n - count), kind="suppressed", doubt=doubt)
+        assert found.confidence == pytest.approx(0.92)
+        assert (found.count, found.n) == (count, n)
+        if found.limit < level.epsilon / share:
+            wrong.add(count)
+    assert wrong == {count for count in range(1, n + 1) if binom.sf(count - 1, n, share) < doubt}
+    assert sum(binom.pmf(count, n, share) for count in wrong) < doubt
+
+
+def test_a_limit_is_never_above_one() -> None:
+    assert risk_given(LEVEL, [True] + [False] * 20, kind="suppressed").limit == 1.0
+
+
+def test_where_the_model_fails_the_alarm_sounds() -> None:
+    rule = fit_alarm_rule(np.arange(100.0), [True] * 100, LEVEL)
+    assert rule.threshold.value == 95.0  # k* = 4: P[Binomial(100, 0.1) <= 4] = 0.024, <= 5: 0.058
+    assert rule.suppress([95.0, 95.1, math.nan, math.inf, -math.inf]).tolist() == [False, True] + [False] * 3
+    assert "a true alarm is suppressed with probability at most 0.1, with confidence 1 - 0.05" in repr(rule)
+    assert "from 100 true alarms of which 4 may lie above" in repr(rule)
+    sets = LabelSets(np.array([[True, False, False], [True, True, False], [False, True, False], [False] * 3]))
+    assert suppress_by_sets(sets).tolist() == [True, False, False, False]
+    assert suppress_by_sets(sets, false_label=1).tolist() == [False, False, True, False]
+
+
+def test_false_alarms_do_not_move_the_threshold() -> None:
+    true = np.arange(200) < 100
+    scores = np.concatenate([np.arange(100.0), np.full(100, 1e6)])
+    assert fit_alarm_rule(scores, true, LEVEL).threshold.value == 95.0
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "said"),
+    [
+        (lambda: fit_alarm_rule([1.0, 2.0], [True, False], LEVEL), NotEnoughData, "at least 29 are needed"),
+        (lambda: fit_alarm_rule([1.0, 2.0], [False, False], LEVEL), InvalidInput, "at least one true alarm"),
+        (lambda: fit_alarm_rule([1.0, 2.0], [1, 0], LEVEL), InvalidInput, "true must be 2 booleans"),
+        (lambda: fit_alarm_rule([1.0, 2.0], [True], LEVEL), InvalidInput, "true must be 2 booleans"),
+        (lambda: fit_alarm_rule([math.nan] * 40, [True] * 40, LEVEL), InvalidInput, "must not contain NaN"),
+        (
+            lambda: risk_given(LEVEL, [False] * 9, kind="quiet"),
+            NothingAccepted,
+            "none of the 9 units is quiet",
+        ),
+        (lambda: risk_given(LEVEL, [True], kind="quiet", doubt=0.95), InvalidInput, "doubt must lie"),
+        (lambda: risk_given(LEVEL, [1, 0], kind="quiet"), InvalidInput, "members must be booleans"),
+        (lambda: suppress_by_sets(LabelSets(np.ones((1, 2), bool)), false_label=2), InvalidInput, "in 0..1"),
+        (lambda: suppression([True], [True, False]), InvalidInput, "true must be 1 booleans"),
+    ],
+)
+def test_refusals_have_names(ask: Callable[[], object], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        ask()
+
+
+def test_counts_by_hand() -> None:
+    found = suppression([True] * 3 + [False] * 7, [True, False, False, True, True, True] + [False] * 4)
+    assert (found.true_suppressed, found.true, found.false_suppressed, found.false) == (1, 4, 2, 6)
+    assert (found.share_of_true, found.share_of_false, found.suppressed) == (0.25, 2 / 6, 3)
+    none = suppression([False], [False])
+    assert math.isnan(none.share_of_true)
+    assert none.true_interval == none.wrong_interval == (0.0, 1.0)
+
+
+def stream(n: int = 2000, *, tau: float = 1.0) -> Alarms:
+    rng = np.random.default_rng(7)
+    true = rng.random(n) < 0.3
+    odds = 2 * (rng.normal(size=n) + np.where(true, 1, -1)) + math.log(3 / 7)
+    forecast = LogitForecast(np.stack([np.zeros(n), odds], axis=1), tau)
+    ids, half = np.arange(n).astype(str), n // 2
+    rows = np.arange(n)
+    return Alarms("s", ids, forecast, true, rows[:half], rows[half:], Record("m"), Record("d"))
+
+
+@pytest.mark.parametrize("rule", [by_the_paper, by_true_alarms])
+def test_no_temperature_changes_what_is_suppressed(rule: Callable[..., object]) -> None:
+    """With two labels it keeps the order of the scores, which is why alarms need no tune part."""
+    found = [rule(stream(tau=tau), LEVEL).found for tau in (1.0, 0.2, 3.0)]
+    assert found[0].false_suppressed > 0
+    assert found[0] == found[1] == found[2]
+
+
+def test_the_certificate_counts_true_alarms_alone(tmp_path: Path) -> None:
+    alarms = stream()
+    made = certify_rule(alarms, LEVEL, ledger=tmp_path / "ledger.json")
+    count = int(alarms.true[:1000].sum())
+    certificate = made.certificates[0]
+    assert certificate.predictor.threshold.n == count < 400
+    result = by_true_alarms(alarms, LEVEL)
+    assert result.threshold == certificate.predictor.threshold
+    assert result.promised == LEVEL.epsilon
+    assert certificate.promise.startswith(
+        "The set of a new true alarm misses its truth with probability at most 0.1"
+    )
+    with pytest.raises(SecondLook):
+        certify_rule(alarms, PACLevel(0.05, 0.05), ledger=tmp_path / "ledger.json")
+    paper = by_the_paper(alarms, LEVEL)
+    assert paper.threshold is not None
+    assert paper.threshold.n == 1000
+    assert paper.promised is not None
+    assert paper.promised > LEVEL.epsilon / 0.35, "of true alarms the paper's rule promises less"
+    assert by_true_alarms(alarms, PACLevel(0.001, 0.05)).refused == "refused: 2,995 true alarms needed"
+
+
+def vitals(n: int) -> Table:
+    rng = np.random.default_rng(3)
+    real = rng.random(n) < 0.4
+    pulse = rng.normal(size=n) + 1.5 * real
+    cause = np.where(real, rng.choice(["apnea", "arrest"], n), "none")
+    return Table("vitals", np.arange(n).astype(str), {"pulse": pulse, "cause": cause})
+
+
+def test_rows_become_alarms() -> None:
+    table = vitals(400)
+    alarms = alarms_in(table, "cause", negative=["none"])
+    assert (alarms.true == (table.columns["cause"] != "none")).all()
+    other = alarms_in(table, "cause", positive=["apnea", "arrest"])
+    np.testing.assert_array_equal(alarms.forecast.logits, other.forecast.logits)
+    assert (len(alarms.train_ids), len(alarms.calibrate), len(alarms.test)) == (180, 120, 100)
+    parts = [
+        set(alarms.train_ids),
+        *(set(alarms.ids[rows].tolist()) for rows in (alarms.calibrate, alarms.test)),
+    ]
+    assert len(set.union(*parts)) == 400
+    found = by_true_alarms(alarms, LEVEL).found
+    assert found is not None
+    assert found.share_of_false > found.share_of_true
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, "of a true alarm \\(positive\\) or of a false one"),
+        ({"positive": ["apnea"], "negative": ["none"]}, "of a true alarm \\(positive\\) or of a false one"),
+        ({"positive": ["Apnea"]}, "must hold 'Apnea' in some row, got apnea, arrest, none"),
+        ({"positive": ["apnea", "arrest", "none"]}, "must hold true and false alarms, got 60 true ones"),
+        ({"negative": ["none"], "train": 30, "calibrate": 30}, "must leave a row to test, got 30 \\+ 30"),
+    ],
+)
+def test_what_is_true_must_be_said(asked: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        alarms_in(vitals(60), "cause", **asked)
+
+
+def script(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", str(ROOT / "scripts" / "alarms.py"), *map(str, arguments)]
+    clean = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=clean)
+
+
+def run_here(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: object) -> str:
+    """Runs a script in this process, where torch is loaded already; returns its refusal, or nothing."""
+    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+    try:
+        runpy.run_path(str(ROOT / "scripts" / name), run_name="__main__")
+    except SystemExit as refused:
+        return str(refused.code)
+    return ""
+
+
+def table_in(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_claims_are_put_to_the_test(tmp_path: Path) -> None:
+    done = script("--smoke-test", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    claims = {(row["epsilon"], row["claim"]): row for row in table_in(tmp_path / "simulated_claims.csv")}
+    paper = claims["0.02", "P(true alarm | suppressed) <= epsilon, as the paper says"]
+    assert paper["false in"] == paper["of"] == "200"
+    for epsilon in ("0.02", "0.05", "0.1"):
+        implied = claims[epsilon, "P(true alarm | suppressed) <= epsilon / P(suppressed)"]
+        direct = claims[epsilon, "P(suppressed | true alarm) <= epsilon"]
+        assert int(implied["false in"]) <= 10 + 12  # delta = 0.05 of 200, and four deviations
+        assert binomtest(int(direct["false in"]), 200, float(direct["expected"]) / 200).pvalue > 1e-4
+    assert (tmp_path / "simulated_suppressed.png").read_bytes().startswith(b"\x89PNG")
+    assert read_certificate(tmp_path / "simulated.certificate.json").unit == "true alarm"
+
+
+def test_alarms_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = vitals(300)
+    cells = zip(table.columns["pulse"], table.columns["cause"], strict=True)
+    (tmp_path / "mine.csv").write_text("pulse,cause\n" + "\n".join(f"{x:.3f},{cause}" for x, cause in cells))
+    mine = ("alarms.py", "--file", tmp_path / "mine.csv", "--target", "cause")
+    assert run_here(monkeypatch, *mine, "--negative", "none", "--out", tmp_path / "out") == ""
+    rows = table_in(tmp_path / "out" / "mine.csv")
+    assert rows[0]["rule"] == "set is {false}"
+    assert [row["verdict"] for row in rows if row["epsilon"] == "0.02"][
+        1
+    ] == "refused: 149 true alarms needed"
+    said = run_here(monkeypatch, *mine, "--out", tmp_path / "none")
+    assert said.startswith("Error: give the target's values of a true alarm")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 from pac_core import ConfidenceSets, InvalidInput
 from pac_vision.images import read_image
@@ -18,6 +18,7 @@ from pac_vision.sequences import Sequence as Frames
 from pac_vision.videos import Video
 
 WHITE, RED, GREEN, YELLOW = (255, 255, 255), (235, 40, 40), (40, 220, 60), (255, 220, 0)
+BLACK = (0, 0, 0)
 KEY = "white: truth   red: predicted   green: confidence box   yellow edge: the truth was missed"
 
 
@@ -43,7 +44,7 @@ class Overlay:
         """The confidence sets of a video's rows."""
         return cls(str(folder), frames, video, outer_boxes(sets), ~np.asarray(sets.contains(video.truth)))
 
-    def draw(self, frame: int, *, width: int = 480) -> Image.Image:
+    def draw(self, frame: int, *, width: int = 360) -> Image.Image:
         """A frame with its boxes, `width` pixels wide."""
         image = read_image(Path(self.folder) / self.frames.frames[frame])
         scale = width / image.width
@@ -59,7 +60,8 @@ class Overlay:
                 draw_box(pen, box * scale, colour)
         if self.missed[rows].any():
             pen.rectangle((0, 0, image.width - 1, image.height - 1), outline=YELLOW, width=4)
-        pen.text((8, 6), f"{self.frames.name} {frame + 1}", fill=WHITE, stroke_width=2, stroke_fill=(0, 0, 0))
+        name = f"{self.frames.name} {Path(self.frames.frames[frame]).stem}"
+        pen.text((6, 4), name, WHITE, ImageFont.load_default(15), stroke_width=2, stroke_fill=BLACK)
         return image
 
 
@@ -76,7 +78,7 @@ def draw_box(pen: Any, box: NDArray[np.float64], colour: tuple[int, int, int]) -
     left, right = sorted((box[0], box[2]))
     top, bottom = sorted((box[1], box[3]))
     # A box far outside would be drawn with coordinates that the library cannot hold.
-    edges = np.array([left, top, right, bottom]).clip(-10_000, 10_000).tolist()
+    edges = np.array([left, top, right, bottom]).clip(-10_000, 10_000).round().tolist()
     pen.rectangle(edges, outline=colour, width=2)
 
 
@@ -90,7 +92,7 @@ def overlay_grid(overlays: Sequence[Overlay], title: str, *, columns: int = 5) -
     heights = [row[0].height / row[0].width for row in rows]
     wide = 2.6 * columns
     figure = Figure(
-        figsize=(wide, 2.6 * sum(heights) + 0.25 * len(rows) + 0.8), dpi=110, layout="constrained"
+        figsize=(wide, 2.6 * sum(heights) + 0.25 * len(rows) + 0.8), dpi=140, layout="constrained"
     )
     grid = figure.subplots(len(rows), columns, squeeze=False, gridspec_kw={"height_ratios": heights})
     for images, line in zip(rows, grid, strict=True):
@@ -125,5 +127,5 @@ def _palette(image: Image.Image) -> Image.Image:
     found = (colours.getpalette() or [])[: 251 * 3]
     found += [0] * (251 * 3 - len(found))
     made = Image.new("P", (1, 1))
-    made.putpalette([*found, *WHITE, *RED, *GREEN, *YELLOW, 0, 0, 0])
+    made.putpalette([*found, *WHITE, *RED, *GREEN, *YELLOW, *BLACK])
     return made

@@ -52,8 +52,9 @@ def unit_histograms(found: Mapping[str, UnitErrors], title: str) -> Any:
     """How many of the videos left over miss more than their share, draw by draw, for both units."""
     figure, axes = canvas(7.2, 4.4)
     level, gamma = found["sequence"].level, found["sequence"].gamma
+    left = found["sequence"].left
     most = max(float(one.videos.max()) for one in found.values())
-    edges = np.linspace(0, most + 1e-9, 26)
+    edges = (np.arange(round(most * left) + 2) - 0.5) / left  # a bar for each number of videos
     for (unit, one), ink in zip(found.items(), (INK[1], INK[0]), strict=False):
         label = f"calibrated on {unit}s: mean {one.videos.mean():.2f}"
         axes.hist(one.videos, edges, color=ink, alpha=0.6, label=label)

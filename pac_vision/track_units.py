@@ -24,6 +24,7 @@ class UnitErrors:
     gamma: the share of frames that a video may miss
     frames: the share of frames missed, of the videos left over
     videos: the share of the videos left over that miss more than gamma of their frames
+    left: how many videos were left over each time
     breaches: in how many of the draws the promise fails, if all videos at hand are the whole world and
         the calibration videos are drawn from it with replacement; promised are at most delta of them
     """
@@ -33,6 +34,7 @@ class UnitErrors:
     gamma: float
     frames: Floats
     videos: Floats
+    left: int
     breaches: int
 
     @property
@@ -59,9 +61,9 @@ def compare_units(
 
     >>> rng = np.random.default_rng(0)
     >>> videos = [rng.normal(rng.normal(), 0.1, 50) for _ in range(60)]     # videos differ, frames hardly
-    >>> found = compare_units(videos, PACLevel(0.2, 0.05), 0.1, calibrate=40, draws=200)
-    >>> [found[unit].breaches for unit in ("frame", "sequence")]
-    [94, 4]
+    >>> found = compare_units(videos, PACLevel(0.2, 0.05), 0.1, calibrate=40, draws=100)
+    >>> found["frame"].breaches > 40, found["sequence"].breaches <= 8
+    (True, True)
     """
     gamma = share("gamma", gamma)
     if not 0 < calibrate < len(frame_scores):
@@ -98,7 +100,13 @@ def compare_units(
                     videos[unit].append(of_videos)
     return {
         unit: UnitErrors(
-            unit, levels[unit], gamma, np.array(frames[unit]), np.array(videos[unit]), breaches[unit]
+            unit,
+            levels[unit],
+            gamma,
+            np.array(frames[unit]),
+            np.array(videos[unit]),
+            len(everything) - calibrate,
+            breaches[unit],
         )
         for unit in UNITS
     }

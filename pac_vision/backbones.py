@@ -61,13 +61,13 @@ class Backbone:
             weight.requires_grad_(False)
         found = cls(name, module, size, (1, 1, 1), weights_digest(module), normalise or _imagenet, device)
         try:
-            shape = tuple(found(np.zeros((1, size, size, 3), np.uint8)).shape[1:])
+            _, features, height, width = found(np.zeros((1, size, size, 3), np.uint8)).shape
         except Exception as error:  # whatever a network raises at a shape that is not its own
             raise InvalidInput(
                 f"the backbone {name} must take crops [B, 3, {size}, {size}], but it failed: "
                 f"{first_line(error)}"
             ) from None
-        return replace(found, shape=shape)
+        return replace(found, shape=(features, height, width))
 
     def __call__(self, crops: NDArray[np.uint8]) -> Tensor:
         """`[B, C, h, w]` the features of crops `[B, size, size, 3]`."""

@@ -93,8 +93,8 @@ def split_across(known: Video, new: Video, *, seed: int = 0, floor: float = 1.0)
     forecast, truth = _rows([known], floor)
     order = np.random.default_rng(seed).permutation(len(truth))
     tune, calibrate = order[: len(order) // 3], order[len(order) // 3 :]
-    parts = [(forecast.take(rows), truth[rows]) for rows in (tune, calibrate)]
-    return PairParts(*parts, _rows([new], floor), ((known.name,), (known.name,), (new.name,)))
+    first, second = ((forecast.take(rows), truth[rows]) for rows in (tune, calibrate))
+    return PairParts(first, second, _rows([new], floor), ((known.name,), (known.name,), (new.name,)))
 
 
 def split_by_pair(

@@ -22,7 +22,8 @@ from pac_vision.images import read_image
 from pac_vision.sequences import Sequence as Frames
 from pac_vision.trackers import Tracker, TrackerSettings, for_backbone, new_head
 
-LOOKED_AT_ONCE = 64  # crops
+LOOKED_AT_ONCE = {"cpu": 16, "cuda": 256}
+"""Crops; on a CPU more of them at once do not fit its caches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,15 +50,16 @@ class Pairs:
 def find_pairs(sequences: Sequence[Frames]) -> Pairs:
     """All pairs of some sequences, target by target and frame by frame."""
     rows = []
-    for place, sequence in enumerate(sequences):
-        there = ~np.isnan(sequence.truth).any(axis=2)
+    for number, sequence in enumerate(sequences):
+        there: NDArray[np.bool_] = ~np.isnan(sequence.truth).any(axis=2)
         for target, frame in np.argwhere(there[:, :-1] & there[:, 1:]):
-            rows.append((place, frame + 1, target))
+            rows.append((number, frame + 1, target))
     where = np.array(rows, np.int64).reshape(-1, 3)
     boxes = [(sequences[s].truth[t, f - 1], sequences[s].truth[t, f]) for s, f, t in where]
     previous, current = np.array(boxes, np.float64).reshape(-1, 2, 4).transpose(1, 0, 2)
     before, now = (tuple(sequences[s].frames[f - back] for s, f, _ in where) for back in (1, 0))
-    return Pairs(before, now, *where.T, previous, current)
+    place, frame, target = where.T
+    return Pairs(before, now, place, frame, target, previous, current)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +89,7 @@ def look(
     before = torch.empty((count, *backbone.shape), dtype=torch.float16)
     now = torch.empty((count, views, *backbone.shape), dtype=torch.float16)
     read = frame_reader(folder)
-    at_once = max(1, LOOKED_AT_ONCE // (views + 1))
+    at_once = max(1, LOOKED_AT_ONCE.get(backbone.device.split(":")[0], 16) // (views + 1))
     for first in range(0, count, at_once):
         group = range(first, min(first + at_once, count))
         crops = []
@@ -140,7 +142,7 @@ def train_tracker(
             total = 0.0
             # Every pair once per epoch, each time by another of its looks.
             views = torch.randint(settings.views, (len(pairs),), generator=drawn)
-            for rows in torch.randperm(len(pairs), generator=drawn).split(settings.batch):
+            for rows in torch.split(torch.randperm(len(pairs), generator=drawn), settings.batch):
                 if len(rows) < 2 <= len(pairs):
                     continue  # a batch of one has no spread to normalise by
                 before, now = looks.before[rows], looks.now[rows, views[rows]]

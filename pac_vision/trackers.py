@@ -37,7 +37,7 @@ class TrackerSettings:
     channels: int = 32
     """to which the features of each place are reduced"""
     hidden: int = 256
-    views: int = 8
+    views: int = 6
     """looks at each pair of frames: the true motion, then random ones; drawn once, and their features kept"""
     shift: float = 0.1
     """mean step of a random motion, in sides of the box"""

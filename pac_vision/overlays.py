@@ -90,17 +90,18 @@ def overlay_grid(overlays: Sequence[Overlay], title: str, *, columns: int = 5) -
         raise InvalidInput("overlays must be one or more, got none")
     rows = [[overlay.draw(f) for f in some_frames(overlay.video, columns)] for overlay in overlays]
     heights = [row[0].height / row[0].width for row in rows]
-    wide = 2.6 * columns
-    figure = Figure(
-        figsize=(wide, 2.6 * sum(heights) + 0.25 * len(rows) + 0.8), dpi=140, layout="constrained"
-    )
-    grid = figure.subplots(len(rows), columns, squeeze=False, gridspec_kw={"height_ratios": heights})
+    high = 2.6 * sum(heights) + 0.04 * len(rows) + 0.6
+    figure = Figure(figsize=(2.6 * columns, high), dpi=140)
+    # Margins by hand: so many pictures would keep the layout engine busy for seconds.
+    margins = {"left": 0.003, "right": 0.997, "bottom": 0.02 / high, "top": 1 - 0.56 / high}
+    margins |= {"wspace": 0.02, "hspace": 0.02, "height_ratios": heights}
+    grid = figure.subplots(len(rows), columns, squeeze=False, gridspec_kw=margins)
     for images, line in zip(rows, grid, strict=True):
         for axes in line:
             axes.set_axis_off()
         for image, axes in zip(images, line, strict=False):
             axes.imshow(np.asarray(image))
-    figure.suptitle(f"{title}\n{KEY}", fontsize=11)
+    figure.suptitle(f"{title}\n{KEY}", fontsize=10, y=1 - 0.06 / high, va="top")
     return figure
 
 

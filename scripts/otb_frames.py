@@ -64,7 +64,7 @@ def few_videos(
         for kind, known, new, parts in cases({"regressor": videos, "box stays": still}, args.seed):
             found, sizes = ablation_table(parts, level)
             rows += [{"forecast": kind, "calibrated on": known, "tested on": new} | row for row in found]
-            if kind == "regressor" and known == new:
+            if kind == "regressor" and known == new and sizes:
                 title = f"Pairs of {known}, n = {parts.sizes[1]:,}, {words(level)}\n({NOT})"
                 report.figure(f"frames_ablation{number}", size_boxes(sizes, title))
                 overlays += drawn(args, held, videos, parts, level)
@@ -77,7 +77,8 @@ def few_videos(
     report.table("frame_errors", errors, "Mean error of a side, pixels (from the true box before, or freely)")
     report.table("frames", rows, f"Pairs of frames, {words(level)} (reproduction, no certificate)")
     title = "A regressor that was trained on other videos"
-    draw(report, overlays, f"{title}; {words(level)} by pair: a reproduction, no certificate")
+    if overlays:
+        draw(report, overlays, f"{title}; {words(level)} by pair: a reproduction, no certificate")
 
 
 def cases(kinds: dict[str, list[Video]], seed: int) -> list[tuple[str, str, str, PairParts]]:

@@ -43,7 +43,6 @@ from pac_vision.track_figures import level_lines, size_boxes, unit_histograms
 from pac_vision.track_reports import TrackReport
 
 EPSILONS, DELTAS = (0.01, 0.02, 0.03, 0.04, 0.05), (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
-SPLITS = 100
 NOT = "C calibrated, D direct bound; a reproduction, no certificate"
 
 
@@ -169,7 +168,7 @@ def compare_scores(args: Any, report: TrackReport, videos: dict[str, Video]) -> 
     drawn, found = np.random.default_rng(args.seed), {}
     scores = np.array([[one.video_score(v, gamma) for v in everything] for one in CANDIDATES])
     spreads = np.array([[one.spread(v) for v in everything] for one in CANDIDATES])
-    for _ in range(SPLITS):
+    for _ in range(args.splits):
         order = drawn.permutation(len(everything))
         tune, calibrate, test = np.split(order, [args.tune, args.tune + args.calibrate])
         chosen = smallest(scores[:, tune], spreads[:, tune], level)
@@ -194,7 +193,7 @@ def compare_scores(args: Any, report: TrackReport, videos: dict[str, Video]) -> 
         }
         for name, of in found.items()
     ]
-    title = f"Scores by video, {words(level)}: test videos of {SPLITS} random splits (no certificates)"
+    title = f"Scores by video, {words(level)}: test videos of {args.splits} random splits (no certificates)"
     report.table("scores", rows, title)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from PIL import Image
 
 from pac_core import read_certificate
+from pac_vision import Tracker
 
 ROOT = Path(__file__).parent.parent
 
@@ -62,3 +63,12 @@ def test_it_refuses_in_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "--tracks, --sequences or both must be given" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_tracker_is_trained_for_the_engine(tmp_path: Path) -> None:
+    done = run("train_tracker.py", "--smoke-test", "--out", str(tmp_path / "t.safetensors"))
+    assert done.returncode == 0, done.stderr
+    assert len(Tracker.load(tmp_path / "t.safetensors").trained_on) == 3
+    losses = [float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("epoch")]
+    assert len(losses) == 10
+    assert losses[-1] < losses[0]

@@ -94,8 +94,8 @@ def overlay_grid(overlays: Sequence[Overlay], title: str, *, columns: int = 5) -
     figure = Figure(figsize=(2.6 * columns, high), dpi=140)
     # Margins by hand: so many pictures would keep the layout engine busy for seconds.
     margins = {"left": 0.003, "right": 0.997, "bottom": 0.02 / high, "top": 1 - 0.56 / high}
-    margins |= {"wspace": 0.02, "hspace": 0.02, "height_ratios": heights}
-    grid = figure.subplots(len(rows), columns, squeeze=False, gridspec_kw=margins)
+    margins |= {"wspace": 0.02, "hspace": 0.02}
+    grid = figure.subplots(len(rows), columns, squeeze=False, height_ratios=heights, gridspec_kw=margins)
     for images, line in zip(rows, grid, strict=True):
         for axes in line:
             axes.set_axis_off()

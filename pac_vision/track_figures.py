@@ -12,7 +12,7 @@ from pac_core.figures import INK, canvas
 from pac_vision.track_units import UnitErrors
 
 Floats = NDArray[np.float64]
-SIZE = "size of the set (half-diagonal of its box in 4 dimensions), pixels"
+SIZE = "half-diagonal of the set's box (4 dimensions), pixels"
 
 
 def size_boxes(sizes: Mapping[str, Floats], title: str) -> Any:
@@ -69,5 +69,8 @@ def unit_histograms(found: Mapping[str, UnitErrors], title: str) -> Any:
 
 def _finish(axes: Any, title: str) -> None:
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:,g}")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_minor_formatter("{x:,g}" if high < 10 * low else "")  # one decade has one label of its own
     axes.set_ylabel(SIZE, fontsize=8.5)
     axes.set_title(title, loc="left", fontsize=10)

@@ -51,7 +51,7 @@ def find_pairs(sequences: Sequence[Frames]) -> Pairs:
     """All pairs of some sequences, target by target and frame by frame."""
     rows = []
     for number, sequence in enumerate(sequences):
-        there: NDArray[np.bool_] = ~np.isnan(sequence.truth).any(axis=2)
+        there = np.asarray(np.isfinite(sequence.truth).all(axis=2))
         for target, frame in np.argwhere(there[:, :-1] & there[:, 1:]):
             rows.append((number, frame + 1, target))
     where = np.array(rows, np.int64).reshape(-1, 3)

@@ -26,7 +26,8 @@ from pac_vision import (
     track,
     train_tracker,
 )
-from pac_vision.tracker_training import find_pairs
+from pac_vision.crops import relative
+from pac_vision.tracker_training import find_pairs, look
 from pac_vision.tracking import stay
 
 
@@ -36,6 +37,39 @@ def test_it_follows_what_it_was_not_trained_on(tracker: Tracker, videos: Path) -
         assert abs(found.truth - found.mean).mean() < 0.5 * abs(still.truth - still.mean).mean()
         assert 0.05 < ((found.truth - found.mean) ** 2 / found.var).mean() < 5  # and knows how well
         np.testing.assert_array_equal(found.truth, still.truth)
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_the_truth_of_a_frame_does_not_decide_its_forecast(
+    tracker: Tracker, videos: Path, free: bool
+) -> None:
+    sequence = find_sequences(videos)[4]
+    other = sequence.truth.copy()
+    other[:, -1] += 6
+    found, moved = (
+        track(tracker, videos, replace(sequence, truth=truth), free=free) for truth in (sequence.truth, other)
+    )
+    np.testing.assert_array_equal(found.mean, moved.mean)
+    np.testing.assert_array_equal(found.var, moved.var)
+    assert (moved.truth[-1] == found.truth[-1] + 6).all()
+
+
+def test_every_look_shows_the_target_where_its_box_says(videos: Path) -> None:
+    pairs = find_pairs(find_sequences(videos)[:1])
+    settings = TrackerSettings("pixels", 64, views=5, shift=0.15)
+    looks = look(load_backbone("pixels", 64), videos, pairs, settings)
+    bright = (looks.now[:, :, 0].float() > 0.4).double()  # red of the rectangle, on 16 x 16 places
+    places = (torch.arange(16) + 0.5) / 16 - 0.5
+    x, y = ((bright.sum(dim=axis) * places).sum(-1) / bright.sum((-2, -1)) for axis in (-2, -1))
+    boxes = looks.boxes.double()
+    for seen, low, high in ((x, 0, 2), (y, 1, 3)):
+        centre = (boxes[..., low] + boxes[..., high]) / 2
+        assert abs(settings.context * seen - centre).max() < 0.2
+    truly = relative(pairs.current, pairs.previous)
+    np.testing.assert_allclose(looks.boxes[:, 0], truly, rtol=1e-5, atol=1e-6)
+    steps = abs(boxes[:, 1:, :2] + boxes[:, 1:, 2:]).mean() / 2
+    assert 0.1 < steps < 0.2  # the random motions of the others
+    assert (boxes.std(dim=1).amax(dim=-1) > 0.02).all()  # which differ from look to look
 
 
 def test_running_freely_stays_on_the_target(tracker: Tracker, videos: Path) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import numpy as np
 
 from cluster.launching import asked, launch, ledger_of, resumable
 from cluster.session import ADDRESSES, connected
 from cluster.storage import RunFolder
 from cluster.stored_logits import logits, say_broken
-from cluster.tasks import image_task, rl_task, track_task, trained
+from cluster.tasks import box_sizes, image_task, rl_task, track_task, trained
 from pac_core import InvalidInput, TooManyFailures
 from pac_core.cli import main as pac
 from pac_core.label_scores import LABEL_SCORES, score_named
@@ -84,6 +85,7 @@ def run() -> None:
     pac run imagenet --folder val --images imagenet/val --model efficientnet-lite0 \\
         --tune 10000 --calibrate 20000 --epsilon 0.01 --delta 1e-5
     pac run otb --folder otb --tracks tracks.npz --calibrate 50 --epsilon 0.2 --delta 0.05
+    pac run otb --folder otb --sequences OTB --tracker tracker.safetensors --calibrate 50 ...
 
     Finished shards are kept: the same command goes on where it was stopped. Without --epsilon and
     --delta only forecasts are computed, for pac tune.
@@ -212,17 +214,47 @@ def run_imagenet(
 
 
 @run.command("otb")
-@click.option("--tracks", type=FILE, required=True, help="npz: sequence, length, truth, members.")
+@click.option("--tracks", type=FILE, help="Stored predictions, npz: sequence, length, truth, members.")
+@click.option("--sequences", type=FOLDER, help="Or: OTB's folders of frames and boxes, to be tracked.")
+@click.option("--tracker", type=FILE, help="safetensors; the sequences it was trained on are left out.")
+@click.option("--free", is_flag=True, help="Track freely from the first box, not from each true box before.")
 @click.option("--gamma", default=0.1, show_default=True, help="Share of a video's frames that may be missed.")
 @click.option("--score", default="max", show_default=True, help="Of a frame: nll or max.")
+@click.option("--power", default=1.0, show_default=True, help="Trust in the forecast's spread, from 0 to 1.")
 @click.option("--calibrate", required=True, type=int, help="Sequences to prove on; the rest tests.")
 @engine_options
 def run_otb(
-    tracks: Path, gamma: float, score: str, calibrate: int, seed: int, cpus: int, folder: str, **engine: Any
+    tracks: Path | None,
+    sequences: Path | None,
+    tracker: Path | None,
+    free: bool,
+    gamma: float,
+    score: str,
+    power: float,
+    calibrate: int,
+    seed: int,
+    cpus: int,
+    folder: str,
+    **engine: Any,
 ) -> None:
-    """Tracks of videos by an ensemble of trackers; the unit is a whole sequence."""
-    task = track_task(tracks=tracks, gamma=gamma, score=score, calibrate=calibrate, seed=seed, cpus=cpus)
-    launch(task, RunFolder(folder), **engine)
+    """Tracks of videos: stored ones, or by a tracker that reads the frames; the unit is a whole sequence."""
+    asked(calibrate, engine["epsilon"], engine["delta"], "plain")
+    videos: dict[str, Any] = {"tracks": tracks, "sequences": sequences, "tracker": tracker, "free": free}
+    chosen: dict[str, Any] = {"gamma": gamma, "score": score, "power": power}
+    task = track_task(**videos, **chosen, calibrate=calibrate, seed=seed, cpus=cpus)
+    if left := task.job.configuration.get("trained_on"):
+        say("left out", f"{len(left)} sequences that the tracker was trained on: {', '.join(left)}")
+    place = RunFolder(folder)
+    for finding in launch(task, place, **engine):
+        threshold = finding.certificate.predictor.threshold
+        sizes = box_sizes(task, place, threshold.value)
+        if sizes is not None:
+            level = f"epsilon={threshold.level.epsilon:g}, delta={threshold.level.delta:g}"
+            middle, mean = np.median(sizes), sizes.mean()
+            say(
+                "boxes",
+                f"{level}: half-diagonal of a test sequence: median {middle:.4g}, mean {mean:.4g} pixels",
+            )
 
 
 @click.command("tune")

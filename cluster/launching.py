@@ -42,7 +42,7 @@ def launch(
     dashboard: bool,
     estimate: bool,
     shape: str = "box",
-) -> None:
+) -> list[Finding]:
     """Runs a task where the user wants it, and certifies what was asked for."""
     levels = asked(task.calibrate, epsilon, delta, shape)
     book = (ledger or ledger_of(folder)) if levels else Path("pac-ledger.json")
@@ -56,8 +56,7 @@ def launch(
         if failure.details:
             say("worker", f"what it said: {folder.put_text('failure.txt', failure.details)}")
         raise
-    if levels and not estimate:
-        _certify(task, folder, levels, book, shape)
+    return _certify(task, folder, levels, book, shape) if levels and not estimate else []
 
 
 def asked(calibrate: int, epsilon: Sequence[float], delta: Sequence[float], shape: str) -> list[PACLevel]:
@@ -143,7 +142,7 @@ def _compute(
             run_on_ray(job, folder, workers=workers, gpus=gpus, limit=limit, progress=progress)
 
 
-def _certify(task: Task, folder: RunFolder, levels: list[PACLevel], book: Path, shape: str) -> None:
+def _certify(task: Task, folder: RunFolder, levels: list[PACLevel], book: Path, shape: str) -> list[Finding]:
     made, findings = certify_run(task, folder, levels, book, shape=shape)
     if task.tune:
         known = isinstance(made.score, RankedScore)
@@ -155,6 +154,7 @@ def _certify(task: Task, folder: RunFolder, levels: list[PACLevel], book: Path, 
     for finding in findings:
         _say_finding(finding, folder, task.unit)
     say("wrote", f"{folder}/scores.parquet, for pac verify")
+    return findings
 
 
 def _say_finding(finding: Finding, folder: RunFolder, unit: str) -> None:

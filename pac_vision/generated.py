@@ -1,0 +1,61 @@
+"""Generated sequences in OTB's layout, to try things out on: a bright rectangle that wanders over texture."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+
+def write_sequences(
+    folder: str | os.PathLike[str],
+    count: int,
+    *,
+    frames: int = 20,
+    targets: int = 1,
+    size: tuple[int, int] = (96, 72),
+    seed: int = 0,
+) -> Path:
+    """Writes so many sequences below a folder, which is returned; each is drawn from the seed and its number.
+
+    targets: of every third sequence; the others have one
+    """
+    root = Path(folder)
+    for number in range(count):
+        drawn = np.random.default_rng([seed, number])
+        home = root / f"Video{number:03}"
+        (home / "img").mkdir(parents=True)
+        many = targets if number % 3 == 2 else 1
+        paths = [_wander(drawn, frames, size) for _ in range(many)]
+        texture = drawn.normal(90, 25, (size[1], size[0], 3))
+        for frame in range(frames):
+            pixels = texture + drawn.normal(0, 4, texture.shape)
+            for target, boxes in enumerate(paths):
+                x, y, width, height = boxes[frame].round().astype(int)
+                pixels[y : y + height, x : x + width] = (230, 200 - 90 * target, 60 + 90 * target)
+            image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+            image.save(home / "img" / f"{frame + 1:04}.jpg", quality=92)
+        for target, boxes in enumerate(paths):
+            name = "groundtruth_rect.txt" if many == 1 else f"groundtruth_rect.{target + 1}.txt"
+            separator = (",", "\t", " ")[number % 3]
+            lines = [separator.join(str(round(value)) for value in box) for box in boxes]
+            (home / name).write_text("\n".join(lines) + "\n")
+    return root
+
+
+def _wander(drawn: np.random.Generator, frames: int, size: tuple[int, int]) -> NDArray[np.float64]:
+    """`[frames, 4]` x, y, width, height of a rectangle that moves, turns back at the edges, and breathes."""
+    limits = np.array(size, np.float64)
+    sides = drawn.uniform(14, 26, 2)
+    place = drawn.uniform(2, limits - sides - 2)
+    pace = drawn.normal(0, drawn.uniform(0.5, 3), 2)
+    boxes = np.empty((frames, 4))
+    for frame in range(frames):
+        boxes[frame] = *place, *sides
+        sides = (sides * (1 + drawn.normal(0, 0.01, 2))).clip(12, 30)
+        pace = np.where((place + pace < 1) | (place + pace > limits - sides - 1), -pace, pace)
+        place = (place + pace + drawn.normal(0, 0.3, 2)).clip(1, limits - sides - 1)
+    return boxes

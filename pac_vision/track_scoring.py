@@ -1,0 +1,104 @@
+"""Scorers of video sequences: made once per worker, called once per shard.
+
+The unit is the sequence. Its score is `share_score` of its frames, so with a threshold calibrated on it a
+new sequence drawn like these has, with probability 1 - epsilon, at most a share gamma of its frames missed.
+A frame of several targets is missed if any of them is; frames without a target do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pac_vision.box_scores import BoxScore
+from pac_vision.scoring import Shard, known
+from pac_vision.sequences import Sequence as Frames
+from pac_vision.shares import share, share_score
+from pac_vision.trackers import Tracker
+from pac_vision.tracking import track
+from pac_vision.tracks import Tracks
+from pac_vision.videos import Video
+
+
+class ScoreTracks:
+    """Scores of stored tracks: see `score_videos` for what a shard of n gets.
+
+    tracks: what the members predicted, and the truth
+    gamma: the share of frames that may be missed, in [0, 1)
+    score: of a frame
+
+    >>> from types import SimpleNamespace
+    >>> truth = np.array([[0.0, 0, 10, 10], [1, 1, 11, 11], [5, 5, 15, 15], [3, 3, 13, 13]])
+    >>> members = np.repeat([[[0.0, 0, 10, 10]]], 4, axis=0)
+    >>> tracks = Tracks(np.array(["Deer"]), np.array([4]), truth, members)
+    >>> found = ScoreTracks(tracks, 0.25)(SimpleNamespace(ids=["Deer"]), {})
+    >>> found["scores"].tolist(), found["frames"].tolist(), found["spreads"].tolist()
+    ([3.0], [4], [2.0])
+    """
+
+    def __init__(
+        self, tracks: Tracks, gamma: float, score: BoxScore | None = None, *, device: str = "cpu"
+    ) -> None:
+        self.tracks, self.gamma, self.score = tracks, share("gamma", gamma), score or BoxScore()
+
+    def __call__(self, shard: Shard, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        ids = known(shard.ids, self.tracks.targets)
+        return score_videos(ids, self.tracks.video, self.score, self.gamma)
+
+
+class TrackSequences:
+    """Scores of sequences that are read and tracked here: see `score_videos` for what a shard of n gets.
+
+    folder: of the sequences, which the worker must see
+    sequences: by their names
+    tracker: trained on others
+    gamma: the share of frames that may be missed, in [0, 1)
+    score: of a frame
+    free: whether the tracker runs freely from the first box, see `track`
+
+    A frame that cannot be read is an error with its path.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        sequences: Mapping[str, Frames],
+        tracker: Tracker,
+        gamma: float,
+        score: BoxScore | None = None,
+        free: bool = False,
+        *,
+        device: str = "cpu",
+    ) -> None:
+        self.folder, self.sequences, self.free = folder, dict(sequences), free
+        self.tracker = tracker.to(device)
+        self.gamma, self.score = share("gamma", gamma), score or BoxScore()
+
+    def __call__(self, shard: Shard, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        ids = known(shard.ids, self.sequences)
+        return score_videos(ids, self.video, self.score, self.gamma)
+
+    def video(self, name: str) -> Video:
+        """The forecasts of a sequence."""
+        return track(self.tracker, self.folder, self.sequences[name], free=self.free)
+
+
+def score_videos(
+    ids: Sequence[str], video_of: Callable[[str], Video], score: BoxScore, gamma: float
+) -> dict[str, NDArray[Any]]:
+    """`ids` `[n]`, `scores` `[n]`, `frames` `[n]` that count, and with ``max`` `spreads` `[n]` of the boxes.
+
+    See `BoxScore.spread`: T times the spread is the mean half-diagonal of a sequence's boxes.
+    """
+    scores, frames, spreads = [], [], []
+    for name in ids:
+        video = video_of(name)
+        of_frames = score.frame_scores(video)
+        scores.append(share_score(of_frames, gamma))
+        frames.append(len(of_frames))
+        spreads.append(score.spread(video))
+    found = {"ids": np.array(ids), "scores": np.array(scores), "frames": np.array(frames)}
+    return found | ({"spreads": np.array(spreads)} if score.kind == "max" else {})

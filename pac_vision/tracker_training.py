@@ -1,0 +1,164 @@
+"""Training a tracker by maximum likelihood, on pairs of frames and on random motions of the target."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from pac_core import InvalidInput
+from pac_vision.backbones import Backbone, load_backbone
+from pac_vision.classifiers import one_thread
+from pac_vision.crops import crop, moved, region, relative
+from pac_vision.images import read_image
+from pac_vision.sequences import Sequence as Frames
+from pac_vision.trackers import Tracker, TrackerSettings, for_backbone, new_head
+
+LOOKED_AT_ONCE = {"cpu": 16, "cuda": 256}
+"""Crops; on a CPU more of them at once do not fit its caches."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """P pairs of adjacent frames, with a target that is present in both.
+
+    before, now: paths of the frames, below the folder of all sequences
+    sequence, frame, target: `[P]` the sequence's place, the number of the frame `now`, and the target's
+    previous, current: `[P, 4]` the true boxes
+    """
+
+    before: tuple[str, ...]
+    now: tuple[str, ...]
+    sequence: NDArray[np.int64]
+    frame: NDArray[np.int64]
+    target: NDArray[np.int64]
+    previous: NDArray[np.float64]
+    current: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.now)
+
+
+def find_pairs(sequences: Sequence[Frames]) -> Pairs:
+    """All pairs of some sequences, target by target and frame by frame."""
+    rows = []
+    for number, sequence in enumerate(sequences):
+        there = np.asarray(np.isfinite(sequence.truth).all(axis=2))
+        for target, frame in np.argwhere(there[:, :-1] & there[:, 1:]):
+            rows.append((number, frame + 1, target))
+    where = np.array(rows, np.int64).reshape(-1, 3)
+    boxes = [(sequences[s].truth[t, f - 1], sequences[s].truth[t, f]) for s, f, t in where]
+    previous, current = np.array(boxes, np.float64).reshape(-1, 2, 4).transpose(1, 0, 2)
+    before, now = (tuple(sequences[s].frames[f - back] for s, f, _ in where) for back in (1, 0))
+    place, frame, target = where.T
+    return Pairs(before, now, place, frame, target, previous, current)
+
+
+@dataclass(frozen=True, eq=False)
+class Looks:
+    """Features of the looks at P pairs, V at each; kept, because the backbone is most of the work.
+
+    before: `[P, C, h, w]` the target in the last frame
+    now: `[P, V, C, h, w]` this frame, seen from where the target seems to have been
+    boxes: `[P, V, 4]` the true box relative to that place
+    """
+
+    before: Tensor
+    now: Tensor
+    boxes: Tensor
+
+
+def look(
+    backbone: Backbone, folder: str | os.PathLike[str], pairs: Pairs, settings: TrackerSettings
+) -> Looks:
+    """The features of every look, in half precision; the random motions are drawn from the seed."""
+    drawn = np.random.default_rng(settings.seed)
+    count, views = len(pairs), settings.views
+    motions = [
+        moved(pairs.current, drawn, shift=settings.shift, stretch=settings.stretch) for _ in range(views)
+    ]
+    seen = np.stack([pairs.previous, *motions[1:]], axis=1)
+    before = torch.empty((count, *backbone.shape), dtype=torch.float16)
+    now = torch.empty((count, views, *backbone.shape), dtype=torch.float16)
+    read = frame_reader(folder)
+    at_once = max(1, LOOKED_AT_ONCE.get(backbone.device.split(":")[0], 16) // (views + 1))
+    for first in range(0, count, at_once):
+        group = range(first, min(first + at_once, count))
+        crops = []
+        for i in group:
+            crops.append(
+                crop(read(pairs.before[i]), region(pairs.previous[i], settings.context), backbone.size)
+            )
+            image = read(pairs.now[i])
+            crops += [crop(image, part, backbone.size) for part in region(seen[i], settings.context)]
+        found = backbone(np.stack(crops)).half().cpu().reshape(len(group), views + 1, *backbone.shape)
+        before[first : group.stop], now[first : group.stop] = found[:, 0], found[:, 1:]
+    boxes = relative(pairs.current[:, None].repeat(views, axis=1), seen)
+    return Looks(before, now, torch.from_numpy(boxes).float())
+
+
+def train_tracker(
+    folder: str | os.PathLike[str],
+    sequences: Sequence[Frames],
+    settings: TrackerSettings | None = None,
+    *,
+    backbone: Backbone | None = None,
+    device: str = "cpu",
+    progress: Callable[[str], None] | None = None,
+) -> Tracker:
+    """A tracker whose head was trained on these sequences; the backbone stays as it is.
+
+    folder: of the sequences
+    backbone: in place of the one that the settings name
+    progress: told a line per epoch
+
+    The same settings and sequences give the same tracker, bit for bit, on the same machine's CPU.
+    """
+    settings = settings or TrackerSettings()
+    if backbone is not None:
+        settings = for_backbone(settings, backbone)
+    backbone = backbone or load_backbone(settings.backbone, settings.size, device)
+    pairs = find_pairs(sequences)
+    if not len(pairs):
+        raise InvalidInput(f"sequences must have a pair of frames to train on, got none in {len(sequences)}")
+    looks = look(backbone, folder, pairs, settings)
+    tell = progress or (lambda line: None)
+    tell(f"{len(pairs):,} pairs of {len(sequences)} sequences, {settings.views} looks at each")
+    head = new_head(backbone, settings).to(device)
+    steps = settings.epochs * -(-len(pairs) // settings.batch)
+    optimizer = torch.optim.AdamW(head.parameters(), settings.rate, weight_decay=settings.decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    drawn = torch.Generator().manual_seed(settings.seed)
+    with one_thread():
+        for epoch in range(1, settings.epochs + 1):
+            total = 0.0
+            # Every pair once per epoch, each time by another of its looks.
+            views = torch.randint(settings.views, (len(pairs),), generator=drawn)
+            for rows in torch.split(torch.randperm(len(pairs), generator=drawn), settings.batch):
+                if len(rows) < 2 <= len(pairs):
+                    continue  # a batch of one has no spread to normalise by
+                before, now = looks.before[rows], looks.now[rows, views[rows]]
+                truth = looks.boxes[rows, views[rows]].to(device)
+                mean, log_var = head(before.to(device).float(), now.to(device).float())
+                loss = ((truth - mean) ** 2 * torch.exp(-log_var) + log_var).mean() / 2
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                total += float(loss.detach()) * len(rows)
+            tell(f"epoch {epoch}/{settings.epochs}  loss {total / len(pairs):.3f}")
+    names = tuple(sequence.name for sequence in sequences)
+    return Tracker(backbone, head.eval(), settings, names)
+
+
+def frame_reader(folder: str | os.PathLike[str]) -> Callable[[str], Image.Image]:
+    """Reads frames below a folder; the last few are kept, for a frame is looked at more than once."""
+    return lru_cache(maxsize=4)(lambda name: read_image(Path(folder) / name))

@@ -1,0 +1,94 @@
+"""`pac run otb` reads and tracks frames in workers: the same bits with Ray and without, by video."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pac_program import refused
+from pac_program import run as pac
+
+from cluster.storage import RunFolder
+from cluster.tasks import box_sizes, track_task
+from pac_core import read_certificate
+from pac_vision import TrackerSettings, find_sequences, train_tracker
+from pac_vision.generated import write_sequences
+
+LEVEL = ["--epsilon", 0.3, "--delta", 0.1, "--calibrate", 8]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 14 generated sequences and a tracker that was trained on the first three."""
+    home = tmp_path_factory.mktemp("tracked")
+    videos = write_sequences(home / "videos", 14, frames=8, targets=2)
+    settings = TrackerSettings("pixels", 32, channels=4, hidden=16, views=2, epochs=3, batch=8, rate=3e-3)
+    train_tracker(videos, find_sequences(videos)[:3], settings).save(home / "tracker.safetensors")
+    return home
+
+
+def test_frames_are_tracked_in_workers_with_the_same_bits(home: Path, tmp_path: Path) -> None:
+    given = ["--sequences", home / "videos", "--tracker", home / "tracker.safetensors", *LEVEL]
+    for how in ("none", "local"):
+        folder = tmp_path / how / "run"
+        answer = pac("run", "otb", *given, "--folder", folder, "--address", how)
+        assert answer.exit_code == 0, answer.output
+        assert "3 sequences that the tracker was trained on: Video000, Video001, Video002" in answer.output
+        assert "11 sequences in 11 shards" in answer.output
+        assert re.search(r"boxes +epsilon=0.3, delta=0.1: half-diagonal of a test sequence", answer.output)
+    here, there = (
+        read_certificate(tmp_path / how / "run" / "certificate-0.3-0.1.json") for how in ("none", "local")
+    )
+    assert here.scores == there.scores
+    assert here.predictor.threshold == there.predictor.threshold
+    assert (here.unit, here.predictor.threshold.n) == ("sequence", 8)
+    assert "in at most a share 0.1 of the frames" in here.predictor.score.name  # type: ignore[attr-defined]
+
+
+def test_box_sizes_grow_with_the_threshold(home: Path, tmp_path: Path) -> None:
+    given = {
+        "sequences": home / "videos",
+        "tracker": home / "tracker.safetensors",
+        "gamma": 0.1,
+        "score": "max",
+    }
+    task = track_task(**given, calibrate=8, seed=0)  # type: ignore[arg-type]
+    answer = pac(
+        "run", "otb", "--sequences", home / "videos", "--tracker", home / "tracker.safetensors", *LEVEL,
+        "--folder", tmp_path / "run", "--address", "none",
+    )  # fmt: skip
+    assert answer.exit_code == 0, answer.output
+    one, two = (box_sizes(task, RunFolder(str(tmp_path / "run")), value) for value in (1.0, 2.0))
+    assert one is not None
+    assert two is not None
+    assert len(one) == 3
+    assert (two == 2 * one).all()
+    assert (one > 2).all()  # each of four sides has a deviation of a pixel or more
+
+
+def test_runs_are_refused_in_one_sentence(home: Path, tmp_path: Path) -> None:
+    folder, tracker = ["--folder", tmp_path / "run"], ["--tracker", home / "tracker.safetensors"]
+    videos = ["--sequences", home / "videos"]
+    refused(pac("run", "otb", *folder, *LEVEL, *videos), "either --tracks, or --sequences and --tracker")
+    refused(
+        pac("run", "otb", *folder, *videos, *tracker, "--epsilon", 0.1, "--delta", 0.05, "--calibrate", 4),
+        "4 calibration units cannot prove epsilon=0.1 at delta=0.05: at least 29 are needed",
+    )
+    refused(
+        pac("run", "otb", *folder, *videos, *tracker, *LEVEL, "--tracks", home / "x.npz"),
+        "--tracks are predictions already",
+    )
+    file = home / "videos" / "Video005" / "img" / "0003.jpg"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:100])
+    answer = pac("run", "otb", *folder, *videos, *tracker, *LEVEL, "--address", "none")
+    file.write_bytes(whole)
+    refused(answer, "Video005/img/0003.jpg cannot be read as an image")
+    seen = home / "seen"
+    write_sequences(seen, 3, frames=2)
+    refused(
+        pac("run", "otb", *folder, "--sequences", seen, *tracker, *LEVEL),
+        "must have sequences that",
+        "was not trained on, got none",
+    )

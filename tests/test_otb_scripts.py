@@ -1,0 +1,75 @@
+"""The tracking script runs from nothing: certificates by video only, tables, figures, pictures."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+from pac_core import read_certificate
+from pac_vision import Tracker
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", str(ROOT / "scripts" / script), *arguments]
+    clean = os.environ | {"PYTHONPATH": str(ROOT)}  # not the folders of tests that share our packages' names
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=clean)
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_everything_of_the_tracking_experiment(tmp_path: Path) -> None:
+    done = run("otb_results.py", "--smoke-test", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "so no certificate is written" in done.stdout
+    assert "by video, a certificate is refused: 4 calibration units cannot prove epsilon=0.1" in done.stdout
+    certificates = [path.name for path in tmp_path.rglob("*.json")]
+    assert sorted(certificates) == ["certificate.json", "pac-ledger.json"]  # of videos; none of frames
+    certificate = read_certificate(tmp_path / "certificate.json")
+    assert (certificate.unit, certificate.predictor.threshold.n) == ("video sequence", 50)
+    assert table(tmp_path / "by_sequence.csv")[0]["refuted"] == "no"
+    rows = {
+        (row["epsilon"], row["tested on"], row["ablation"]): row for row in table(tmp_path / "by_frame.csv")
+    }
+    assert rows["0.01", "the same videos", "C+D"]["refuted"] == "no"
+    assert rows["0.01", "other videos", "C"]["why"] == "needs 271,024 pairs"
+    by = {row["calibrated on"]: row for row in table(tmp_path / "units.csv")}
+    assert float(by["frames"]["fails"]) > 0.25 > float(by["sequences"]["fails"])
+    sizes = {row["score"]: float(row["mean size"]) for row in table(tmp_path / "scores.csv")}
+    assert sizes["max, chosen on tune"] < sizes["max, as forecast"] < sizes["nll, temperature (C+D)"]
+    errors = table(tmp_path / "frame_errors.csv")
+    assert all(float(row["regressor"]) < 0.6 * float(row["box stays"]) for row in errors)
+    figures = {path.stem for path in tmp_path.glob("*.png")}
+    assert figures == {
+        *("ablation", "epsilon", "delta", "units", "stored_overlays"),
+        *("frames_ablation1", "frames_ablation2", "overlays"),
+    }
+    whole = {path.stem for path in (tmp_path / "many").glob("*.png")}
+    assert whole == {"overlays", "full_delta", "full_ablation_0.1"}
+    with Image.open(tmp_path / "overlay_Video000.gif") as gif:
+        assert gif.n_frames == 39
+
+
+def test_it_refuses_in_one_sentence(tmp_path: Path) -> None:
+    done = run("otb_results.py", "--out", str(tmp_path / "none"))
+    assert done.returncode == 1
+    assert "--tracks, --sequences or both must be given" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_tracker_is_trained_for_the_engine(tmp_path: Path) -> None:
+    done = run("train_tracker.py", "--smoke-test", "--out", str(tmp_path / "t.safetensors"))
+    assert done.returncode == 0, done.stderr
+    assert len(Tracker.load(tmp_path / "t.safetensors").trained_on) == 3
+    losses = [float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("epoch")]
+    assert len(losses) == 10
+    assert losses[-1] < losses[0]

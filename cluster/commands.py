@@ -23,6 +23,7 @@ from pac_core.options import FILE, broken_option, say
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 WORKERS = "how many, or MIN..MAX where the cluster can grow"
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 MODELS = "efficientnet-lite0, torchvision:NAME:FILE, timm:NAME:FILE, onnx:FILE, python:MODULE:FACTORY."
 
 

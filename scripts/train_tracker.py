@@ -3,7 +3,7 @@
     python scripts/train_tracker.py --sequences OTB --train 25 [--out tracker.safetensors] [--smoke-test]
 
 The sequences to train on are drawn by the seed, and their names go into the file. Only a small head is
-trained, on features of a pretrained backbone that are computed once: about 20 pairs of frames a second on
+trained, on features of a pretrained backbone that are computed once: about ten pairs of frames a second on
 one CPU core, most of it the backbone; on a GPU, where there is one.
 """
 

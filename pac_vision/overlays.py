@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from pac_core import ConfidenceSets, InvalidInput
-from pac_vision.images import read_image
+from pac_vision.decoding import read_image
 from pac_vision.sequences import Sequence as Frames
 from pac_vision.videos import Video
 

@@ -18,7 +18,7 @@ from pac_core import InvalidInput
 from pac_vision.backbones import Backbone, load_backbone
 from pac_vision.classifiers import one_thread
 from pac_vision.crops import crop, moved, region, relative
-from pac_vision.images import read_image
+from pac_vision.decoding import read_image
 from pac_vision.sequences import Sequence as Frames
 from pac_vision.trackers import Tracker, TrackerSettings, for_backbone, new_head
 

@@ -186,6 +186,8 @@ ORDER = {
         "launching",
         "tasks",
         "submission",
+        "options",
+        "vision_commands",
         "commands",
     ],
 }

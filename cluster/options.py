@@ -1,0 +1,63 @@
+"""Options that the commands of the engine share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from cluster.session import ADDRESSES
+from pac_core.options import FILE
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+WORKERS = "how many, or MIN..MAX where the cluster can grow"
+
+
+class Workers(click.ParamType[tuple[int, int]]):
+    """`4`, or `1..16`."""
+
+    name = "N|MIN..MAX"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        ends = str(value).split("..")
+        if len(ends) > 2 or not all(end.isdecimal() for end in ends):
+            self.fail(f"must be {WORKERS}, got {value!r}")
+        least, most = int(ends[0]), int(ends[-1])
+        if not 1 <= least <= most:
+            self.fail(f"must be at least 1, and MIN at most MAX, got {value!r}")
+        return least, most
+
+
+def options(*chosen: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Several options at once, in this order."""
+
+    def add(function: Function) -> Function:
+        for option in reversed(chosen):
+            function = option(function)
+        return function
+
+    return add
+
+
+level_options = options(
+    click.option("--epsilon", type=float, multiple=True, help="Promised share of misses, once or more."),
+    click.option("--delta", type=float, multiple=True, help="1 - confidence, once or more."),
+    click.option("--ledger", type=FILE, help="[default: pac-ledger.json beside a local run folder]"),
+)
+address_option = click.option(
+    "--address", default="local", show_default=True, help=f"Ray: {ADDRESSES}; none goes without Ray."
+)
+engine_options = options(
+    click.option("--folder", required=True, help="Run folder: a path or a URL such as s3://bucket/run."),
+    address_option,
+    click.option("--workers", type=Workers(), help=f"Of each kind: {WORKERS}.  [default: all]"),
+    click.option("--cpus", default=1, show_default=True, help="CPUs, and threads, of a worker."),
+    click.option("--gpus", type=float, help="GPUs of a model worker, as 0.5.  [default: 1 if any]"),
+    click.option("--seed", default=0, show_default=True, help="Of the units and of the split."),
+    level_options,
+    click.option("--dashboard", is_flag=True, help="Start Ray's dashboard with a local engine."),
+    click.option("--estimate", is_flag=True, help="Compute one shard, say what all take, stop."),
+)

@@ -1,0 +1,130 @@
+"""`pac run imagenet` and `pac run otb`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from cluster.launching import asked, launch
+from cluster.options import engine_options
+from cluster.storage import RunFolder
+from cluster.stored_logits import say_broken
+from cluster.tasks import box_sizes, image_task, track_task
+from pac_core import TooManyFailures
+from pac_core.label_scores import LABEL_SCORES, score_named
+from pac_core.options import FILE, broken_option, say
+
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+MODELS = "efficientnet-lite0, torchvision:NAME:FILE, timm:NAME:FILE, onnx:FILE, python:MODULE:FACTORY."
+
+
+@click.command("imagenet")
+@click.option("--images", required=True, help="Folder per class, one folder, .tar or .parquet (or many).")
+@click.option("--labels", type=FILE, help="For images without labels of their own: a line for each.")
+@click.option("--classes", type=FILE, help="The model's classes: a line each, or ImageNet's class index.")
+@click.option("--model", required=True, help=MODELS)
+@broken_option
+@click.option("--batch", default=1, show_default=True, help="Images computed together; more on a GPU.")
+@click.option("--score", type=click.Choice(LABEL_SCORES), help="See pac fit.  [default: smallest]")
+@click.option("--temperature/--no-temperature", default=None, help="Of the paper's score; see pac fit.")
+@click.option("--tune", required=True, type=int, help="Images to choose the score on.")
+@click.option("--calibrate", required=True, type=int, help="Images to prove on; the rest tests.")
+@engine_options
+def run_imagenet(
+    images: str,
+    labels: Path | None,
+    classes: Path | None,
+    model: str,
+    broken: str,
+    batch: int,
+    score: str | None,
+    temperature: bool | None,
+    tune: int,
+    calibrate: int,
+    seed: int,
+    cpus: int,
+    folder: str,
+    **engine: Any,
+) -> None:
+    """Images, classified by a model, to certificates of label sets; every worker must see the images.
+
+    \b
+    pac run imagenet --images imagenet/val --model torchvision:resnet152:resnet152.pth --folder run \\
+        --tune 10000 --calibrate 20000 --epsilon 0.01 --delta 1e-5
+
+    --images is a folder with a folder per class (index or wnid); or a folder of images with --labels; or a
+    plain tar or a folder of them (key.jpg with key.cls, as webdataset writes them); or a parquet file, a
+    folder of them, or a pattern like 'data/validation-*.parquet' (columns image and label, as Hugging Face
+    stores ImageNet). Without a label, or with one that is no class, an image is refused with its path.
+
+    A broken image is refused with its path, or with --broken miss counts as an error everywhere: it is never
+    left out. The logits can be had with pac logits, sets for new images with pac sets --images.
+    """
+    asked(calibrate, engine["epsilon"], engine["delta"], "box")
+    place = RunFolder(folder)
+    task = image_task(
+        images=images,
+        labels=labels,
+        classes=classes,
+        model=model,
+        broken=broken,
+        batch=batch,
+        tune=tune,
+        calibrate=calibrate,
+        seed=seed,
+        cpus=cpus,
+    )
+    try:
+        launch(task, place, shape=score_named(score, temperature), **engine)
+    except TooManyFailures:
+        say_broken(task, place)
+        raise
+    if broken == "miss" and not engine["estimate"]:
+        say_broken(task, place)
+
+
+@click.command("otb")
+@click.option("--tracks", type=FILE, help="Stored predictions, npz: sequence, length, truth, members.")
+@click.option("--sequences", type=FOLDER, help="Or: OTB's folders of frames and boxes, to be tracked.")
+@click.option("--tracker", type=FILE, help="safetensors; the sequences it was trained on are left out.")
+@click.option("--free", is_flag=True, help="Track freely from the first box, not from each true box before.")
+@click.option("--gamma", default=0.1, show_default=True, help="Share of a video's frames that may be missed.")
+@click.option("--score", default="max", show_default=True, help="Of a frame: nll or max.")
+@click.option("--power", default=1.0, show_default=True, help="Trust in the forecast's spread, from 0 to 1.")
+@click.option("--calibrate", required=True, type=int, help="Sequences to prove on; the rest tests.")
+@engine_options
+def run_otb(
+    tracks: Path | None,
+    sequences: Path | None,
+    tracker: Path | None,
+    free: bool,
+    gamma: float,
+    score: str,
+    power: float,
+    calibrate: int,
+    seed: int,
+    cpus: int,
+    folder: str,
+    **engine: Any,
+) -> None:
+    """Tracks of videos: stored ones, or by a tracker that reads the frames; the unit is a whole sequence."""
+    asked(calibrate, engine["epsilon"], engine["delta"], "plain")
+    videos: dict[str, Any] = {"tracks": tracks, "sequences": sequences, "tracker": tracker, "free": free}
+    chosen: dict[str, Any] = {"gamma": gamma, "score": score, "power": power}
+    task = track_task(**videos, **chosen, calibrate=calibrate, seed=seed, cpus=cpus)
+    if left := task.job.configuration.get("trained_on"):
+        say("left out", f"{len(left)} sequences that the tracker was trained on: {', '.join(left)}")
+    place = RunFolder(folder)
+    for finding in launch(task, place, **engine):
+        threshold = finding.certificate.predictor.threshold
+        sizes = box_sizes(task, place, threshold.value)
+        if sizes is not None:
+            level = f"epsilon={threshold.level.epsilon:g}, delta={threshold.level.delta:g}"
+            middle, mean = np.median(sizes), sizes.mean()
+            say(
+                "boxes",
+                f"{level}: half-diagonal of a test sequence: median {middle:.4g}, mean {mean:.4g} pixels",
+            )

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import csv
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 from pac_program import run as pac
 
-from pac_core import PACLevel, fit_threshold, read_certificate, read_ledger
+from pac_core import (
+    InvalidInput,
+    NotEnoughData,
+    PACLevel,
+    SecondLook,
+    fit_threshold,
+    read_certificate,
+    read_ledger,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = ROOT / "scripts" / "imagenet_results.py"
@@ -25,6 +35,12 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, capture_output=True, text=True, check=False, env=clean, cwd=SCRIPT.parent, timeout=250
     )
+
+
+def run_here(*arguments: object) -> Result:
+    """The same command in this process."""
+    main = runpy.run_path(str(SCRIPT))["main"]
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -77,17 +93,30 @@ def test_the_logits_that_are_kept_give_the_same_and_another_menu_is_refused(done
     out, _ = done
     kept = ("--logits", out / "logits" / "narrow.npz", "--logits", out / "logits" / "wide.npz")
     level = ("--epsilon", 0.1, "--delta", 1e-3)
-    again = run(*kept, *level, "--out", out.parent / "again", "--ledger", out / "pac-ledger.json")
-    assert again.returncode == 0, again.stderr
+    again = run_here(*kept, *level, "--out", out.parent / "again", "--ledger", out / "pac-ledger.json")
+    assert again.exit_code == 0, again.output
     for name in ("ablation", "architectures", "grid", "correctness"):
         assert table(out / f"{name}.csv") == table(out.parent / "again" / f"{name}.csv")
-    other = run(*kept, "--epsilon", 0.2, "--out", out.parent / "other", "--ledger", out / "pac-ledger.json")
-    assert other.returncode == 1
-    assert other.stderr.startswith("Error: 288 of these 288 units were calibrated on before")
-    assert "Traceback" not in other.stderr
+    other = run_here(
+        *kept, "--epsilon", 0.2, "--out", out.parent / "other", "--ledger", out / "pac-ledger.json"
+    )
+    assert isinstance(other.exception, SecondLook)
 
 
-def test_what_does_not_fit_together_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    neither = run("--out", tmp_path)
+def test_a_refusal_is_one_sentence(tmp_path: Path) -> None:
+    neither = run("--out", tmp_path / "none")
     assert neither.returncode == 1
     assert neither.stderr.startswith("Error: either --logits, or --images with --model, must be given")
+    assert "Traceback" not in neither.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_names_that_do_not_fit_the_classifier_are_refused(done: tuple[Path, str], tmp_path: Path) -> None:
+    (tmp_path / "two.txt").write_text("cat\ndog\n")
+    logits, out = done[0] / "logits" / "wide.npz", tmp_path / "none"
+    found = run_here("--logits", logits, "--classes", tmp_path / "two.txt", "--out", out)
+    assert isinstance(found.exception, InvalidInput)
+    assert "must name the 12 classes of wide, got 2" in str(found.exception)
+    short = run_here("--logits", logits, "--n", 20, "--epsilon", 0.01, "--out", out)
+    assert isinstance(short.exception, NotEnoughData)
+    assert not list(tmp_path.rglob("pac-ledger.json"))

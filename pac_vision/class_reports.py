@@ -24,7 +24,7 @@ from pac_vision.images import Images
 from pac_vision.picture_sources import picture_cases
 from pac_vision.result_folders import ResultFolder
 from pac_vision.set_pictures import picture_table, size_columns, written_columns, written_table
-from pac_vision.size_figures import correctness_boxes, grid_boxes, level_boxes, size_boxes
+from pac_vision.size_figures import grid_boxes, grouped_boxes, level_boxes, size_boxes
 
 
 def show_results(
@@ -77,7 +77,7 @@ def show_correctness(results: ClassResults, folder: ResultFolder) -> None:
         for sets in (PAPER, OURS)
     }
     title = f"Sets are larger where the classifier is wrong\n{_where(results)}"
-    folder.figure("correctness", correctness_boxes(groups, title))
+    folder.figure("correctness", grouped_boxes(groups, title))
 
 
 def show_levels(results: ClassResults, folder: ResultFolder) -> None:
@@ -93,7 +93,11 @@ def show_levels(results: ClassResults, folder: ResultFolder) -> None:
             found = {sets: one.size for sets in (PAPER, OURS) if (one := results.at(sets, level)) is not None}
             value = f"{getattr(level, name):g}"
             groups[value if found else f"{value}\n(not feasible)"] = found
-        title = f"Sizes against {name}: quartiles, smallest and largest set\n{_where(results)}"
+        other = "delta" if name == "epsilon" else "epsilon"
+        fixed = f"n = {results.parts.calibrate.n:,}, {other} = {getattr(results.levels.main, other):g}"
+        title = (
+            f"Sizes against {name}: quartiles, smallest and largest set\n{results.models[0].name}, {fixed}"
+        )
         folder.figure(f"levels_{name}", level_boxes(groups, words[name], title))
 
 
@@ -148,11 +152,14 @@ def show_architectures(results: ClassResults, folder: ResultFolder) -> None:
         sizes = {sets: row[f"mean size, {sets}"] for sets in ("D", PAPER, OURS)}
         points[row["classifier"]] = (row["top-1 error"], (low, high), sizes)
     n = results.parts.calibrate.n
-    title = (
-        f"Set size against classification error\n"
-        f"n = {n:,}, epsilon = {level.epsilon:g}, delta = {level.delta:g}"
-    )
+    level_words = f"n = {n:,}, epsilon = {level.epsilon:g}, delta = {level.delta:g}"
+    title = f"Set size against classification error\n{level_words}"
     folder.figure("architectures", size_against_error(points, title))
+    sizes = {
+        model.name: {sets: results.main(sets, model.name).size for sets in ("D", PAPER, OURS)}
+        for model in results.models
+    }
+    folder.figure("architectures_size", grouped_boxes(sizes, f"Sizes of each architecture\n{level_words}"))
 
 
 def show_reliability(results: ClassResults, folder: ResultFolder) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,8 @@ WORDS = {
     "mass, C": "labels of mass 1 - epsilon, calibrated",
 }
 """The kinds of sets that are compared. The first four promise, the last two do not."""
+Units: TypeAlias = tuple[LogitForecast, NDArray[np.int64]]
+"""Forecast and labels of some images."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,15 +167,16 @@ def compare_sets(
         split=SplitRecord(seed, ids_digest(models[0].ids), models[0].ids_name),
     )
     entries, measured = {}, []
+    tests = {model.name: model.take(parts.test.rows) for model in models}
     for one, got in zip(fitted, made, strict=True):
         model, digest = one.model, one.asked.digest
         for level in one.asked.levels:
             entries[model.name, one.sets, level] = Entry(digest, level.epsilon, level.delta)
         for certificate in got.certificates:
             own = replace(certificate, model=model.model, data=model.data)
-            measured.append(_measure(model, parts, one.sets, own.predictor, certificate=own))
+            measured.append(_measure(model.name, tests[model.name], one.sets, own.predictor, certificate=own))
         if one.sets == PAPER:
-            measured += _compared(one, got.scores, parts)
+            measured += _compared(one, got.scores, tests[model.name])
     return ClassResults(models, parts, levels, made[0].look, entries, {one.key: one for one in measured})
 
 
@@ -201,7 +204,7 @@ def _fit(model: Predictions, parts: Splits, levels: Sequence[PACLevel]) -> list[
     return found
 
 
-def _compared(paper: _Fitted, scores: Any, parts: Splits) -> Iterator[Measured]:
+def _compared(paper: _Fitted, scores: Any, test: Units) -> Iterator[Measured]:
     """What is compared with the paper's sets and not certified: the VC bound, and sets of mass 1 - epsilon.
 
     With the VC bound sets contain those of C+D at the same level, so they hold whenever those do.
@@ -211,14 +214,14 @@ def _compared(paper: _Fitted, scores: Any, parts: Splits) -> Iterator[Measured]:
     for level in levels:
         with suppress(NotEnoughData):
             threshold = fit_threshold(scores, level, bound=vc_max_errors)
-            yield _measure(paper.model, parts, "C", Predictor(score, threshold, paper.asked.domain))
+            yield _measure(paper.model.name, test, "C", Predictor(score, threshold, paper.asked.domain))
     for sets, one in (("mass", Likelihood()), ("mass, C", score)):
-        yield _measure(paper.model, parts, sets, one, level=levels[0])
+        yield _measure(paper.model.name, test, sets, one, level=levels[0])
 
 
 def _measure(
-    model: Predictions,
-    parts: Splits,
+    model: str,
+    test: Units,
     name: str,
     source: Predictor | Likelihood,
     *,
@@ -226,7 +229,7 @@ def _measure(
     certificate: Certificate | None = None,
 ) -> Measured:
     """Sets of a predictor, or of mass 1 - epsilon of a forecast that is only prepared, on the test part."""
-    forecast, labels = model.take(parts.test.rows)
+    forecast, labels = test
     predictor = source if isinstance(source, Predictor) else None
     if isinstance(source, Predictor):
         level, made = source.threshold.level, source.sets(forecast)
@@ -235,6 +238,4 @@ def _measure(
         made = mass_label_sets(source.prepared(forecast), level.epsilon)
     correct = np.where(forecast.predictions() == labels, "correct", "incorrect")
     found = evaluate(made, labels, level, by={"prediction": correct})
-    return Measured(
-        model.name, name, level, made.size(), ~made.contains(labels), found, predictor, certificate
-    )
+    return Measured(model, name, level, made.size(), ~made.contains(labels), found, predictor, certificate)

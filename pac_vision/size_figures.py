@@ -13,6 +13,7 @@ from pac_core.figures import INK, canvas
 from pac_vision.class_results import OURS, PAPER, ClassResults
 
 SIZE = "labels in the set"
+MARKS = "labels in the set\n(line: median, diamond: mean)"
 COLOURS = {"C": INK[3], "D": INK[4], PAPER: INK[0], OURS: INK[1], "mass": "#9a9a9a", "mass, C": "#5f6b73"}
 Sizes = NDArray[np.int64]
 
@@ -24,7 +25,7 @@ def size_boxes(sizes: Mapping[str, Sizes], title: str, *, missing: Mapping[str, 
     """
     figure, axes = canvas(6.6, 4.0)
     draw_boxes(axes, sizes, missing=missing)
-    axes.set_ylabel(SIZE)
+    axes.set_ylabel(MARKS, fontsize=9.5)
     titled(axes, title)
     return figure
 
@@ -48,11 +49,11 @@ def draw_boxes(axes: Any, sizes: Mapping[str, Sizes], *, missing: Mapping[str, s
     axes.tick_params(axis="x", length=0)
 
 
-def correctness_boxes(groups: Mapping[str, Mapping[str, Sizes]], title: str) -> Any:
-    """Sizes where the classifier is right and where it is wrong, side by side for each kind of sets."""
+def grouped_boxes(groups: Mapping[str, Mapping[str, Sizes]], title: str) -> Any:
+    """Boxes side by side in groups, such as right and wrong predictions for each kind of sets."""
     figure, axes = canvas(6.6, 4.2)
     _grouped(figure, axes, groups)
-    axes.set_ylabel(SIZE)
+    axes.set_ylabel(MARKS, fontsize=9.5)
     titled(axes, title)
     return figure
 
@@ -62,7 +63,7 @@ def level_boxes(groups: Mapping[str, Mapping[str, Sizes]], name: str, title: str
     figure, axes = canvas(7.2, 4.2)
     _grouped(figure, axes, groups)
     axes.set_xlabel(name)
-    axes.set_ylabel(SIZE)
+    axes.set_ylabel(MARKS, fontsize=9.5)
     titled(axes, title)
     return figure
 
@@ -101,12 +102,14 @@ def grid_boxes(results: ClassResults, title: str) -> Any:
     every = [one.size for kind in kinds for level in results.levels.table if (one := results.at(kind, level))]
     _sizes_axis(panels[0][0], every)
     figure.suptitle(title, fontsize=10.5)
-    figure.supylabel(SIZE, fontsize=10, x=0.008)
+    figure.supylabel(MARKS.replace("\n", " "), fontsize=10, x=0.008)
     return figure
 
 
 def _grouped(figure: Any, axes: Any, groups: Mapping[str, Mapping[str, Sizes]]) -> None:
     """Boxes in groups; the same name has the same colour in every group."""
+    from matplotlib.patches import Patch
+
     names = list(dict.fromkeys(name for group in groups.values() for name in group))
     width = 0.8 / len(names)
     for place, group in enumerate(groups.values(), start=1):
@@ -118,18 +121,16 @@ def _grouped(figure: Any, axes: Any, groups: Mapping[str, Mapping[str, Sizes]]) 
     axes.set_xticks(range(1, len(groups) + 1), list(groups))
     axes.set_xlim(0.4, len(groups) + 0.6)
     axes.tick_params(axis="x", length=0)
-    from matplotlib.patches import Patch
-
     handles = [Patch(facecolor=_colour(name), edgecolor="black", alpha=0.6, label=name) for name in names]
     figure.legend(handles=handles, frameon=False, loc="outside lower center", ncols=len(names), fontsize=9)
 
 
 def _colour(name: str) -> str:
-    return {"correct": INK[2], "incorrect": INK[1]}.get(name) or COLOURS.get(name, INK[2])
+    return {"correct": INK[2], "incorrect": INK[3]}.get(name) or COLOURS.get(name, INK[2])
 
 
 def _box(axes: Any, sizes: Sizes, place: float, colour: str, *, width: float = 0.5) -> None:
-    """A box at a place: quartiles, whiskers to the ends, the median as a line and as a number."""
+    """A box at a place: quartiles, whiskers to the smallest and largest, the median and the mean."""
     made = axes.boxplot(
         [np.asarray(sizes)],
         positions=[place],
@@ -137,6 +138,8 @@ def _box(axes: Any, sizes: Sizes, place: float, colour: str, *, width: float = 0
         widths=width,
         patch_artist=True,
         manage_ticks=False,
+        showmeans=True,
+        meanprops={"marker": "D", "markersize": 4, "markerfacecolor": "white", "markeredgecolor": "black"},
     )
     made["boxes"][0].set(facecolor=colour, alpha=0.6)
     made["medians"][0].set(color="black", linewidth=1.6)

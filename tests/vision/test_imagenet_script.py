@@ -62,7 +62,8 @@ def test_every_result_of_the_paper_is_there(done: tuple[Path, str]) -> None:
     figures = {path.stem for path in out.glob("*.png")}
     assert figures == {
         "ablation", "correctness", "levels_epsilon", "levels_delta", "grid", "baselines_error",
-        "baselines_size", "architectures", "reliability", "coverage", "pictures_by_size", "pictures_sets",
+        "baselines_size", "architectures", "architectures_size", "reliability", "coverage",
+        "pictures_by_size", "pictures_sets",
     }  # fmt: skip
     rows = {row["sets"]: row for row in table(out / "ablation.csv")}
     assert list(rows) == ["C", "D", "C+D", "ours"]

@@ -68,7 +68,8 @@ def reliability_diagram(rows: Sequence[Mapping[str, Any]], errors: Mapping[str, 
             axes.grid(alpha=0.25)
     panels[0][0].set_ylabel("share predicted correctly\n(whisker: exact 98% interval)", fontsize=9)
     panels[1][0].set_ylabel("test images", fontsize=9)
-    panels[0][0].legend(frameon=False, loc="upper left", fontsize=9)
+    handles, words = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, words, frameon=False, loc="outside lower center", ncols=2, fontsize=9)
     figure.suptitle(title, fontsize=10.5, x=0.01, ha="left")
     return figure
 

@@ -40,7 +40,7 @@ class Levels:
     def along_delta(self) -> tuple[PACLevel, ...]:
         """The table's deltas and two smaller ones, at the main epsilon."""
         least = min(self.deltas)
-        wide = {*self.deltas, self.main.delta, least / 1e2, least / 1e4}
+        wide = {*self.deltas, self.main.delta, *(float(f"{least * step:.3g}") for step in (1e-2, 1e-4))}
         return tuple(PACLevel(self.main.epsilon, delta) for delta in sorted(wide, reverse=True))
 
     @property

@@ -91,6 +91,14 @@ def test_another_menu_on_the_same_images_is_refused(tmp_path: Path) -> None:
         compare(tmp_path, predictions(), predictions("other", seed=1))
 
 
+def test_the_same_score_of_two_classifiers_costs_twice(results: ClassResults) -> None:
+    """-log f of one and of the other are two chances to fail; one score at several epsilons costs less."""
+    main = [LEVELS.main]
+    assert results.cost("D", main) == pytest.approx(2e-3)
+    assert results.cost("D", [PACLevel(0.1, 0.1)]) == pytest.approx(0.1)  # only the first is asked there
+    assert 0.1 < results.cost(PAPER, LEVELS.table) < 0.3
+
+
 def test_certificates_follow_from_the_scores_of_their_own_classifier(results: ClassResults) -> None:
     rows = results.parts.calibrate.rows
     for model in results.models:
@@ -156,6 +164,7 @@ def test_baselines_promise_nothing_and_are_told_apart(results: ClassResults) -> 
     rows = {row["sets"]: row for row in baseline_rows(results)}
     assert list(rows) == ["mass", "mass, C", "C+D", "ours"]
     assert rows["mass"]["promise"] == rows["mass, C"]["promise"] == "none"
+    assert rows["mass, C"]["error"] < 0.9 * rows["mass"]["error"]
     assert rows["mass"]["verdict"] == "above epsilon beyond doubt"  # it is twice too sure of itself
     assert "refuted" not in rows["mass, C"]["verdict"].replace("nothing to refute", "")
     assert rows["C+D"]["promise"] == "error <= 0.1"

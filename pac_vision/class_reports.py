@@ -187,7 +187,7 @@ def show_coverage(results: ClassResults, folder: ResultFolder, names: Sequence[s
         f"have a 98% interval\n  below {1 - level.epsilon:g}; of classes that are covered so well, one in a "
         "hundred may have one by chance."
     )
-    title = f"Coverage of each class by our sets, the least covered ({_where(results)})"
+    title = f"Coverage of each class by our sets, those with the lowest interval ({_where(results)})"
     folder.table("coverage", rows, title, first=8, note=note)
     title = f"Misses class by class: the promise is about all images, not each class\n{_where(results)}"
     folder.figure("coverage", class_coverage(rows, level.epsilon, title))

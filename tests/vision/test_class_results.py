@@ -198,7 +198,7 @@ def test_coverage_of_classes_adds_up_to_that_of_all(results: ClassResults) -> No
     found = results.main()
     assert sum(row["images"] for row in rows) == results.parts.test.n
     assert sum(row["images"] - row["covered"] for row in rows) == found.evaluation.all.errors
-    assert [row["coverage"] for row in rows] == sorted(row["coverage"] for row in rows)
+    assert [row["high"] for row in rows] == sorted(row["high"] for row in rows)
     labels = results.test[1]
     worst = rows[0]
     assert worst["class"] == NAMES[worst["label"]]

@@ -194,8 +194,8 @@ def show_coverage(results: ClassResults, folder: ResultFolder, names: Sequence[s
 
 
 def show_pictures(results: ClassResults, folder: ResultFolder, images: Images, names: Sequence[str]) -> None:
-    """The two picture tables, of our sets at the level of the menu that fills most columns."""
-    classes, delta = results.models[0].classes, results.levels.main.delta
+    """The two picture tables, of the sets on the menu that fill most columns; at best ours at the main level."""
+    classes, main = results.models[0].classes, results.levels.main
     drawn = {
         "pictures_by_size": (picture_table, size_columns(classes), "Test images by the size of their set"),
         "pictures_sets": (written_table, written_columns(classes), "Test images and their sets"),
@@ -204,23 +204,23 @@ def show_pictures(results: ClassResults, folder: ResultFolder, images: Images, n
         "pictures_by_size": "in brackets: labels in the set; red frame: classified wrongly",
         "pictures_sets": "red: true label, hat: prediction, red frame: classified wrongly",
     }
-    levels = [
-        results.levels.main,
-        *(PACLevel(e, delta) for e in sorted(results.levels.epsilons, reverse=True)),
+    others = (PACLevel(epsilon, main.delta) for epsilon in sorted(results.levels.epsilons, reverse=True))
+    levels = dict.fromkeys((main, *others))
+    found = [
+        one for sets in (OURS, PAPER) for level in levels if (one := results.at(sets, level)) is not None
     ]
-    cases = {
-        level: picture_cases(results, found, images)
-        for level in dict.fromkeys(levels)
-        if (found := results.at(OURS, level)) is not None
-    }
-    if not any(cases.values()):
-        print(f"\nPictures: none of the test images is in {images.folder}")
-        return
+    cases = [picture_cases(results, one, images) for one in found]
+    print(f"\nPictures: {len(cases[0]):,} of the {results.parts.test.n:,} test images are in {images.folder}")
     for name, (draw, columns, title) in drawn.items():
-        level = max(cases, key=lambda one: sum(any(c.within(s) for c in cases[one]) for s in columns))
-        line = f"{title} ({results.models[0].name}, epsilon = {level.epsilon:g}, delta = {level.delta:g})"
-        folder.figure(name, draw(cases[level], names, f"{line}\n{legend[name]}", columns=columns))
-    print(f"\nPictures: drawn from {len(next(iter(cases.values()))):,} of the test images")
+        filled = [sum(any(case.within(sizes) for case in some) for sizes in columns) for some in cases]
+        best = filled.index(max(filled))
+        if not filled[best]:
+            print(f"  none of them has a set of a size that {name}.png shows")
+            continue
+        sets, level = found[best].sets, found[best].level
+        level_words = f"{sets}, epsilon = {level.epsilon:g}, delta = {level.delta:g}"
+        lines = f"{title}\n{results.models[0].name}, {level_words}\n{legend[name]}"
+        folder.figure(name, draw(cases[best], names, lines, columns=columns))
 
 
 def _all_but(rows: Sequence[dict[str, Any]], hidden: Sequence[str]) -> list[str]:

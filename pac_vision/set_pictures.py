@@ -94,8 +94,8 @@ def picture_table(
     table = rows_by_class(cases, columns, rows)
     if not table:
         raise InvalidInput("cases must hold an image for one of the columns, got none")
-    side, gap, left, top = 1.55, 0.34, 0.42, 0.85
-    wide, high = left + len(columns) * (side + 0.12) + 0.08, top + len(table) * (side + gap)
+    side, gap, left, top = 1.55, 0.34, 0.42, 1.0
+    wide, high = left + max(3, len(columns)) * (side + 0.12) + 0.08, top + len(table) * (side + gap)
     figure = Figure(figsize=(wide, high), dpi=150)
     for j, sizes in enumerate(columns):
         x = (left + j * (side + 0.12) + side / 2) / wide
@@ -130,7 +130,7 @@ def written_table(
     count = max(map(len, spread))
     if not count:
         raise InvalidInput("cases must hold an image for one of the columns, got none")
-    side, text, pad, top = 1.45, 1.75, 0.1, 0.85
+    side, text, pad, top = 1.45, 1.75, 0.1, 1.0
     column = side + text + 2 * pad
     wide, high = len(columns) * column + 0.1, top + count * (side + 0.16) + 0.06
     figure = Figure(figsize=(wide, high), dpi=170)

@@ -11,10 +11,12 @@ from PIL import Image
 
 from pac_core import InvalidInput, LogitForecast, PACLevel, Record
 from pac_vision import Images, find_images
+from pac_vision.class_reports import show_pictures
 from pac_vision.class_results import OURS, ClassResults, compare_sets
 from pac_vision.levels import Levels
 from pac_vision.picture_sources import picture_cases
 from pac_vision.predictions import Predictions
+from pac_vision.result_folders import ResultFolder
 from pac_vision.set_pictures import (
     WRONG,
     Pictured,
@@ -175,3 +177,14 @@ def test_a_folder_with_other_labels_is_refused(results: ClassResults, copied: Pa
     (copied / "5").rename(copied / "1")
     with pytest.raises(InvalidInput, match="must have one label, got"):
         picture_cases(results, results.main(OURS), find_images(copied))
+
+
+def test_without_pictures_the_report_says_so(
+    results: ClassResults, images: Images, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The ids of the logits are not those of this folder."""
+    show_pictures(results, ResultFolder(tmp_path / "out"), images, NAMES)
+    said = capsys.readouterr().out
+    assert "Pictures: 0 of the 20 test images are in" in said
+    assert "none of them has a set of a size that pictures_sets.png shows" in said
+    assert not list((tmp_path / "out").glob("*.png"))

@@ -194,7 +194,7 @@ def show_coverage(results: ClassResults, folder: ResultFolder, names: Sequence[s
 
 
 def show_pictures(results: ClassResults, folder: ResultFolder, images: Images, names: Sequence[str]) -> None:
-    """The two picture tables, of the sets on the menu that fill most columns; at best ours at the main level."""
+    """The two picture tables, of the sets that fill most columns; at best ours at the main level."""
     classes, main = results.models[0].classes, results.levels.main
     drawn = {
         "pictures_by_size": (picture_table, size_columns(classes), "Test images by the size of their set"),

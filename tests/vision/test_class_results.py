@@ -18,6 +18,7 @@ from pac_core import (
     Record,
     SecondLook,
     UnreadableFile,
+    calibration_error,
     joint_cost,
     read_ledger,
     verify,
@@ -177,6 +178,8 @@ def test_architectures_have_their_own_temperatures(results: ClassResults) -> Non
     assert first["tau"] == pytest.approx(0.5, rel=0.15)  # it was made twice as sharp as it should be
     assert other["tau"] == pytest.approx(1.0, rel=0.15)
     assert first["ECE, C"] < 0.5 * first["ECE"]
+    forecast, labels = results.models[1].take(results.parts.test.rows)
+    assert other["ECE, C"] == pytest.approx(calibration_error(forecast.tempered(other["tau"]), labels))
     model = results.models[0]
     assert first["top-1 error"] == (model.forecast.logits.argmax(axis=1) != model.labels).mean()
     assert results.at(OURS, PACLevel(0.2, 1e-3), "other") is None  # only the first is asked everywhere

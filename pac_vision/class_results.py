@@ -199,7 +199,8 @@ def _fit(model: Predictions, parts: Splits, levels: Sequence[PACLevel]) -> list[
 
     found = [on_menu("D", Likelihood(), levels), on_menu(PAPER, tempered(*tuning, levels[0]), levels)]
     for epsilon in dict.fromkeys(level.epsilon for level in levels):
-        score = choose_label_score(*tuning, PACLevel(epsilon, levels[0].delta))
+        level = PACLevel(epsilon, levels[0].delta)
+        score = choose_label_score(*tuning, level, calibrate=parts.calibrate.n)
         found.append(on_menu(OURS, score, (level for level in levels if level.epsilon == epsilon)))
     return found
 

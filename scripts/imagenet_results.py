@@ -112,7 +112,7 @@ def main(
     parts = {"tune": units // 5 if tune is None else tune, "calibrate": 2 * units // 5 if n is None else n}
     levels = fit_levels(parts["calibrate"], epsilon=epsilon, delta=delta, epsilons=epsilons, deltas=deltas)
     if model:  # the work, after all that can be refused without it
-        classified = score(model, images, labels, out, address or "local")
+        classified = score(model, images, labels, classes, out, address or "local")
     called = name_classes(names, pictures, classified[0])
     report(classified, levels, ResultFolder(out), called, pictures, ledger, seed=seed, **parts)
 
@@ -159,7 +159,12 @@ def open_images(folder: Path, labels: Path | None, names: ClassNames | None) -> 
 
 
 def score(
-    models: Sequence[str], images: Path, labels: Path | None, out: Path, address: str
+    models: Sequence[str],
+    images: Path,
+    labels: Path | None,
+    classes: Path | None,
+    out: Path,
+    address: str,
 ) -> list[Predictions]:
     """What the models say of the images, in shards on Ray; what was scored before is kept."""
     from cluster import RunFolder, connected, run_here, run_on_ray
@@ -170,7 +175,8 @@ def score(
     with nullcontext() if address == "none" else connected(address):
         for name, label in zip(models, short_names(models), strict=True):
             # The parts are drawn later, once for all models: with another --n nothing is scored again.
-            task = image_task(images=images, labels=labels, model=name, tune=0, calibrate=1, seed=0)
+            placeholder = {"tune": 0, "calibrate": 1, "seed": 0}
+            task = image_task(images=images, labels=labels, classes=classes, model=name, **placeholder)
             run, keys = RunFolder(out / "runs" / label), ("ids", "logits", "labels")
             task.write(run)
             with shown(label, "image") as show:

@@ -80,8 +80,9 @@ def test_the_certificate_follows_from_the_logits_that_are_kept(done: tuple[Path,
     out, _ = done
     certificate = read_certificate(out / "certificate.json")
     assert (certificate.unit, certificate.model.name) == ("image", "python:stripes:narrow")
-    stored = np.load(out / "certificate.scores.npz")
-    assert fit_threshold(stored["scores"], PACLevel(0.1, 1e-3)).value == certificate.predictor.threshold.value
+    with np.load(out / "certificate.scores.npz") as stored:
+        threshold = fit_threshold(stored["scores"], PACLevel(0.1, 1e-3))
+    assert threshold.value == certificate.predictor.threshold.value
     for data in ("certificate.scores.npz", "logits/narrow.npz"):
         verified = pac("verify", out / "certificate.json", out / data)
         assert verified.exit_code == 0, verified.output

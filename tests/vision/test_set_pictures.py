@@ -108,6 +108,17 @@ def test_the_truth_is_red_and_the_prediction_has_the_hat() -> None:
     assert len(axes.patches) == 2  # the braces
 
 
+def test_several_words_on_a_line_keep_their_marks() -> None:
+    axes = canvas()
+    write_set(axes, (1.6, 0.8), Pictured(grey, 512, 517, list(range(500, 519))), NAMES, WRONG)
+    heights = {text.get_position()[1] for text in axes.texts}
+    assert len(heights) < 19 == len(axes.texts)  # packed
+    assert [text.get_text() for text in axes.texts if text.get_color() == WRONG] == ["class 512,"]
+    (hat,) = axes.lines
+    under = next(text for text in axes.texts if text.get_text() == "class 517,")
+    assert hat.get_xdata()[0] == under.get_position()[0]
+
+
 def test_a_truth_that_the_set_misses_is_written_below_it() -> None:
     axes = canvas()
     write_set(axes, (2.0, 2.0), Pictured(grey, 3, 2, [1, 2]), NAMES, WRONG)
@@ -139,10 +150,10 @@ def test_the_written_table_shows_every_column() -> None:
 
 @pytest.fixture
 def results(images: Images, tmp_path: Path) -> ClassResults:
-    """Logits that know the images by file names alone, as stored logits may."""
+    """Logits that know the images by file names in another folder, as stored logits may."""
     drawn = np.random.default_rng(0)
     logits = drawn.normal(size=(60, 3)) + 2 * np.eye(3)[images.labels]
-    names = np.array([name.replace("/", "-") for name in images.ids])
+    names = np.array([f"elsewhere/{name.replace('/', '-')}" for name in images.ids])
     one = Predictions("net", names, LogitForecast(logits), images.labels, Record("net"), Record("net"))
     levels = Levels(PACLevel(0.3, 0.1), (0.3,), (0.1,))
     return compare_sets([one], levels, tune=20, calibrate=20, seed=0, ledger=tmp_path / "ledger.json")
@@ -162,7 +173,7 @@ def test_pictures_are_of_the_test_part_and_at_hand(results: ClassResults, copied
     rows = results.parts.test.rows
     here = {path.name for path in copied.rglob("*.*")}
     model = results.models[0]
-    wanted = [i for i, row in enumerate(rows) if model.ids[row] in here]
+    wanted = [i for i, row in enumerate(rows) if model.ids[row].split("/")[1] in here]
     assert 0 < len(cases) == len(wanted) < len(rows)
     assert [one.label for one in cases] == [int(model.labels[rows[i]]) for i in wanted]
     assert [len(one.members) for one in cases] == [int(results.main(OURS).size[i]) for i in wanted]

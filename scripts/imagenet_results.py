@@ -26,7 +26,7 @@ from typing import Any
 import click
 import numpy as np
 
-from pac_core import InvalidInput, PACError, UnreadableFile, write_certificate
+from pac_core import InvalidInput, PACError, write_certificate
 from pac_core.class_names import ClassNames, read_classes
 from pac_core.ledger import score_digest
 from pac_vision import Images, find_images
@@ -65,7 +65,7 @@ def option(name: str, **settings: Any) -> Callable[..., Any]:
 
 @click.command(epilog="See the head of this file for examples.")
 @option("logits", multiple=True, metavar="FILE")
-@option("images", type=PATH, metavar="FOLDER")
+@option("images", type=PATH, metavar="FOLDER|TAR|PARQUET")
 @option("labels", type=PATH, metavar="FILE")
 @option("model", multiple=True, metavar="NAME")
 @option("classes", type=PATH, metavar="FILE")
@@ -106,7 +106,7 @@ def main(
     if bool(logits) == bool(model) or (model and images is None):
         raise InvalidInput("either --logits, or --images with --model, must be given, got none or both")
     names = None if classes is None else read_classes(classes)
-    pictures = None if images is None else open_images(images, labels, names)
+    pictures = None if images is None else find_images(images, labels=labels, classes=classes)
     classified = [read_predictions(path, name=name) for name, path in map(named_file, logits)]
     units = len(classified[0].ids) if classified else len(pictures.ids)
     parts = {"tune": units // 5 if tune is None else tune, "calibrate": 2 * units // 5 if n is None else n}
@@ -147,15 +147,6 @@ def named_file(text: str) -> tuple[str | None, Path]:
     """A name and a file, of FILE or NAME=FILE."""
     name, _, rest = text.rpartition("=")
     return (name, Path(rest)) if name and not Path(text).exists() else (None, Path(text))
-
-
-def open_images(folder: Path, labels: Path | None, names: ClassNames | None) -> Images:
-    """The images of a folder; its folders are looked up among the names where they stand there."""
-    if not folder.is_dir():
-        raise UnreadableFile(f"there is no folder {folder}")
-    inside = {entry.name for entry in folder.iterdir() if entry.is_dir()}
-    known = names is not None and inside and inside <= set(names.keys)
-    return find_images(folder, labels=labels, classes=names.keys if known else None)
 
 
 def score(

@@ -182,7 +182,10 @@ def draw(rows: list[dict[str, Any]], path: Path, what: str) -> None:
     axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
     low, high = axes.get_ylim()
     ticks = [
-        tick for power in range(-1, 4) for tick in np.array([1, 2, 5]) * 10.0**power if low < tick < high
+        tick
+        for power in range(-1, 4)
+        for tick in np.array([1, 1.5, 2, 3, 5, 7]) * 10.0**power
+        if low < tick < high
     ]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()

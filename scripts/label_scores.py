@@ -180,6 +180,14 @@ def draw(rows: list[dict[str, Any]], path: Path, what: str) -> None:
         axes.errorbar(epsilons, sizes, errors, color=ink, marker=mark, lw=width, label=words.get(name, name))
     axes.set(xscale="log", yscale="log", xlabel="promised error, epsilon", ylabel="mean set size, labels")
     axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+    low, high = axes.get_ylim()
+    ticks = [
+        tick
+        for power in range(-1, 4)
+        for tick in np.array([1, 1.5, 2, 3, 5, 7]) * 10.0**power
+        if low < tick < high
+    ]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.set_title(f"Mean set size at delta = {delta:g}: {what}", loc="left", fontsize=10)
     axes.legend(frameon=False, fontsize=9)

@@ -56,6 +56,9 @@ def test_a_share_of_the_probability_is_flatter() -> None:
     mixed = 0.8 * np.array([0.2, 0.7, 0.1]) + 0.2 * roots / roots.sum()
     found = of_all(RankedScore("likelihood", 1.0, share=0.2, flat=0.5), THREE)
     assert np.exp(-found).ravel() == pytest.approx(mixed)
+    sharper = of_all(RankedScore("likelihood", 2.0, share=0.2, flat=0.25), LogitForecast(THREE.logits / 2))
+    expected = 0.8 * np.array([0.2, 0.7, 0.1]) + 0.2 * roots**0.5 / (roots**0.5).sum()
+    assert np.exp(-sharper).ravel() == pytest.approx(expected), "flat is a multiple of tau"
     mass = of_all(RankedScore("mass", 1.0, share=0.2, flat=0.5), THREE)
     assert mass.ravel() == pytest.approx([mixed[0] + mixed[1], mixed[1], 1.0])
 

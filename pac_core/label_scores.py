@@ -26,6 +26,7 @@ _MIXTURES = ((0.1, 0.33), (0.1, 0.5), (0.2, 0.5), (0.2, 0.7))  # share and flatn
 _RANKS = ((1.0, 0.5), (1.2, 1.0), (1.5, 2.0))  # times the most likely tau, and weight of log(rank)
 _WIDEST = 3.0  # the band's ends, at most so many times the expected errors
 _GAIN = 0.07  # over the root of the expected errors: by how much the paper's must be beaten
+_LEAST_GAIN = 0.02  # and at least by so much: less is not worth what chance does to a choice
 
 
 def choose_label_score(
@@ -79,9 +80,9 @@ def choose_among(
     levels: Sequence[PACLevel],
     *,
     calibrate: int | None = None,
-    gain: float = _GAIN,
+    always: bool = False,
 ) -> RankedScore | None:
-    """The one with the smallest relative size; None if the paper's is as small, but for chance."""
+    """The one with the smallest relative size; None if the paper's is as small (unless `always`)."""
     n = len(units.ranks)
     expected = [_expected(n, level, calibrate) for level in levels]
     bands = [_band(errors, n) for errors in expected]
@@ -93,7 +94,8 @@ def choose_among(
         return float(np.mean([part.mean() for part in parts]))
 
     least, best = min(((relative(score), score) for score in scores), key=lambda one: one[0])
-    return best if least < -gain / np.sqrt(np.mean(expected)) else None
+    worth = max(_GAIN / np.sqrt(np.mean(expected)), _LEAST_GAIN)
+    return best if always or least < -worth else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -114,9 +114,7 @@ def contenders(units: Units, n: int) -> dict[str, Callable[[Any, Any, PACLevel],
 
     def penalised(base: str, weights: tuple[float, ...]) -> Callable[[Any, Any, PACLevel], Any]:
         scores = [RankedScore(base, units.tau, weight, power=1.0) for weight in weights]
-        return lambda forecast, truth, level: choose_among(
-            scores, units, [level], calibrate=n, gain=-math.inf
-        )
+        return lambda forecast, truth, level: choose_among(scores, units, [level], calibrate=n, always=True)
 
     return {
         "D": lambda forecast, truth, level: Likelihood(),

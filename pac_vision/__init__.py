@@ -18,6 +18,12 @@ from pac_vision.scoring import ClassifyImages
 from pac_vision.sequences import Sequence, find_sequences, read_boxes
 from pac_vision.shares import allowed_misses, share_score
 from pac_vision.sources import Source
+from pac_vision.tabular import Table, read_table
+from pac_vision.tabular_designs import TableDesign, design_for
+from pac_vision.tabular_features import Encoder, fit_encoder
+from pac_vision.tabular_forecasts import TableForecast, forecast_rest
+from pac_vision.tabular_models import LabelModel, ValueModel, fit_labels, fit_values
+from pac_vision.tabular_studies import certify_table, sets_of
 from pac_vision.track_scoring import ScoreTracks, TrackSequences
 from pac_vision.track_units import compare_units
 from pac_vision.tracker_training import train_tracker

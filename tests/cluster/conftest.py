@@ -30,6 +30,14 @@ def engine() -> None:
 
 
 @pytest.fixture
+def no_engine() -> None:
+    """No Ray in this process, for commands that start their own."""
+    import ray
+
+    ray.shutdown()
+
+
+@pytest.fixture
 def notes(tmp_path: Path) -> Path:
     folder = tmp_path / "notes"
     folder.mkdir()

@@ -57,6 +57,7 @@ def shards(folder: Path) -> dict[str, float]:
     return {path.name: path.stat().st_mtime for path in (folder / "shards").glob("*.arrow")}
 
 
+@pytest.mark.usefixtures("no_engine")
 def test_ray_and_no_ray_give_the_same_certificate(ensemble: Path, tmp_path: Path) -> None:
     words = {}
     for address in ("none", "local"):
@@ -163,6 +164,7 @@ def test_training_that_is_interrupted_goes_on(tmp_path: Path, monkeypatch: pytes
     assert "the same command goes on from there" in answer.output
 
 
+@pytest.mark.usefixtures("no_engine")
 def test_images_and_tracks_run_too(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for label in range(2):

@@ -28,6 +28,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.usefixtures("no_engine")
 def test_frames_are_tracked_in_workers_with_the_same_bits(home: Path, tmp_path: Path) -> None:
     given = ["--sequences", home / "videos", "--tracker", home / "tracker.safetensors", *LEVEL]
     for how in ("none", "local"):

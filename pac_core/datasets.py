@@ -90,8 +90,15 @@ def read_dataset(
         raise InvalidInput(
             f"{ids or 'ids'} must be unique, got {n - len(np.unique(names))} repeats in {path}"
         )
-    about = [str(arrays[name]) for name in ABOUT if name in arrays and not arrays[name].ndim]
-    return Dataset(names, named, scores, forecast, truth, (about[0], about[1]) if len(about) == 2 else None)
+    name, digest = known_model(arrays)
+    model = None if name is None or digest is None else (name, digest)
+    return Dataset(names, named, scores, forecast, truth, model)
+
+
+def known_model(arrays: dict[str, NDArray[Any]]) -> tuple[str | None, str | None]:
+    """Name and digest of the model that made the forecasts, as far as the arrays of a file say them."""
+    name, digest = (str(arrays[key]) if key in arrays and not arrays[key].ndim else None for key in ABOUT)
+    return name, digest
 
 
 def meaning(path: Any, arrays: dict[str, NDArray[Any]]) -> tuple[Any, Any, Any]:

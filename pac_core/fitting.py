@@ -11,7 +11,7 @@ import numpy as np
 from pac_core.bounds import PACLevel
 from pac_core.certificates import Record, scores_digest
 from pac_core.certification import Certified, certify, certify_scores, train_record
-from pac_core.datasets import KEYS, ROWS, Dataset, read_dataset
+from pac_core.datasets import KEYS, ROUNDED, ROWS, Dataset, read_dataset
 from pac_core.documents import write_certificate
 from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.evaluation import calibration_error
@@ -122,12 +122,13 @@ def fit(
             f"--model-file must not be given: {data} says that {units.model[0]} made its logits"
         )
     made_by = units.model or (model, None)
-    digest = made_by[1] if model_file is None else file_digest(model_file)
+    rounded = isinstance(units.forecast, LogitForecast) and units.forecast.logits.dtype == np.float16
+    digest = made_by[1] if model_file is None else f"{ROUNDED * rounded}{file_digest(model_file)}"
     about: dict[str, Any] = {
         "unit": unit,
         "model": Record(made_by[0] if model == NOT_NAMED else model, digest=digest),
     }
-    if isinstance(units.forecast, LogitForecast) and units.forecast.logits.dtype == np.float16:
+    if rounded:
         say("note", "the logits are float16: the promise is about sets made from logits rounded likewise")
     source = Record(data.name, len(units.ids), file_digest(data))
     seen = [] if train_ids is None else _lines(train_ids)

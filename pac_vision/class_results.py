@@ -144,6 +144,12 @@ def compare_sets(
     alone; what they cost together is in `ClassResults.cost`.
     """
     models = same_images(models)
+    for model in models:
+        if model.forecast.failed is not None:  # refused before the look: baselines have no rule for them
+            raise InvalidInput(
+                f"{model.name} must have a forecast of every image, got none of "
+                f"{model.forecast.failed.sum():,} (broken ones): certify them with pac fit, as errors"
+            )
     parts = split(models[0].ids, tune=tune, calibrate=calibrate, seed=seed)
     if not parts.tune.n or not parts.test.n:
         raise InvalidInput(

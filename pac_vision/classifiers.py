@@ -31,7 +31,7 @@ class Classifier:
 
     name: what it was loaded by
     classes: K, the number of its outputs
-    digest: a fingerprint of its weights
+    digest: a fingerprint of its weights; from `load_model`, of its preprocessing, too
     preprocess: RGB image -> float32 `[3, H, W]`
     logits: float32 `[B, 3, H, W]` -> float32 `[B, K]`
     """
@@ -101,6 +101,17 @@ def weights_digest(module: nn.Module) -> str:
         digest.update(f"{key} {array.dtype} {tuple(array.shape)}\n".encode())
         digest.update(array.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def whole_digest(classifier: Classifier) -> str:
+    """A fingerprint of weights and preprocessing: the same weights behind another crop give other logits.
+
+    What the preprocessing does is seen on a picture of coloured noise, wider than high.
+    """
+    pixels = np.random.default_rng(0).integers(0, 256, size=(300, 420, 3), dtype=np.uint8)
+    seen = np.ascontiguousarray(classifier.preprocess(Image.fromarray(pixels)))
+    head = f"{classifier.digest} {seen.dtype} {seen.shape}\n"
+    return hashlib.sha256(head.encode() + seen.tobytes()).hexdigest()
 
 
 def count_classes(name: str, preprocess: Preprocess, logits: Logits) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from pac_core import InvalidInput
-from pac_vision.classifiers import Classifier, count_classes, fill, library, one_thread
+from pac_vision.classifiers import Classifier, count_classes, fill, library, one_thread, whole_digest
 from pac_vision.libraries import load_onnx, load_timm, load_torchvision
 from pac_vision.preprocessing import efficientnet_lite
 
@@ -30,12 +31,11 @@ def load_model(name: str, device: str = "cpu") -> Classifier:
         that); it returns a torch module, or an object with the attributes of a `Classifier`
         ``torchvision:NAME:FILE``, ``timm:NAME:FILE``: their architecture, your file of weights
     """
-    if name in SIZES:
-        return _efficientnet_lite(name, device)
     loaders = {"onnx": load_onnx, "torchvision": load_torchvision, "timm": load_timm, "python": _from_factory}
     kind, _, rest = name.partition(":")
-    if kind in loaders and rest:
-        return loaders[kind](name, rest, device)
+    if name in SIZES or (kind in loaders and rest):
+        found = _efficientnet_lite(name, device) if name in SIZES else loaders[kind](name, rest, device)
+        return replace(found, digest=whole_digest(found))
     forms = [*SIZES, "onnx:FILE", "python:MODULE:FACTORY", "torchvision:NAME:FILE", "timm:NAME:FILE"]
     raise InvalidInput(f"a model must be named as one of {', '.join(forms)}, got {name!r}")
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pac_core import InvalidInput, LogitForecast, Record, UnreadableFile
 from pac_core.arrays import labels_for
-from pac_core.datasets import meaning
+from pac_core.datasets import known_model, meaning
 from pac_core.splits import digest_of, unit_names
 from pac_core.tables import file_digest, read_arrays
 
@@ -76,8 +76,9 @@ def read_predictions(
     if not isinstance(forecast, LogitForecast) or labels is None:
         raise UnreadableFile(f"{file} must hold logits and labels, got {', '.join(sorted(arrays))}")
     called, data = name or file.stem, Record(file.name, len(arrays[key]), file_digest(file))
+    model = model or Record(called, digest=known_model(arrays)[1])
     known = (arrays[key], forecast, labels)
-    return Predictions(called, *known, model=model or Record(called), data=data, ids_name=key)
+    return Predictions(called, *known, model=model, data=data, ids_name=key)
 
 
 def same_images(models: Sequence[Predictions]) -> tuple[Predictions, ...]:

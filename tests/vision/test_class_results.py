@@ -254,3 +254,21 @@ def test_predictions_are_read_by_ids_or_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "truthless.npz", logits=logits, ids=names)
     with pytest.raises(UnreadableFile, match="must hold logits and labels, got ids, logits"):
         read_predictions(tmp_path / "truthless.npz")
+
+
+def test_images_without_a_forecast_are_refused_before_the_look(tmp_path: Path) -> None:
+    whole = predictions()
+    failed = np.zeros(len(whole.ids), bool)
+    failed[:3] = True
+    logits = np.where(failed[:, None], np.nan, whole.forecast.logits)
+    broken = replace(whole, forecast=LogitForecast(logits, failed=failed))
+    with pytest.raises(InvalidInput, match="net must have a forecast of every image, got none of 3"):
+        compare(tmp_path, broken)
+    assert not list(tmp_path.glob("*ledger*"))
+
+
+def test_the_model_that_a_file_names_is_kept(tmp_path: Path) -> None:
+    logits, ids = np.zeros((2, 3)), np.array(["a", "b"])
+    about = {"model": "net", "model_digest": "float16:abc"}
+    np.savez(tmp_path / "logits.npz", logits=logits, labels=np.zeros(2, int), ids=ids, **about)
+    assert read_predictions(tmp_path / "logits.npz").model.digest == "float16:abc"

@@ -145,7 +145,8 @@ def _compute(
 def _certify(task: Task, folder: RunFolder, levels: list[PACLevel], book: Path, shape: str) -> list[Finding]:
     made, findings = certify_run(task, folder, levels, book, shape=shape)
     if task.tune:
-        known = isinstance(made.score, RankedScore)
+        domains = {one.predictor.domain[0] for one in made.certificates if one.predictor.domain}
+        known = isinstance(made.score, RankedScore) or domains == {"labels"}
         say("tune", str(made.score) if known else f"{made.score.kind} from {task.tune:,} {task.unit}s")
     many = "it fails" if len(levels) == 1 else "any of them fails"
     say("ledger", f"{len(levels)} asked for; {many} with probability below {made.look.cost:.3g} ({book})")

@@ -13,7 +13,7 @@ from cluster.options import engine_options
 from cluster.storage import RunFolder
 from cluster.stored_logits import say_broken
 from cluster.tasks import box_sizes, image_task, track_task
-from pac_core import TooManyFailures
+from pac_core import InvalidInput, TooManyFailures
 from pac_core.label_scores import LABEL_SCORES, score_named
 from pac_core.options import FILE, broken_option, say
 
@@ -27,7 +27,13 @@ MODELS = "efficientnet-lite0, torchvision:NAME:FILE, timm:NAME:FILE, onnx:FILE, 
 @click.option("--classes", type=FILE, help="The model's classes: a line each, or ImageNet's class index.")
 @click.option("--model", required=True, help=MODELS)
 @broken_option
-@click.option("--batch", default=1, show_default=True, help="Images computed together; more on a GPU.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Images computed together; more on a GPU.",
+)
 @click.option("--score", type=click.Choice(LABEL_SCORES), help="See pac fit.  [default: smallest]")
 @click.option("--temperature/--no-temperature", default=None, help="Of the paper's score; see pac fit.")
 @click.option("--tune", required=True, type=int, help="Images to choose the score on.")
@@ -64,7 +70,17 @@ def run_imagenet(
     left out. The logits can be had with pac logits, sets for new images with pac sets --images.
     """
     asked(calibrate, engine["epsilon"], engine["delta"], "box")
-    place = RunFolder(folder)
+    place, named = RunFolder(folder), score_named(score, temperature)
+    if not tune and named != "plain" and engine["epsilon"]:
+        raise InvalidInput(f"--tune must be above 0 to fit --score {named}, got 0; plain needs none")
+    if (
+        place.local
+        and Path(images).is_dir()
+        and Path(folder).resolve().is_relative_to(Path(images).resolve())
+    ):
+        raise InvalidInput(
+            f"--folder must lie outside --images, or its files would be among them, got {folder}"
+        )
     task = image_task(
         images=images,
         labels=labels,
@@ -78,7 +94,7 @@ def run_imagenet(
         cpus=cpus,
     )
     try:
-        launch(task, place, shape=score_named(score, temperature), **engine)
+        launch(task, place, shape=named, **engine)
     except TooManyFailures:
         say_broken(task, place)
         raise

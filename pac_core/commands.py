@@ -95,7 +95,7 @@ def evaluate_command(
 @click.command("ledger")
 @click.argument("path", type=FILE)
 def ledger_command(path: Path) -> None:
-    """What each look was taken for and what its certificates cost together; and what was noted since."""
+    """What each look was for, what it cost, and what was noted since."""
     for opening in read_ledger(path):
         click.echo(
             f"{opening.n:,} units {opening.calibrate[:12]}: any fails with probability < {opening.cost:.3g}"

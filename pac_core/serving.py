@@ -56,7 +56,13 @@ class Forecasts(Protocol):
 @click.option("--model", help="For --images: the model that was calibrated, as in pac run imagenet.")
 @click.option("--classes", type=FILE, help="Names of the labels: a line each, or ImageNet's class index.")
 @broken_option
-@click.option("--batch", default=1, show_default=True, help="Images computed together, as in the run.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Images computed together, as in the run.",
+)
 @click.option("--device", default="cpu", show_default=True, help="Where the model runs: cpu or cuda.")
 @ids_option
 @click.option("--out", type=FILE, help="Write to this csv or npz instead of the terminal.")

@@ -104,13 +104,15 @@ def weights_digest(module: nn.Module) -> str:
 
 
 def whole_digest(classifier: Classifier) -> str:
-    """A fingerprint of weights and preprocessing: the same weights behind another crop give other logits.
+    """A fingerprint of weights, preprocessing and answers: the same weights may be used in another way.
 
-    What the preprocessing does is seen on a picture of coloured noise, wider than high.
+    What a model does is seen on a picture of coloured noise, wider than high: its pixels as they go in, and
+    the label that comes out. Logits would differ in their last digits from device to device.
     """
     pixels = np.random.default_rng(0).integers(0, 256, size=(300, 420, 3), dtype=np.uint8)
     seen = np.ascontiguousarray(classifier.preprocess(Image.fromarray(pixels)))
-    head = f"{classifier.digest} {seen.dtype} {seen.shape}\n"
+    answer = int(classifier.logits(seen[None]).argmax())
+    head = f"{classifier.digest} {seen.dtype} {seen.shape} {answer}\n"
     return hashlib.sha256(head.encode() + seen.tobytes()).hexdigest()
 
 

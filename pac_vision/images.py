@@ -96,6 +96,8 @@ def find_images(
     """
     known = None if classes is None else read_classes(classes)
     file = None if labels is None else Path(labels)
+    if file is not None and not file.is_file():
+        raise UnreadableFile(f"there is no file of labels {file}")
     root, packed = _layout(Path(source), besides=file)
     if not packed:
         found, values, known = _plain(root, file, known)

@@ -8,11 +8,20 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from pac_core import InvalidInput
-from pac_vision.classifiers import Classifier, count_classes, fill, library, one_thread, whole_digest
+from pac_vision.classifiers import (
+    Classifier,
+    count_classes,
+    fill,
+    first_line,
+    library,
+    one_thread,
+    whole_digest,
+)
 from pac_vision.libraries import load_onnx, load_timm, load_torchvision
 from pac_vision.preprocessing import efficientnet_lite
 
@@ -33,6 +42,8 @@ def load_model(name: str, device: str = "cpu") -> Classifier:
     """
     loaders = {"onnx": load_onnx, "torchvision": load_torchvision, "timm": load_timm, "python": _from_factory}
     kind, _, rest = name.partition(":")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InvalidInput(f"device must be one that torch finds here, got {device!r}: use cpu")
     if name in SIZES or (kind in loaders and rest):
         found = _efficientnet_lite(name, device) if name in SIZES else loaders[kind](name, rest, device)
         return replace(found, digest=whole_digest(found))
@@ -62,7 +73,10 @@ def call_factory(name: str, rest: str, device: str) -> Any:
     make = getattr(library(name, module, "it must be on Python's path"), factory, None)
     if not callable(make):
         raise InvalidInput(f"{name} must name a function of {module}, got {make!r}")
-    return make(device=device) if "device" in inspect.signature(make).parameters else make()
+    try:
+        return make(device=device) if "device" in inspect.signature(make).parameters else make()
+    except Exception as error:  # it is the user's own
+        raise InvalidInput(f"{name} failed: {type(error).__name__}: {first_line(error)}") from error
 
 
 def _from_factory(name: str, rest: str, device: str) -> Classifier:

@@ -29,6 +29,7 @@ import numpy as np
 from pac_core import InvalidInput, PACError, write_certificate
 from pac_core.class_names import ClassNames, read_classes
 from pac_core.ledger import score_digest
+from pac_core.options import refuse_unwritable
 from pac_vision import Images, find_images
 from pac_vision.class_reports import show_results, summary
 from pac_vision.class_results import OURS, ClassResults, compare_sets
@@ -54,7 +55,7 @@ HELP = {
     "deltas": "Of the tables; repeat it.",
     "seed": "Of the split.",
     "address": "Ray to score on: local, auto, HOST:PORT; none scores in this process.  [default: local]",
-    "ledger": "Where looks are recorded.  [default: pac-ledger.json beside OUT]",
+    "ledger": "Where looks are recorded.  [default: pac-ledger.json beside the logits, or beside OUT]",
     "smoke-test": "Generated images and two small networks, in seconds.",
 }
 
@@ -111,10 +112,21 @@ def main(
     units = len(classified[0].ids) if classified else len(pictures.ids)
     parts = {"tune": units // 5 if tune is None else tune, "calibrate": 2 * units // 5 if n is None else n}
     levels = fit_levels(parts["calibrate"], epsilon=epsilon, delta=delta, epsilons=epsilons, deltas=deltas)
+    book = ledger or beside(named_file(logits[0])[1] if logits else out) / "pac-ledger.json"
+    refuse_unwritable("--ledger", book)
     if model:  # the work, after all that can be refused without it
         classified = score(model, images, labels, classes, out, address or "local")
     called = name_classes(names, pictures, classified[0])
-    report(classified, levels, ResultFolder(out), called, pictures, ledger, seed=seed, **parts)
+    report(classified, levels, ResultFolder(out), called, pictures, book, seed=seed, **parts)
+
+
+def beside(path: Path) -> Path:
+    """The folder of the ledger, where `pac fit` and `pac run` keep theirs: beside the logits, or beside OUT.
+
+    Logits that this script kept in OUT/logits share the ledger of OUT.
+    """
+    kept = path.resolve()
+    return (kept.parent.parent if kept.parent.name == "logits" else kept).parent
 
 
 def report(
@@ -123,11 +135,10 @@ def report(
     folder: ResultFolder,
     names: Sequence[str],
     pictures: Images | None,
-    ledger: Path | None,
+    book: Path,
     **parts: int,
 ) -> None:
     """Certify, show everything, and sum it up."""
-    book = ledger or folder.folder.resolve().parent / "pac-ledger.json"
     results = compare_sets(classified, levels, ledger=book, **parts)
     print(
         f"{len(classified[0].ids):,} images of {classified[0].classes:,} classes: {results.parts.tune.n:,} "

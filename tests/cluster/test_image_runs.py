@@ -219,3 +219,14 @@ def test_what_cannot_be_served_is_refused(shades: Path, finished: Path, tmp_path
     assert pac("fit", bare, *LEVEL, "--out", tmp_path / "c.json").exit_code == 0
     answer = pac("sets", tmp_path / "c.json", *images, "--model", MODEL)
     refused(answer, "the certificate must be of labels to serve sets for images")
+
+
+def test_runs_that_could_not_end_well_are_refused_before_they_begin(shades: Path, tmp_path: Path) -> None:
+    inside = shades / "run"
+    refused(run(shades, inside, *LEVEL), "--folder must lie outside --images")
+    refused(run(shades, tmp_path / "run", *LEVEL, "--tune", 0), "--tune must be above 0 to fit --score paper")
+    refused(run(shades, tmp_path / "run", *LEVEL, "--cpus", 0), "--cpus")
+    refused(
+        run(shades, tmp_path / "run", *LEVEL, "--labels", tmp_path / "no.txt"), "there is no file of labels"
+    )
+    assert not inside.exists() and not (tmp_path / "run").exists()

@@ -58,6 +58,9 @@ class Three:
 class Four(Three):
     classes = 4
 
+def draw_of(seed):
+    return seed
+
 def nothing():
     return object()
 

@@ -190,3 +190,24 @@ def test_weights_in_a_file_beside_an_onnx_file_count(tmp_path: Path) -> None:
 
     assert digest(b"one", b"a") != digest(b"two", b"a")
     assert digest(b"one", b"a") == digest(b"one", b"b")
+
+
+def test_the_same_weights_used_in_another_way_are_another_model() -> None:
+    class Negated(nn.Sequential):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return -super().forward(images)
+
+    layers = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
+    one, other = (Classifier.of("two", kind(*layers), imagenet(16)) for kind in (nn.Sequential, Negated))
+    assert one.digest == other.digest
+    assert whole_digest(one) != whole_digest(other)
+
+
+def test_what_fails_inside_a_factory_is_said_in_a_sentence(
+    networks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InvalidInput, match=f"python:{networks}:draw_of failed: TypeError"):
+        load_model(f"python:{networks}:draw_of")
+    with pytest.raises(InvalidInput, match="device must be one that torch finds here, got 'cuda'"):
+        load_model(f"python:{networks}:module", "cuda")

@@ -13,17 +13,37 @@ from pac_core.class_names import ClassNames
 def label_of(value: Any, classes: ClassNames | None, where: str) -> int:
     """A class index from a number or text; `where` begins the refusal of one that is no class.
 
-    >>> label_of("7", None, "a.cls"), label_of("cat", ClassNames.of(["ant", "cat"]), "a.cls")
-    (7, 1)
+    A number is always an index. Text is a name or an index: text that is both, of two classes, is refused.
+
+    >>> animals = ClassNames.of(["ant", "cat"])
+    >>> label_of(7, None, "a.json"), label_of("cat", animals, "a.txt"), label_of("0", animals, "a.txt")
+    (7, 1, 0)
     """
     text = str(value).strip()
-    if classes is not None and text in classes.index:
-        return classes.index[text]
-    if isinstance(value, bool | float) or not (text.isascii() and text.isdecimal()):
+    named = classes.index.get(text) if classes is not None and isinstance(value, str) else None
+    index = int(text) if _is_index(text) and not isinstance(value, bool | float) else None
+    if classes is not None and index is not None and index >= len(classes.keys):
+        if named is None:
+            raise UnreadableFile(f"{where} must have a label in 0..{len(classes.keys) - 1}, got {text}")
+        index = None
+    readings = {reading for reading in (index, named) if reading is not None}
+    if not readings:
         raise UnreadableFile(f"{where} must have a class index from 0, got {text!r}")
-    if classes is not None and int(text) >= len(classes.keys):
-        raise UnreadableFile(f"{where} must have a label in 0..{len(classes.keys) - 1}, got {text}")
-    return int(text)
+    if len(readings) > 1:
+        raise UnreadableFile(
+            f"{where} must have a label that can be read in one way, got {text!r}, which is class {index} by "
+            f"its index and class {named} by its name"
+        )
+    return readings.pop()
+
+
+def index_or_text(text: str) -> int | str:
+    """The number that digits are, or the text as it came: for places where digits are always an index."""
+    return int(text) if _is_index(text.strip()) else text
+
+
+def _is_index(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
 
 
 def folder_labels(

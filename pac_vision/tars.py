@@ -13,7 +13,7 @@ import numpy as np
 
 from pac_core import UnreadableFile
 from pac_core.class_names import ClassNames
-from pac_vision.labels import folder_labels, label_of, read_labels
+from pac_vision.labels import folder_labels, index_or_text, label_of, read_labels
 from pac_vision.sources import ENDINGS, Source
 
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -90,9 +90,8 @@ def _label(path: Path, sample: _Sample, content: bytes, classes: ClassNames | No
     assert sample.label is not None
     where = f"{path}.{sample.label[0].rpartition('.')[2]}"
     try:
-        value: Any = content.decode()
-        if where.endswith(".json"):
-            value = json.loads(value)["label"]
+        text = content.decode()
+        value: Any = json.loads(text)["label"] if where.endswith(".json") else index_or_text(text)
     except (ValueError, KeyError, TypeError):
         raise UnreadableFile(f"{where} must hold a label, got {content[:40]!r}") from None
     return label_of(value, classes, where)

@@ -75,6 +75,29 @@ def test_json_labels_classes_and_a_pattern(tmp_path: Path) -> None:
     assert find_unlabelled(tmp_path).ids.tolist() == found.ids.tolist()
 
 
+def test_a_number_is_an_index_though_classes_are_named_by_digits(tmp_path: Path) -> None:
+    members = [m for i in range(3) for m in ((f"{i}.png", RED), (f"{i}.cls", f"{i}\n".encode()))]
+    digits = ["1", "10", "2"]
+    assert find_images(write_tar(tmp_path / "c.tar", members), classes=digits).labels.tolist() == [0, 1, 2]
+    members = [m for i in range(3) for m in ((f"{i}.png", RED), (f"{i}.json", b'{"label": %d}' % i))]
+    assert find_images(write_tar(tmp_path / "j.tar", members), classes=digits).labels.tolist() == [0, 1, 2]
+    pq.write_table(pa.table({"image": [RED] * 3, "label": [0, 1, 2]}), tmp_path / "p.parquet")
+    assert find_images(tmp_path / "p.parquet", classes=digits).labels.tolist() == [0, 1, 2]
+    about = hugging_face(digits)
+    stored = pa.table({"image": [RED] * 3, "label": [0, 1, 2]}).replace_schema_metadata(about)
+    pq.write_table(stored, tmp_path / "s.parquet")
+    assert find_images(tmp_path / "s.parquet").labels.tolist() == [0, 1, 2]
+    pq.write_table(pa.table({"image": [RED], "label": ["1"]}), tmp_path / "t.parquet")
+    with pytest.raises(UnreadableFile, match="'1', which is class 1 by its index and class 0 by its name"):
+        find_images(tmp_path / "t.parquet", classes=digits)
+
+
+def hugging_face(names: list[str]) -> dict[bytes, bytes]:
+    """What the datasets of Hugging Face write beside the columns."""
+    feature = {"label": {"names": names, "_type": "ClassLabel"}}
+    return {b"huggingface": json.dumps({"info": {"features": feature}}).encode()}
+
+
 def test_a_tar_of_class_folders_or_with_a_label_file(tmp_path: Path) -> None:
     tar = write_tar(tmp_path / "v.tar", [("val/0003/a.png", RED), ("val/0001/b.png", RED)])
     assert find_images(tar).labels.tolist() == [1, 3]
@@ -209,9 +232,8 @@ def test_a_parquet_file_that_is_cut_off_or_has_huge_groups_is_refused(
 
 
 def test_names_of_classes_come_with_a_dataset_of_hugging_face(tmp_path: Path) -> None:
-    feature = {"label": {"names": ["ant", "bee", "cat"], "_type": "ClassLabel"}}
-    about = json.dumps({"info": {"features": feature}}).encode()
-    pq.write_table(table().replace_schema_metadata({b"huggingface": about}), tmp_path / "p.parquet")
+    about = hugging_face(["ant", "bee", "cat"])
+    pq.write_table(table().replace_schema_metadata(about), tmp_path / "p.parquet")
     assert find_images(tmp_path / "p.parquet").names == ("ant", "bee", "cat")
     given = find_images(tmp_path / "p.parquet", classes=["x", "y"])
     assert given.names == ("x", "y")

@@ -84,8 +84,8 @@ def find_images(
         `labels`, or with a folder per class inside
         a .parquet, or a folder of them, with a column of image bytes, plain or as Hugging Face's
         struct {bytes, path}, named image, img, image_bytes, jpg, jpeg, png, webp, bytes or content, and one
-        of labels, named label, labels, cls, class, class_id or target; Hugging Face's names of the classes
-        are read where `classes` gives none
+        of labels, named label, labels, cls, class, class_id or target; where a file has Hugging
+        Face's names of the classes, its labels count these, and are found in `classes` by name
         a pattern of such files in one folder: ``data/validation-*.parquet``
     labels: a text file with a line ``file label`` per image, or one label per line in the order of the sorted
         file names; labels are class indices from 0, or names out of `classes`, and refused where digits are

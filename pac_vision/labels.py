@@ -46,6 +46,32 @@ def _is_index(text: str) -> bool:
     return text.isascii() and text.isdecimal()
 
 
+def classes_of(stored: ClassNames, classes: ClassNames, where: str) -> list[int]:
+    """The class of each name that is stored beside labels, found by its key or by its name to show.
+
+    >>> classes_of(ClassNames.of(["cat", "ant"]), ClassNames.of(["ant", "bee", "cat"]), "a.parquet")
+    [2, 0]
+    """
+    found: dict[int, str] = {}
+    for name in stored.keys:
+        places = {place for names in (classes.keys, classes.names) for place in _places(name, names)}
+        if len(places) != 1:
+            raise UnreadableFile(
+                f"{where} names a class {name!r} that must be one of the classes given, which begin with "
+                f"{', '.join(map(repr, classes.names[:3]))}, got {len(places)} of that name: give its names "
+                "in the order of the model's outputs, or no classes if its own order is that"
+            )
+        place = places.pop()
+        if place in found:
+            raise UnreadableFile(f"{where} names class {place} twice, {found[place]!r} and {name!r}")
+        found[place] = name
+    return list(found)
+
+
+def _places(name: str, names: tuple[str, ...]) -> list[int]:
+    return [names.index(name)] if name in names else []
+
+
 def folder_labels(
     root: Path, folders: Sequence[str], classes: ClassNames | None
 ) -> tuple[dict[str, int], ClassNames | None]:

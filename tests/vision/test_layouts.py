@@ -231,12 +231,56 @@ def test_a_parquet_file_that_is_cut_off_or_has_huge_groups_is_refused(
         find_images(file)
 
 
+def named_rows(path: Path, names: list[str], labels: list[int]) -> Path:
+    made = pa.table({"image": [RED] * len(labels), "label": labels})
+    pq.write_table(made.replace_schema_metadata(hugging_face(names)), path)
+    return path
+
+
 def test_names_of_classes_come_with_a_dataset_of_hugging_face(tmp_path: Path) -> None:
-    about = hugging_face(["ant", "bee", "cat"])
-    pq.write_table(table().replace_schema_metadata(about), tmp_path / "p.parquet")
-    assert find_images(tmp_path / "p.parquet").names == ("ant", "bee", "cat")
-    given = find_images(tmp_path / "p.parquet", classes=["x", "y"])
-    assert given.names == ("x", "y")
+    file = named_rows(tmp_path / "p.parquet", ["cat", "dog"], [0, 1])
+    assert find_images(file).names == ("cat", "dog")
+    assert find_images(file).labels.tolist() == [0, 1]
+    given = find_images(file, classes=["dog", "bee", "cat"])
+    assert given.names == ("dog", "bee", "cat")
+    assert given.labels.tolist() == [2, 0]
+    named_rows(file, ["cat", "dog"], [0, 2])
+    with pytest.raises(UnreadableFile, match=r"p\.parquet row 1 must have a label in 0\.\.1, got 2"):
+        find_images(file, classes=["dog", "bee", "cat"])
+
+
+def test_stored_names_are_found_among_wnids_or_their_names(tmp_path: Path) -> None:
+    index = tmp_path / "index.json"
+    index.write_text(json.dumps({"0": ["n02", "dog"], "1": ["n01", "cat"], "2": ["n03", "n02"]}))
+    for names in (["cat", "dog"], ["n01", "dog"]):
+        file = named_rows(tmp_path / "p.parquet", names, [0, 1, 1])
+        assert find_images(file, classes=index).labels.tolist() == [1, 0, 0]
+    for names, said in (
+        (["cat", "n02"], "names a class 'n02' that must be one of .* got 2 of that name"),
+        (
+            ["cat", "ant", "bee"],
+            "names a class 'ant' that must be .* begin with 'dog', 'cat', 'n02', got 0 of",
+        ),
+        (["cat", "n01"], "names class 1 twice, 'cat' and 'n01'"),
+    ):
+        with pytest.raises(UnreadableFile, match=rf"p\.parquet {said}"):
+            find_images(named_rows(tmp_path / "p.parquet", names, [0, 1]), classes=index)
+
+
+def test_each_parquet_file_is_read_by_its_own_names(tmp_path: Path) -> None:
+    named_rows(tmp_path / "a.parquet", ["cat", "dog"], [0, 1])
+    named_rows(tmp_path / "b.parquet", ["dog", "cat"], [0, 1])
+    assert find_images(tmp_path).names == ("cat", "dog")
+    assert find_images(tmp_path).labels.tolist() == [0, 1, 1, 0]
+    assert find_images(tmp_path, classes=["dog", "cat"]).labels.tolist() == [1, 0, 0, 1]
+    named_rows(tmp_path / "b.parquet", ["dog"], [0])
+    assert find_images(tmp_path, classes=["dog", "cat"]).labels.tolist() == [1, 0, 0]
+    with pytest.raises(UnreadableFile, match=r"b\.parquet must name the classes that a\.parquet names"):
+        find_images(tmp_path)
+    pq.write_table(table(), tmp_path / "b.parquet")
+    for classes in (None, ["cat", "dog"]):
+        with pytest.raises(UnreadableFile, match=r"b\.parquet must name the classes that a\.parquet names"):
+            find_images(tmp_path, classes=classes)
 
 
 def test_each_row_group_is_read_once(images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

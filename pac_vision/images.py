@@ -88,8 +88,8 @@ def find_images(
         Face's names of the classes, its labels count these, and are found in `classes` by name
         a pattern of such files in one folder: ``data/validation-*.parquet``
     labels: a text file with a line ``file label`` per image, or one label per line in the order of the sorted
-        file names; labels are class indices from 0, or names out of `classes`, and refused where digits are
-        the index of one class and the name of another
+        file names, if these lie in one folder or tar; labels are class indices from 0, or names out of
+        `classes`, and refused where digits are the index of one class and the name of another
     classes: the names of the model's classes in the order of its outputs, or a file of them (see
         `read_classes`); without it, named folders are counted in the order of their names
 

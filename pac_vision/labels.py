@@ -96,8 +96,10 @@ def folder_labels(
     return {name: classes.index[name] for name in folders}, classes
 
 
-def read_labels(file: Path, ids: Sequence[str], classes: ClassNames | None) -> list[int]:
-    """The label of each id, from a file with a line for each."""
+def read_labels(
+    file: Path, ids: Sequence[str], classes: ClassNames | None, *, ordered: bool = True
+) -> list[int]:
+    """The label of each id, from a file with a line for each, which names it unless the ids are `ordered`."""
     try:
         lines = file.read_text(encoding="utf-8").rstrip().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -106,6 +108,11 @@ def read_labels(file: Path, ids: Sequence[str], classes: ClassNames | None) -> l
         raise UnreadableFile(f"{file} must have a line per image, got {len(lines):,} for {len(ids):,} images")
     rows = [line.split() for line in lines]
     width = len(rows[0])
+    if width == 1 and not ordered:
+        raise UnreadableFile(
+            f"{file} must name the file of each label, because the images lie in several tars or folders, "
+            f"got {lines[0]!r}: give lines 'file label'"
+        )
     found: dict[str, int] = {}
     for number, (row, own) in enumerate(zip(rows, ids, strict=True), start=1):
         if len(row) != width or width not in (1, 2):

@@ -74,7 +74,7 @@ def tar_labels(
     """The label of each id, and the classes: from `key.cls` or `key.json`, a label file, or folders."""
     root, ids = Path(source.folder), source.ids.tolist()
     if labels is not None:
-        return read_labels(labels, [_file_name(samples[name]) for name in ids], classes), classes
+        return _listed_labels(root, samples, ids, labels, classes), classes
     without = [name for name in ids if samples[name].label is None]
     folders = {name: samples[name].image[0].rpartition("/")[0].rpartition("/")[2] for name in ids}
     if len(without) == len(ids) and all(folders.values()):
@@ -97,8 +97,23 @@ def _label(path: Path, sample: _Sample, content: bytes, classes: ClassNames | No
     return label_of(value, classes, where)
 
 
-def _file_name(sample: _Sample) -> str:
-    return sample.image[0].rpartition("/")[2]
+def _listed_labels(
+    root: Path, samples: dict[str, _Sample], ids: list[str], labels: Path, classes: ClassNames | None
+) -> list[int]:
+    """The label of each id out of a label file, whose lines follow the names of files, not the keys."""
+    files = {name: samples[name].image[0].rpartition("/")[2] for name in ids}
+    id_of: dict[str, str] = {}
+    for name, file in files.items():
+        if file in id_of:
+            raise UnreadableFile(
+                f"{root / name} and {root / id_of[file]} must have different file names, got {file} twice: "
+                f"{labels} cannot tell them apart"
+            )
+        id_of[file] = name
+    ordered = sorted(id_of)  # as the files would lie in a folder: photo-1.png goes before photo.png
+    one_place = len({name.rpartition("/")[0] for name in ids}) == 1
+    found = dict(zip(ordered, read_labels(labels, ordered, classes, ordered=one_place), strict=True))
+    return [found[files[name]] for name in ids]
 
 
 def _samples(root: Path, shard: str) -> Iterator[tuple[str, _Sample]]:

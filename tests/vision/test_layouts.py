@@ -107,6 +107,38 @@ def test_a_tar_of_class_folders_or_with_a_label_file(tmp_path: Path) -> None:
     assert find_images(flat.parent, labels=tmp_path / "flat" / "val.txt").labels.tolist() == [4, 0]
 
 
+def test_labels_without_names_follow_the_files_in_a_tar_as_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "val.txt").write_text("0\n1\n")
+    (tmp_path / "plain").mkdir()
+    for name in ("photo.png", "photo-1.png"):
+        (tmp_path / "plain" / name).write_bytes(RED)
+    plain = find_images(tmp_path / "plain", labels=tmp_path / "val.txt")
+    assert dict(zip(plain.ids, plain.labels, strict=True)) == {"photo-1.png": 0, "photo.png": 1}
+    for folder in ("", "val/"):
+        members = [(f"{folder}photo.png", RED), (f"{folder}photo-1.png", RED)]
+        tar = write_tar(tmp_path / "one" / "v.tar", members)
+        found = find_images(tar, labels=tmp_path / "val.txt")
+        assert found.ids.tolist() == [f"v.tar/{folder}photo", f"v.tar/{folder}photo-1"]
+        assert found.labels.tolist() == [1, 0]
+
+
+def test_labels_without_names_are_refused_for_several_tars_or_folders(tmp_path: Path) -> None:
+    lines = tmp_path / "val.txt"
+    lines.write_text("0\n1\n")
+    folders = write_tar(tmp_path / "v.tar", [("x/a.png", RED), ("y/b.png", RED)])
+    write_tar(tmp_path / "two" / "a.tar", [("b.png", RED)])
+    write_tar(tmp_path / "two" / "b.tar", [("a.png", RED)])
+    for source in (folders, tmp_path / "two"):
+        with pytest.raises(UnreadableFile, match=r"val\.txt must name the file .* give lines 'file label'"):
+            find_images(source, labels=lines)
+    lines.write_text("a.png 5\nb.png 7\n")
+    assert find_images(folders, labels=lines).labels.tolist() == [5, 7]
+    assert find_images(tmp_path / "two", labels=lines).labels.tolist() == [7, 5]
+    write_tar(tmp_path / "two" / "b.tar", [("b.png", RED)])
+    with pytest.raises(UnreadableFile, match=r"b\.tar/b and .*a\.tar/b must have different file names"):
+        find_images(tmp_path / "two", labels=lines)
+
+
 @pytest.mark.parametrize(
     ("members", "said"),
     [

@@ -128,6 +128,8 @@ def _layout(source: Path, besides: Path | None = None) -> tuple[Path, list[str]]
         ]
         files = [entry.name for entry in entries]
         return source, _packed(source, files) if any(map(_kind, files)) else []
+    if "**" in source.name and not source.is_file():
+        raise InvalidInput(f"a pattern must name files of one folder, with * and not **, got {source}")
     found = [source] if source.is_file() else source.parent.glob(source.name) if source.name else []
     files = sorted(path.name for path in found)
     if not files:

@@ -141,15 +141,18 @@ def _samples(root: Path, shard: str) -> Iterator[tuple[str, _Sample]]:
 def _members(root: Path, shard: str) -> Iterator[tuple[str, Place]]:
     """The visible files of a tar, in its order; refused unless the tar is whole."""
     path = root / shard
-    length = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(6)
-        for mark, kind in _PACKED.items():
-            if start.startswith(mark):
-                raise UnreadableFile(
-                    f"{path} is compressed ({kind}), so its images cannot be read where they lie: unpack it "
-                    "to a plain tar"
-                )
+    try:
+        length = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(6)
+    except OSError as error:  # a folder of that name, a link to nowhere, no permission
+        raise UnreadableFile(f"{path} cannot be read as a tar: {error.strerror}") from None
+    for mark, kind in _PACKED.items():
+        if start.startswith(mark):
+            raise UnreadableFile(
+                f"{path} is compressed ({kind}), so its images cannot be read where they lie: unpack it "
+                "to a plain tar"
+            )
     end = 0
     try:
         with tarfile.open(path, "r:") as tar:

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 from toy_layouts import as_parquet, as_tars, write_tar
 
-from pac_core import UnreadableFile
+from pac_core import InvalidInput, UnreadableFile
 from pac_vision import BrokenImage, ClassifyImages, Images, find_images, find_unlabelled
 from pac_vision.parquets import ParquetReader
 
@@ -221,6 +221,20 @@ def test_folders_of_two_kinds_are_refused(tmp_path: Path) -> None:
         find_images(tmp_path)
     with pytest.raises(UnreadableFile, match=r"notes\.txt must be a folder, a plain \.tar or a \.parquet"):
         find_images(tmp_path / "notes.txt")
+
+
+@pytest.mark.parametrize("ending", ["tar", "parquet"])
+def test_places_that_are_no_files_are_refused(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "folders" / f"x.{ending}").mkdir(parents=True)
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / f"x.{ending}").symlink_to(tmp_path / "nowhere")
+    for source in (tmp_path / "folders", tmp_path / "links", tmp_path / "folders" / f"*.{ending}"):
+        for find in (find_images, find_unlabelled):
+            with pytest.raises(UnreadableFile, match=rf"x\.{ending} cannot be read as"):
+                find(source)
+    for pattern in (f"**x.{ending}", "**"):
+        with pytest.raises(InvalidInput, match=r"must name files of one folder, with \* and not \*\*, got"):
+            find_unlabelled(tmp_path / "folders" / pattern)
 
 
 def table(**columns: Any) -> Any:

@@ -84,11 +84,12 @@ def find_images(
         `labels`, or with a folder per class inside
         a .parquet, or a folder of them, with a column of image bytes, plain or as Hugging Face's
         struct {bytes, path}, named image, img, image_bytes, jpg, jpeg, png, webp, bytes or content, and one
-        of labels, named label, labels, cls, class, class_id or target; Hugging Face's names of the classes
-        are read where `classes` gives none
+        of labels, named label, labels, cls, class, class_id or target; where a file has Hugging
+        Face's names of the classes, its labels count these, and are found in `classes` by name
         a pattern of such files in one folder: ``data/validation-*.parquet``
     labels: a text file with a line ``file label`` per image, or one label per line in the order of the sorted
-        file names; labels are class indices from 0, or names out of `classes`
+        file names, if these lie in one folder or tar; labels are class indices from 0, or names out of
+        `classes`, and refused where digits are the index of one class and the name of another
     classes: the names of the model's classes in the order of its outputs, or a file of them (see
         `read_classes`); without it, named folders are counted in the order of their names
 
@@ -129,6 +130,8 @@ def _layout(source: Path, besides: Path | None = None) -> tuple[Path, list[str]]
         ]
         files = [entry.name for entry in entries]
         return source, _packed(source, files) if any(map(_kind, files)) else []
+    if "**" in source.name and not source.is_file():
+        raise InvalidInput(f"a pattern must name files of one folder, with * and not **, got {source}")
     found = [source] if source.is_file() else source.parent.glob(source.name) if source.name else []
     files = sorted(path.name for path in found)
     if not files:

@@ -13,17 +13,63 @@ from pac_core.class_names import ClassNames
 def label_of(value: Any, classes: ClassNames | None, where: str) -> int:
     """A class index from a number or text; `where` begins the refusal of one that is no class.
 
-    >>> label_of("7", None, "a.cls"), label_of("cat", ClassNames.of(["ant", "cat"]), "a.cls")
-    (7, 1)
+    A number is always an index. Text is a name or an index: text that is both, of two classes, is refused.
+
+    >>> animals = ClassNames.of(["ant", "cat"])
+    >>> label_of(7, None, "a.json"), label_of("cat", animals, "a.txt"), label_of("0", animals, "a.txt")
+    (7, 1, 0)
     """
     text = str(value).strip()
-    if classes is not None and text in classes.index:
-        return classes.index[text]
-    if isinstance(value, bool | float) or not (text.isascii() and text.isdecimal()):
+    named = classes.index.get(text) if classes is not None and isinstance(value, str) else None
+    index = int(text) if _is_index(text) and not isinstance(value, bool | float) else None
+    if classes is not None and index is not None and index >= len(classes.keys):
+        if named is None:
+            raise UnreadableFile(f"{where} must have a label in 0..{len(classes.keys) - 1}, got {text}")
+        index = None
+    readings = {reading for reading in (index, named) if reading is not None}
+    if not readings:
         raise UnreadableFile(f"{where} must have a class index from 0, got {text!r}")
-    if classes is not None and int(text) >= len(classes.keys):
-        raise UnreadableFile(f"{where} must have a label in 0..{len(classes.keys) - 1}, got {text}")
-    return int(text)
+    if len(readings) > 1:
+        raise UnreadableFile(
+            f"{where} must have a label that can be read in one way, got {text!r}, which is class {index} by "
+            f"its index and class {named} by its name"
+        )
+    return readings.pop()
+
+
+def index_or_text(text: str) -> int | str:
+    """The number that digits are, or the text as it came: for places where digits are always an index."""
+    return int(text) if _is_index(text.strip()) else text
+
+
+def _is_index(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
+
+
+def classes_of(stored: ClassNames, classes: ClassNames, where: str) -> list[int]:
+    """The class of each name that is stored beside labels, found by its key or by its name to show.
+
+    >>> classes_of(ClassNames.of(["cat", "ant"]), ClassNames.of(["ant", "bee", "cat"]), "a.parquet")
+    [2, 0]
+    """
+    found: dict[int, str] = {}
+    for name in stored.keys:
+        places = {place for names in (classes.keys, classes.names) for place in _places(name, names)}
+        if len(places) != 1:
+            raise UnreadableFile(
+                f"{where} names a class {name!r} that must be one of the classes given, which begin with "
+                f"{', '.join(map(repr, classes.names[:3]))}, got {len(places)} of that name: give its names "
+                "in the order of the model's outputs, or no classes if its own order is that"
+            )
+        place = places.pop()
+        if place in found:
+            raise UnreadableFile(f"{where} names class {place} twice, {found[place]!r} and {name!r}")
+        found[place] = name
+    return list(found)
+
+
+def _places(name: str, names: tuple[str, ...]) -> list[int]:
+    return [names.index(name)] if name in names else []
 
 
 def folder_labels(
@@ -50,8 +96,10 @@ def folder_labels(
     return {name: classes.index[name] for name in folders}, classes
 
 
-def read_labels(file: Path, ids: Sequence[str], classes: ClassNames | None) -> list[int]:
-    """The label of each id, from a file with a line for each."""
+def read_labels(
+    file: Path, ids: Sequence[str], classes: ClassNames | None, *, ordered: bool = True
+) -> list[int]:
+    """The label of each id, from a file with a line for each, which names it unless the ids are `ordered`."""
     try:
         lines = file.read_text(encoding="utf-8").rstrip().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -60,6 +108,11 @@ def read_labels(file: Path, ids: Sequence[str], classes: ClassNames | None) -> l
         raise UnreadableFile(f"{file} must have a line per image, got {len(lines):,} for {len(ids):,} images")
     rows = [line.split() for line in lines]
     width = len(rows[0])
+    if width == 1 and not ordered:
+        raise UnreadableFile(
+            f"{file} must name the file of each label, because the images lie in several tars or folders, "
+            f"got {lines[0]!r}: give lines 'file label'"
+        )
     found: dict[str, int] = {}
     for number, (row, own) in enumerate(zip(rows, ids, strict=True), start=1):
         if len(row) != width or width not in (1, 2):

@@ -12,7 +12,7 @@ import numpy as np
 from pac_core import UnreadableFile
 from pac_core.class_names import ClassNames
 from pac_vision.decoding import BrokenImage
-from pac_vision.labels import label_of, read_labels
+from pac_vision.labels import classes_of, label_of, read_labels
 from pac_vision.sources import Source
 
 IMAGES = ("image", "img", "image_bytes", "jpg", "jpeg", "png", "webp", "bytes", "content")
@@ -92,16 +92,28 @@ def parquet_labels(
     """The label of each id, from the column of labels or from a label file, and the classes."""
     if labels is not None:
         return read_labels(labels, source.ids.tolist(), classes), classes
-    if classes is None:
-        classes = next(iter(found.values())).classes
+    first, stored = next(iter(found.items()))
     label_at: dict[str, int] = {}
     for file, columns in found.items():
         path = Path(source.folder) / file
         if columns.label is None:
             raise UnreadableFile(f"{path} must have a column of labels ({', '.join(LABELS)}), got none")
+        if _names(columns) != _names(stored) and (
+            classes is None or None in (columns.classes, stored.classes)
+        ):
+            raise UnreadableFile(f"{path} must name the classes that {first} names, got others or none")
+        own, order = columns.classes or classes, None
+        if columns.classes is not None:
+            target = classes or stored.classes or columns.classes
+            order = classes_of(columns.classes, target, str(path))
         for row, value in enumerate(parquet_file(path).read(columns=[columns.label]).column(0).to_pylist()):
-            label_at[f"{file}/{row:07d}"] = label_of(value, classes, f"{path} row {row}")
-    return [label_at[name] for name in source.ids.tolist()], classes
+            label = label_of(value, own, f"{path} row {row}")
+            label_at[f"{file}/{row:07d}"] = label if order is None else order[label]
+    return [label_at[name] for name in source.ids.tolist()], classes or stored.classes
+
+
+def _names(columns: _Columns) -> set[str]:
+    return set(columns.classes.keys if columns.classes else ())
 
 
 def parquet_file(path: Path) -> Any:

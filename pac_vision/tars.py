@@ -13,7 +13,7 @@ import numpy as np
 
 from pac_core import UnreadableFile
 from pac_core.class_names import ClassNames
-from pac_vision.labels import folder_labels, label_of, read_labels
+from pac_vision.labels import folder_labels, index_or_text, label_of, read_labels
 from pac_vision.sources import ENDINGS, Source
 
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -74,7 +74,7 @@ def tar_labels(
     """The label of each id, and the classes: from `key.cls` or `key.json`, a label file, or folders."""
     root, ids = Path(source.folder), source.ids.tolist()
     if labels is not None:
-        return read_labels(labels, [_file_name(samples[name]) for name in ids], classes), classes
+        return _listed_labels(root, samples, ids, labels, classes), classes
     without = [name for name in ids if samples[name].label is None]
     folders = {name: samples[name].image[0].rpartition("/")[0].rpartition("/")[2] for name in ids}
     if len(without) == len(ids) and all(folders.values()):
@@ -90,16 +90,30 @@ def _label(path: Path, sample: _Sample, content: bytes, classes: ClassNames | No
     assert sample.label is not None
     where = f"{path}.{sample.label[0].rpartition('.')[2]}"
     try:
-        value: Any = content.decode()
-        if where.endswith(".json"):
-            value = json.loads(value)["label"]
+        text = content.decode()
+        value: Any = json.loads(text)["label"] if where.endswith(".json") else index_or_text(text)
     except (ValueError, KeyError, TypeError):
         raise UnreadableFile(f"{where} must hold a label, got {content[:40]!r}") from None
     return label_of(value, classes, where)
 
 
-def _file_name(sample: _Sample) -> str:
-    return sample.image[0].rpartition("/")[2]
+def _listed_labels(
+    root: Path, samples: dict[str, _Sample], ids: list[str], labels: Path, classes: ClassNames | None
+) -> list[int]:
+    """The label of each id out of a label file, whose lines follow the names of files, not the keys."""
+    files = {name: samples[name].image[0].rpartition("/")[2] for name in ids}
+    id_of: dict[str, str] = {}
+    for name, file in files.items():
+        if file in id_of:
+            raise UnreadableFile(
+                f"{root / name} and {root / id_of[file]} must have different file names, got {file} twice: "
+                f"{labels} cannot tell them apart"
+            )
+        id_of[file] = name
+    ordered = sorted(id_of)  # as the files would lie in a folder: photo-1.png goes before photo.png
+    one_place = len({name.rpartition("/")[0] for name in ids}) == 1
+    found = dict(zip(ordered, read_labels(labels, ordered, classes, ordered=one_place), strict=True))
+    return [found[files[name]] for name in ids]
 
 
 def _samples(root: Path, shard: str) -> Iterator[tuple[str, _Sample]]:
@@ -127,15 +141,18 @@ def _samples(root: Path, shard: str) -> Iterator[tuple[str, _Sample]]:
 def _members(root: Path, shard: str) -> Iterator[tuple[str, Place]]:
     """The visible files of a tar, in its order; refused unless the tar is whole."""
     path = root / shard
-    length = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(6)
-        for mark, kind in _PACKED.items():
-            if start.startswith(mark):
-                raise UnreadableFile(
-                    f"{path} is compressed ({kind}), so its images cannot be read where they lie: unpack it "
-                    "to a plain tar"
-                )
+    try:
+        length = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(6)
+    except OSError as error:  # a folder of that name, a link to nowhere, no permission
+        raise UnreadableFile(f"{path} cannot be read as a tar: {error.strerror}") from None
+    for mark, kind in _PACKED.items():
+        if start.startswith(mark):
+            raise UnreadableFile(
+                f"{path} is compressed ({kind}), so its images cannot be read where they lie: unpack it "
+                "to a plain tar"
+            )
     end = 0
     try:
         with tarfile.open(path, "r:") as tar:

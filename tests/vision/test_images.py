@@ -94,6 +94,21 @@ def test_label_files_are_refused_with_their_line(tmp_path: Path, text: str, said
         find_images(tmp_path / "images", labels=file, classes=["v", "w", "x", "y", "z"])
 
 
+def test_digits_in_a_label_file_are_read_where_there_is_one_way_to(tmp_path: Path) -> None:
+    for name in "abc":
+        put(tmp_path / f"images/{name}.png")
+    file = tmp_path / "val.txt"
+    for text, labels in (("0\n0\n0\n", [0, 0, 0]), ("10\n10\n10\n", [1, 1, 1])):
+        file.write_text(text)
+        assert (
+            find_images(tmp_path / "images", labels=file, classes=["1", "10", "2"]).labels.tolist() == labels
+        )
+    file.write_text("0\n1\n2\n")
+    assert find_images(tmp_path / "images", labels=file, classes=["0", "1", "2"]).labels.tolist() == [0, 1, 2]
+    with pytest.raises(UnreadableFile, match=r"val\.txt line 2 must .* class 1 by its index and class 0 by"):
+        find_images(tmp_path / "images", labels=file, classes=["1", "10", "2"])
+
+
 @pytest.mark.parametrize(
     ("files", "said"),
     [

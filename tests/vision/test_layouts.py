@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 from toy_layouts import as_parquet, as_tars, write_tar
 
-from pac_core import UnreadableFile
+from pac_core import InvalidInput, UnreadableFile
 from pac_vision import BrokenImage, ClassifyImages, Images, find_images, find_unlabelled
 from pac_vision.parquets import ParquetReader
 
@@ -75,6 +75,29 @@ def test_json_labels_classes_and_a_pattern(tmp_path: Path) -> None:
     assert find_unlabelled(tmp_path).ids.tolist() == found.ids.tolist()
 
 
+def test_a_number_is_an_index_though_classes_are_named_by_digits(tmp_path: Path) -> None:
+    members = [m for i in range(3) for m in ((f"{i}.png", RED), (f"{i}.cls", f"{i}\n".encode()))]
+    digits = ["1", "10", "2"]
+    assert find_images(write_tar(tmp_path / "c.tar", members), classes=digits).labels.tolist() == [0, 1, 2]
+    members = [m for i in range(3) for m in ((f"{i}.png", RED), (f"{i}.json", b'{"label": %d}' % i))]
+    assert find_images(write_tar(tmp_path / "j.tar", members), classes=digits).labels.tolist() == [0, 1, 2]
+    pq.write_table(pa.table({"image": [RED] * 3, "label": [0, 1, 2]}), tmp_path / "p.parquet")
+    assert find_images(tmp_path / "p.parquet", classes=digits).labels.tolist() == [0, 1, 2]
+    about = hugging_face(digits)
+    stored = pa.table({"image": [RED] * 3, "label": [0, 1, 2]}).replace_schema_metadata(about)
+    pq.write_table(stored, tmp_path / "s.parquet")
+    assert find_images(tmp_path / "s.parquet").labels.tolist() == [0, 1, 2]
+    pq.write_table(pa.table({"image": [RED], "label": ["1"]}), tmp_path / "t.parquet")
+    with pytest.raises(UnreadableFile, match="'1', which is class 1 by its index and class 0 by its name"):
+        find_images(tmp_path / "t.parquet", classes=digits)
+
+
+def hugging_face(names: list[str]) -> dict[bytes, bytes]:
+    """What the datasets of Hugging Face write beside the columns."""
+    feature = {"label": {"names": names, "_type": "ClassLabel"}}
+    return {b"huggingface": json.dumps({"info": {"features": feature}}).encode()}
+
+
 def test_a_tar_of_class_folders_or_with_a_label_file(tmp_path: Path) -> None:
     tar = write_tar(tmp_path / "v.tar", [("val/0003/a.png", RED), ("val/0001/b.png", RED)])
     assert find_images(tar).labels.tolist() == [1, 3]
@@ -82,6 +105,38 @@ def test_a_tar_of_class_folders_or_with_a_label_file(tmp_path: Path) -> None:
     (tmp_path / "flat" / "val.txt").write_text("a.png 4\nb.png 0\n")
     assert find_images(flat, labels=tmp_path / "flat" / "val.txt").labels.tolist() == [4, 0]
     assert find_images(flat.parent, labels=tmp_path / "flat" / "val.txt").labels.tolist() == [4, 0]
+
+
+def test_labels_without_names_follow_the_files_in_a_tar_as_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "val.txt").write_text("0\n1\n")
+    (tmp_path / "plain").mkdir()
+    for name in ("photo.png", "photo-1.png"):
+        (tmp_path / "plain" / name).write_bytes(RED)
+    plain = find_images(tmp_path / "plain", labels=tmp_path / "val.txt")
+    assert dict(zip(plain.ids, plain.labels, strict=True)) == {"photo-1.png": 0, "photo.png": 1}
+    for folder in ("", "val/"):
+        members = [(f"{folder}photo.png", RED), (f"{folder}photo-1.png", RED)]
+        tar = write_tar(tmp_path / "one" / "v.tar", members)
+        found = find_images(tar, labels=tmp_path / "val.txt")
+        assert found.ids.tolist() == [f"v.tar/{folder}photo", f"v.tar/{folder}photo-1"]
+        assert found.labels.tolist() == [1, 0]
+
+
+def test_labels_without_names_are_refused_for_several_tars_or_folders(tmp_path: Path) -> None:
+    lines = tmp_path / "val.txt"
+    lines.write_text("0\n1\n")
+    folders = write_tar(tmp_path / "v.tar", [("x/a.png", RED), ("y/b.png", RED)])
+    write_tar(tmp_path / "two" / "a.tar", [("b.png", RED)])
+    write_tar(tmp_path / "two" / "b.tar", [("a.png", RED)])
+    for source in (folders, tmp_path / "two"):
+        with pytest.raises(UnreadableFile, match=r"val\.txt must name the file .* give lines 'file label'"):
+            find_images(source, labels=lines)
+    lines.write_text("a.png 5\nb.png 7\n")
+    assert find_images(folders, labels=lines).labels.tolist() == [5, 7]
+    assert find_images(tmp_path / "two", labels=lines).labels.tolist() == [7, 5]
+    write_tar(tmp_path / "two" / "b.tar", [("b.png", RED)])
+    with pytest.raises(UnreadableFile, match=r"b\.tar/b and .*a\.tar/b must have different file names"):
+        find_images(tmp_path / "two", labels=lines)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +223,20 @@ def test_folders_of_two_kinds_are_refused(tmp_path: Path) -> None:
         find_images(tmp_path / "notes.txt")
 
 
+@pytest.mark.parametrize("ending", ["tar", "parquet"])
+def test_places_that_are_no_files_are_refused(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "folders" / f"x.{ending}").mkdir(parents=True)
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / f"x.{ending}").symlink_to(tmp_path / "nowhere")
+    for source in (tmp_path / "folders", tmp_path / "links", tmp_path / "folders" / f"*.{ending}"):
+        for find in (find_images, find_unlabelled):
+            with pytest.raises(UnreadableFile, match=rf"x\.{ending} cannot be read as"):
+                find(source)
+    for pattern in (f"**x.{ending}", "**"):
+        with pytest.raises(InvalidInput, match=r"must name files of one folder, with \* and not \*\*, got"):
+            find_unlabelled(tmp_path / "folders" / pattern)
+
+
 def table(**columns: Any) -> Any:
     return pa.table({"image": [RED, RED], "label": [0, 1]} | columns)
 
@@ -208,13 +277,56 @@ def test_a_parquet_file_that_is_cut_off_or_has_huge_groups_is_refused(
         find_images(file)
 
 
+def named_rows(path: Path, names: list[str], labels: list[int]) -> Path:
+    made = pa.table({"image": [RED] * len(labels), "label": labels})
+    pq.write_table(made.replace_schema_metadata(hugging_face(names)), path)
+    return path
+
+
 def test_names_of_classes_come_with_a_dataset_of_hugging_face(tmp_path: Path) -> None:
-    feature = {"label": {"names": ["ant", "bee", "cat"], "_type": "ClassLabel"}}
-    about = json.dumps({"info": {"features": feature}}).encode()
-    pq.write_table(table().replace_schema_metadata({b"huggingface": about}), tmp_path / "p.parquet")
-    assert find_images(tmp_path / "p.parquet").names == ("ant", "bee", "cat")
-    given = find_images(tmp_path / "p.parquet", classes=["x", "y"])
-    assert given.names == ("x", "y")
+    file = named_rows(tmp_path / "p.parquet", ["cat", "dog"], [0, 1])
+    assert find_images(file).names == ("cat", "dog")
+    assert find_images(file).labels.tolist() == [0, 1]
+    given = find_images(file, classes=["dog", "bee", "cat"])
+    assert given.names == ("dog", "bee", "cat")
+    assert given.labels.tolist() == [2, 0]
+    named_rows(file, ["cat", "dog"], [0, 2])
+    with pytest.raises(UnreadableFile, match=r"p\.parquet row 1 must have a label in 0\.\.1, got 2"):
+        find_images(file, classes=["dog", "bee", "cat"])
+
+
+def test_stored_names_are_found_among_wnids_or_their_names(tmp_path: Path) -> None:
+    index = tmp_path / "index.json"
+    index.write_text(json.dumps({"0": ["n02", "dog"], "1": ["n01", "cat"], "2": ["n03", "n02"]}))
+    for names in (["cat", "dog"], ["n01", "dog"]):
+        file = named_rows(tmp_path / "p.parquet", names, [0, 1, 1])
+        assert find_images(file, classes=index).labels.tolist() == [1, 0, 0]
+    for names, said in (
+        (["cat", "n02"], "names a class 'n02' that must be one of .* got 2 of that name"),
+        (
+            ["cat", "ant", "bee"],
+            "names a class 'ant' that must be .* begin with 'dog', 'cat', 'n02', got 0 of",
+        ),
+        (["cat", "n01"], "names class 1 twice, 'cat' and 'n01'"),
+    ):
+        with pytest.raises(UnreadableFile, match=rf"p\.parquet {said}"):
+            find_images(named_rows(tmp_path / "p.parquet", names, [0, 1]), classes=index)
+
+
+def test_each_parquet_file_is_read_by_its_own_names(tmp_path: Path) -> None:
+    named_rows(tmp_path / "a.parquet", ["cat", "dog"], [0, 1])
+    named_rows(tmp_path / "b.parquet", ["dog", "cat"], [0, 1])
+    assert find_images(tmp_path).names == ("cat", "dog")
+    assert find_images(tmp_path).labels.tolist() == [0, 1, 1, 0]
+    assert find_images(tmp_path, classes=["dog", "cat"]).labels.tolist() == [1, 0, 0, 1]
+    named_rows(tmp_path / "b.parquet", ["dog"], [0])
+    assert find_images(tmp_path, classes=["dog", "cat"]).labels.tolist() == [1, 0, 0]
+    with pytest.raises(UnreadableFile, match=r"b\.parquet must name the classes that a\.parquet names"):
+        find_images(tmp_path)
+    pq.write_table(table(), tmp_path / "b.parquet")
+    for classes in (None, ["cat", "dog"]):
+        with pytest.raises(UnreadableFile, match=r"b\.parquet must name the classes that a\.parquet names"):
+            find_images(tmp_path, classes=classes)
 
 
 def test_each_row_group_is_read_once(images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,4 +229,5 @@ def test_runs_that_could_not_end_well_are_refused_before_they_begin(shades: Path
     refused(
         run(shades, tmp_path / "run", *LEVEL, "--labels", tmp_path / "no.txt"), "there is no file of labels"
     )
-    assert not inside.exists() and not (tmp_path / "run").exists()
+    assert not inside.exists()
+    assert not (tmp_path / "run").exists()

@@ -130,7 +130,12 @@ def read_table(
             )
         columns, declared = _read_arff(file)
     else:
-        columns, declared = _read_text(file, separator, names), {}
+        try:
+            columns, declared = _read_text(file, separator, names), {}
+        except csv.Error as error:  # a cell beyond the limit of the reader, most often
+            raise UnreadableFile(
+                f"{file} cannot be cut into cells: {error}; is a quote left open in the file?"
+            ) from None
     n = len(next(iter(columns.values())))
     digest = file_digest(file)
     ids = np.array([f"{digest[:16]}:{row}" for row in range(1, n + 1)])

@@ -103,6 +103,13 @@ def test_a_file_is_refused_by_name(
         read_table(write(tmp_path, name, text), **options)
 
 
+def test_a_cell_without_end_is_refused(tmp_path: Path) -> None:
+    endless = "x" * 140_000  # the reader of the standard library stops at 131,072
+    for text in (f"a,b\n1,{endless}\n", f"a,{endless}\n1,2\n"):
+        with pytest.raises(UnreadableFile, match="cannot be cut into cells: field larger than field limit"):
+            read_table(write(tmp_path, "t.csv", text))
+
+
 def test_a_pickle_is_no_table(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(b"\x80\x04\x95\x0f\xff\xfe.")
     with pytest.raises(UnreadableFile, match="cannot be read as text"):

@@ -156,7 +156,7 @@ def read_table(
 def _ids(file: Path, cells: Cells, name: str) -> NDArray[np.str_]:
     if name not in cells.text:
         raise InvalidInput(f"id column must be one of {', '.join(cells.text)}, got {name!r}")
-    ids = np.array([_written(cell) for cell in _column(file, cells, name).tolist()])
+    ids = cells.text[name]  # as written: 00012 and 12 are two names, whatever the other rows are called
     repeats = len(ids) - len(np.unique(ids))
     if repeats or (ids == "").any():
         what = f"{repeats:,} repeats" if repeats else "a missing one"

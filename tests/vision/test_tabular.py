@@ -111,6 +111,18 @@ def test_a_cell_without_end_is_refused(tmp_path: Path) -> None:
             read_table(write(tmp_path, "t.csv", text))
 
 
+def test_a_row_keeps_its_name_whatever_the_others_are_called(tmp_path: Path) -> None:
+    """Else one more row, named by a letter, renames all others and the ledger takes them for new ones."""
+    rows = "id,x\n00012,1\n7.0,2\n1e3,3\n"
+    assert read_table(write(tmp_path, "t.csv", rows), id_column="id").ids.tolist() == ["00012", "7.0", "1e3"]
+    more = read_table(write(tmp_path, "t.csv", rows + "X1,4\n"), id_column="id")
+    assert more.ids.tolist() == ["00012", "7.0", "1e3", "X1"]
+    head = "@relation r\n@attribute id real\n@attribute x real\n@data\n"
+    arff = read_table(write(tmp_path, "t.arff", head + rows.partition("\n")[2]), id_column="id")
+    assert arff.ids.tolist() == ["00012", "7.0", "1e3"]
+    assert list(arff.columns) == ["x"]
+
+
 def test_a_pickle_is_no_table(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(b"\x80\x04\x95\x0f\xff\xfe.")
     with pytest.raises(UnreadableFile, match="cannot be read as text"):

@@ -69,11 +69,11 @@ def _arff_rows(file: Path, width: int) -> list[list[str]]:
             break
     body = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("%")]
     mark = "," if body and "," in body[0] else "\t"
-    how = {"delimiter": mark, "escapechar": "\\", "skipinitialspace": True}
     rows: list[list[str]] = []
     for quote in "'\"":
         try:
-            rows = list(csv.reader(body, quotechar=quote, **how))
+            reader = csv.reader(body, delimiter=mark, quotechar=quote, escapechar="\\", skipinitialspace=True)
+            rows = list(reader)
         except csv.Error as error:
             raise UnreadableFile(f"{file} cannot be cut into cells: {error}") from None
         if all(len(row) == width for row in rows):

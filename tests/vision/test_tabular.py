@@ -420,8 +420,17 @@ def test_a_table_of_ones_own(
     assert "low" in sets["first"]
     assert "high" in sets["second"]
     assert table_in(tmp_path / "out" / "tables.csv")[1]["train, tune, n, test"] == "180, 40, 100, 80"
-    again = run_here(monkeypatch, *mine, "--out", tmp_path / "out", "--seed", 1)
+    assert (tmp_path / "pac-ledger.json").exists()
+    again = run_here(monkeypatch, *mine, "--out", tmp_path / "elsewhere", "--seed", 1)
     assert "a new certificate needs units never calibrated on" in again
     less = run_here(monkeypatch, *mine, "--out", tmp_path / "none", "--epsilon", 0.01)
     assert less.startswith("Error: 100 calibration units cannot prove epsilon=0.01")
     assert not (tmp_path / "none").exists()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path.resolve())
+    shut = run_here(monkeypatch, *mine, "--out", tmp_path / "none")
+    assert shut.endswith("cannot be written; give --ledger, the same one for every look at this data")
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "own").mkdir()
+    own = ("--ledger", tmp_path / "own" / "ledger.json")
+    assert run_here(monkeypatch, *mine, *own, "--out", tmp_path / "own") == ""
+    assert "never calibrated on" in run_here(monkeypatch, *mine, *own, "--seed", 1, "--out", tmp_path / "own")

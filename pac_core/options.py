@@ -68,6 +68,23 @@ def refuse_unwritable(option: str, path: Path) -> None:
         )
 
 
+def ledger_beside(data: Path, given: Path | None = None) -> Path:
+    """The ledger `given`, or the one in the folder of the data; refused if it could not be written.
+
+    Beside the data every look at it is seen, wherever the results go.
+    """
+    if given is not None:
+        refuse_unwritable("--ledger", given)
+        return given
+    book = data.resolve().parent / "pac-ledger.json"
+    if not os.access(book.parent, os.W_OK):
+        raise InvalidInput(
+            f"the ledger must lie beside the data, but {book.parent} cannot be written; give --ledger, the "
+            "same one for every look at this data"
+        )
+    return book
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A path to write to; it becomes `path` when all is written, and is removed if that fails."""

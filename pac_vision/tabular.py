@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,11 +14,8 @@ from numpy.typing import NDArray
 
 from pac_core import InvalidInput, UnreadableFile
 from pac_core.tables import file_digest
+from pac_vision.tabular_files import Cells, arff_cells, number_in, text_cells
 
-MISSING = frozenset({"", "?", "NA", "N/A", "NaN", "nan", "null"})
-"""How a missing cell is written."""
-
-SEPARATORS = (",", ";", "\t", "|")
 MOST_CATEGORIES = 50  # of a column that goes into a model; more are names, not categories
 
 
@@ -32,6 +28,7 @@ class Table:
     columns: by name, `[N]` float64 with NaN where missing, or text with "" where missing
     declared: the values that a column of text may take, where the file says so (arff)
     digest: of the file
+    written: by name, `[N]` the cells as the file writes them, "" where missing; none if made by hand
     """
 
     name: str
@@ -39,6 +36,7 @@ class Table:
     columns: Mapping[str, NDArray[Any]]
     declared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     digest: str | None = None
+    written: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -63,12 +61,26 @@ class Table:
     def labels(self, target: str) -> NDArray[np.str_]:
         """`[N]` the column as text, refused if a cell is missing; 1.0 becomes "1"."""
         self._refuse_missing(target)
-        return self.text(target)
+        column = self.column(target)
+        return np.array([_written(cell) for cell in column]) if self.is_numeric(target) else column
 
     def text(self, name: str) -> NDArray[np.str_]:
-        """`[N]` the column as text, "" where missing; 1.0 becomes "1"."""
+        """`[N]` the column as the file writes it, "" where missing: "01" stays "01".
+
+        What a cell says must not depend on the other rows of its file, which decide whether a column is
+        one of numbers. Refused for numbers that were never written.
+        """
         column = self.column(name)
-        return np.array([_written(cell) for cell in column]) if self.is_numeric(name) else column
+        if name not in self.written and self.is_numeric(name):
+            raise InvalidInput(f"column {name!r} must hold text, as it did in training, got numbers")
+        return self.written.get(name, column)
+
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """`[N]` the column as numbers, NaN where missing, refused if it holds text."""
+        found = self.column(name) if self.is_numeric(name) else _numbers(self.column(name))
+        if found is None or np.isinf(found).any():
+            raise InvalidInput(f"column {name!r} must hold numbers, as it did in training, got text")
+        return found
 
     def inputs(self, target: str, *, leave_out: Iterable[str] = ()) -> tuple[str, ...]:
         """The columns a model may read: all but the target and those left out.
@@ -128,22 +140,23 @@ def read_table(
             raise InvalidInput(
                 f"separator and names are for text files, but {file} is arff and says both itself"
             )
-        columns, declared = _read_arff(file)
+        cells = arff_cells(file)
     else:
-        columns, declared = _read_text(file, separator, names), {}
-    n = len(next(iter(columns.values())))
+        cells = text_cells(file, separator, names)
+    n = len(next(iter(cells.text.values())))
     digest = file_digest(file)
     ids = np.array([f"{digest[:16]}:{row}" for row in range(1, n + 1)])
     if id_column is not None:
-        ids = _ids(file, columns, id_column)
-        columns = {name: column for name, column in columns.items() if name != id_column}
-    return Table(file.stem, ids, columns, declared, digest)
+        ids = _ids(file, cells, id_column)
+    text = {name: column for name, column in cells.text.items() if name != id_column}
+    columns = {name: _column(file, cells, name) for name in text}
+    return Table(file.stem, ids, columns, cells.declared, digest, text)
 
 
-def _ids(file: Path, columns: Mapping[str, NDArray[Any]], name: str) -> NDArray[np.str_]:
-    if name not in columns:
-        raise InvalidInput(f"id column must be one of {', '.join(columns)}, got {name!r}")
-    ids = np.array([_written(cell) for cell in columns[name].tolist()])
+def _ids(file: Path, cells: Cells, name: str) -> NDArray[np.str_]:
+    if name not in cells.text:
+        raise InvalidInput(f"id column must be one of {', '.join(cells.text)}, got {name!r}")
+    ids = cells.text[name]  # as written: 00012 and 12 are two names, whatever the other rows are called
     repeats = len(ids) - len(np.unique(ids))
     if repeats or (ids == "").any():
         what = f"{repeats:,} repeats" if repeats else "a missing one"
@@ -154,95 +167,26 @@ def _ids(file: Path, columns: Mapping[str, NDArray[Any]], name: str) -> NDArray[
     return ids
 
 
-def _read_arff(file: Path) -> tuple[dict[str, NDArray[Any]], dict[str, tuple[str, ...]]]:
-    from scipy.io import arff  # text only; it evaluates nothing
-
-    try:
-        data, meta = arff.loadarff(str(file))
-        kinds = {name: meta[name] for name in meta.names()}
-    except Exception as error:  # the reader raises a dozen kinds for a damaged file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UnreadableFile(f"{file} cannot be read as arff: {reason}") from None
-    if not len(data):
-        raise UnreadableFile(f"{file} holds no rows")
-    columns, declared = {}, {}
-    for name, (kind, values) in kinds.items():
-        if kind == "numeric":
-            columns[name] = _finite(file, name, data[name].astype(np.float64))
-        elif kind == "nominal":
-            text = np.char.decode(data[name], "utf-8")
-            columns[name] = np.where(np.isin(text, list(MISSING)), "", text)
-            declared[name] = tuple(str(value) for value in values or ())
-        else:
-            raise UnreadableFile(f"{file} column {name!r} must be numeric or nominal, got {kind}")
-    return columns, declared
-
-
-def _read_text(file: Path, separator: str | None, names: Sequence[str] | None) -> dict[str, NDArray[Any]]:
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableFile(f"{file} cannot be read as text: {error}") from None
-    lines = [line for line in lines if line.strip()]
-    if not lines:
-        raise UnreadableFile(f"{file} holds no rows")
-    separator = separator or _separator(lines[0])
-    if len(separator) != 1:
-        raise InvalidInput(f"separator must be one character, got {separator!r}")
-    rows = csv.reader(lines, delimiter=separator, skipinitialspace=separator == " ")
-    header = [name.strip() for name in (names or next(rows))]
-    if names is None and any(_number(name) is not None for name in header):
-        raise UnreadableFile(
-            f"{file} must name its columns in the first line, got {lines[0][:60]!r}; or give names"
-        )
-    if len(set(header)) != len(header) or "" in header:
-        raise UnreadableFile(f"{file} must give each column a name of its own, got {', '.join(header)[:200]}")
-    body = []
-    for count, row in enumerate(rows, 1):
-        cells = [cell.strip() for cell in row]
-        if separator == " " and len(cells) == len(header) + 1 and not cells[-1]:
-            cells.pop()  # a blank at the end of the line
-        if len(cells) != len(header):
-            raise UnreadableFile(f"{file} row {count} must have {len(header)} cells, got {len(cells)}")
-        body.append(["" if cell in MISSING else cell for cell in cells])
-    if not body:
-        raise UnreadableFile(f"{file} holds no rows")
-    return {
-        name: _column(file, name, cells) for name, cells in zip(header, zip(*body, strict=True), strict=True)
-    }
-
-
-def _separator(line: str) -> str:
-    """The character that cuts the line into most cells; blanks only where no other does."""
-    counts = {mark: len(next(csv.reader([line], delimiter=mark))) for mark in SEPARATORS}
-    best = max(counts, key=lambda mark: counts[mark])
-    return best if counts[best] > 1 else " "
-
-
-def _column(file: Path, name: str, cells: Sequence[str]) -> NDArray[Any]:
-    numbers = [math.nan if cell == "" else _number(cell) for cell in cells]
-    if any(number is None for number in numbers):
-        return np.array(cells)
-    return _finite(file, name, np.array(numbers, dtype=np.float64))
-
-
-def _finite(file: Path, name: str, column: NDArray[np.float64]) -> NDArray[np.float64]:
-    if np.isinf(column).any():
+def _column(file: Path, cells: Cells, name: str) -> NDArray[Any]:
+    text = cells.text[name]
+    if cells.numeric is not None and name not in cells.numeric:
+        return text
+    numbers = _numbers(text)
+    if numbers is None:
+        return text
+    if np.isinf(numbers).any():
         raise UnreadableFile(f"{file} column {name!r} must hold finite numbers, got an infinite one")
-    return column
+    return numbers
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+def _numbers(text: NDArray[np.str_]) -> NDArray[np.float64] | None:
+    """`[N]` the numbers that all cells write, NaN where missing; None if one writes none."""
+    found = [math.nan if cell == "" else number_in(cell) for cell in text.tolist()]
+    return None if None in found else np.array(found, dtype=np.float64)
 
 
 def _written(cell: Any) -> str:
     """A cell as text; a whole number without its point."""
     if isinstance(cell, float | np.floating):
-        if math.isnan(cell):
-            return ""
         return str(int(cell)) if float(cell).is_integer() else repr(float(cell))
     return str(cell)

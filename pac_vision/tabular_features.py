@@ -26,9 +26,7 @@ class NumericColumn:
 
     def encode(self, table: Table) -> NDArray[np.float64]:
         """`[N, 1]` or `[N, 2]`."""
-        if not table.is_numeric(self.name):
-            raise InvalidInput(f"column {self.name!r} must hold numbers, as it did in training, got text")
-        values = table.column(self.name)
+        values = table.numbers(self.name)
         gone = np.isnan(values)
         filled = (np.where(gone, self.median, values) - self.mean) / self.scale
         filled = np.clip(filled, -_FURTHEST, _FURTHEST)
@@ -39,7 +37,7 @@ class NumericColumn:
 class CategoricalColumn:
     """A column of categories, one number for each that training saw; missing is one of them.
 
-    A category that training never saw is a row of zeros.
+    A category that training never saw is a row of zeros. Cells are compared as written, in any file.
     """
 
     name: str

@@ -9,7 +9,9 @@ calibrates on true alarms alone, which bounds the share of true alarms that are 
 simulated stream whose truth is known in closed form and, where FOLDER has them, on arrhythmia.arff (true:
 any arrhythmia) and car.arff (true: acceptable or better). Tables, figures and the certificate of the better
 rule at the level asked for go into the folder; rows at other levels compare, and certify nothing. Each row
-of a table must be an alarm of its own: several of one patient depend on each other.
+of a table must be an alarm of its own: several of one patient depend on each other. Looks are recorded in
+pac-ledger.json beside each table (--ledger names another), and for the simulated stream in the folder of the
+results; rows that calibrated anything else before, by `tabular_results.py` say, are refused.
 
 Expect the paper's claim to be false in every calibration of the simulated stream at epsilon 0.02, and what
 does follow to be kept. Takes about twenty seconds.
@@ -27,6 +29,7 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 from pac_core import LogitForecast, NotEnoughData, PACError, PACLevel, Record, max_errors, write_certificate
+from pac_core.options import ledger_beside
 from pac_vision.alarm_studies import (
     OURS,
     PAPERS,
@@ -50,8 +53,8 @@ PAPERS_SIZE = (1000, 817)  # alarms to calibrate and to test
 def main(args: argparse.Namespace) -> None:
     level = PACLevel(args.epsilon, args.delta)
     args.out.mkdir(parents=True, exist_ok=True)
-    for name, alarms in streams(args).items():
-        study(name, alarms, level, args)
+    for name, (alarms, ledger) in streams(args).items():
+        study(name, alarms, level, args, ledger=ledger)
     if args.file is None:
         rows = []
         for epsilon in EPSILONS[:3]:
@@ -67,21 +70,23 @@ def main(args: argparse.Namespace) -> None:
             write_rows(args.out / "simulated_claims.csv", rows, title=title)
 
 
-def streams(args: argparse.Namespace) -> dict[str, Alarms]:
-    """By name: the user's table, or the simulated stream and the tables that are there."""
+def streams(args: argparse.Namespace) -> dict[str, tuple[Alarms, Path]]:
+    """By name, with the ledger: the user's table, or the simulated stream and the tables that are there."""
     if args.file is not None:
         asked: dict[str, Any] = {"positive": args.positive, "negative": args.negative, "seed": args.seed}
-        table = table_of(args)
-        return {table.name: alarms_in(table, args.target, leave_out=args.leave_out, **asked)}
-    found = {"simulated": simulated(sum(PAPERS_SIZE), args.seed)}
+        table, ledger = table_of(args), ledger_beside(args.file, args.ledger)
+        return {table.name: (alarms_in(table, args.target, leave_out=args.leave_out, **asked), ledger)}
+    stream = simulated(sum(PAPERS_SIZE), args.seed)
+    found = {"simulated": (stream, ledger_beside(args.out / "simulated.csv", args.ledger))}
     cases: dict[str, tuple[str, dict[str, Any]]] = {
         "arrhythmia": ("Arrhythmia (true: any)", {"negative": ["1"], "train": 212, "calibrate": 150}),
         "car": ("Car (true: acceptable)", {"negative": ["unacc"], "train": 863, "calibrate": 520}),
     }
     for name, (title, how) in cases.items():
-        if args.data is not None and (args.data / f"{name}.arff").exists():
-            table = read_table(args.data / f"{name}.arff")
-            found[name] = replace(alarms_in(table, "class", seed=args.seed, **how), title=title)
+        if args.data is not None and (file := args.data / f"{name}.arff").exists():
+            ledger = ledger_beside(file, args.ledger)
+            alarms = alarms_in(read_table(file), "class", seed=args.seed, **how)
+            found[name] = replace(alarms, title=title), ledger
     return found
 
 
@@ -101,7 +106,7 @@ def log_odds(rng: np.random.Generator, true: np.ndarray) -> np.ndarray:
     return 2 * EVIDENCE * evidence + np.log(SHARE_TRUE / (1 - SHARE_TRUE))
 
 
-def study(name: str, alarms: Alarms, level: PACLevel, args: argparse.Namespace) -> None:
+def study(name: str, alarms: Alarms, level: PACLevel, args: argparse.Namespace, *, ledger: Path) -> None:
     """One stream: the certificate at the level asked for, both ways at all levels, table and figure."""
     real = alarms.true[alarms.test]
     proved = int(alarms.true[alarms.calibrate].sum())
@@ -111,7 +116,7 @@ def study(name: str, alarms: Alarms, level: PACLevel, args: argparse.Namespace) 
     )
     print(f"{len(real):,} to test, {int(real.sum()):,} of them true")
     try:
-        certificate = certify_rule(alarms, level, ledger=args.out / "pac-ledger.json").certificates[0]
+        certificate = certify_rule(alarms, level, ledger=ledger).certificates[0]
         write_certificate(certificate, args.out / f"{name}.certificate.json")
         print(
             f"certified  P(suppressed given true alarm) <= {level.epsilon:g}, confidence 1 - {level.delta:g}"

@@ -23,6 +23,7 @@ from pac_core import (
     split,
     write_certificate,
 )
+from pac_core.options import ledger_beside
 from pac_core.predictors import GivenScore
 from pac_core.tables import file_digest
 from pac_vision import (
@@ -58,6 +59,7 @@ def by_sequence(
     args: Any, report: TrackReport, videos: dict[str, Video], sequences: Sequence[Frames]
 ) -> None:
     """A certificate: the unit is the video."""
+    ledger = ledger_beside(args.tracks, args.ledger)
     level, names = PACLevel(args.epsilon, args.delta), np.array(list(videos))
     parts = split(names, tune=args.tune, calibrate=args.calibrate, seed=args.seed)
     max_errors(parts.calibrate.n, level)
@@ -68,7 +70,7 @@ def by_sequence(
         lambda: np.array([score.video_score(video, args.gamma) for video in calibrate]),
         level,
         ids=parts.calibrate.units,
-        ledger=report.folder / "pac-ledger.json",
+        ledger=ledger,
         data=digest,
         parts=parts,
         source=Record("stored tracks", len(names), digest),

@@ -8,8 +8,9 @@ five small networks are trained on some rows, a temperature is fitted on others 
 paper's n rows at its epsilon and delta (D); the rest tests. Preparation is fitted on the training rows
 alone. The certificate of C+D, with the ledger of the look, is written beside tables and figures; D is an
 ablation. Then the whole is repeated on other draws of the rows, which is a comparison and certifies
-nothing. The ledger refuses to calibrate on the same rows again at another level or seed. With --new, the
-rows of another file get their sets.
+nothing. The ledger is pac-ledger.json beside each table, whatever --out is; it refuses to calibrate on the
+same rows again at another level or seed, as long as it is this ledger (--ledger names another, for data in a
+folder that cannot be written). With --new, the rows of another file get their sets.
 
 Expect errors below epsilon on most; at delta = 0.05 a miss is a fair outcome. Takes about a minute.
 """
@@ -25,6 +26,7 @@ import numpy as np
 
 from pac_core import InvalidInput, LogitForecast, PACError, PACLevel, verify, write_certificate
 from pac_core.ledger import score_digest
+from pac_core.options import ledger_beside
 from pac_vision.tabular import Table, read_table
 from pac_vision.tabular_designs import PAPER, TableDesign, design_for
 from pac_vision.tabular_figures import errors_of_all, interval_sizes, label_sizes
@@ -34,14 +36,14 @@ from pac_vision.tabular_studies import Repeats, ablate, certify_table, repeat, s
 
 def main(args: argparse.Namespace) -> None:
     asked = list_asked(args)
-    for table, design in asked:  # refuses before any work
+    for table, design, _ in asked:  # refuses before any work
         design.test_rows(table)
     args.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     found, repeats = {}, {}
-    for table, design in asked:
+    for table, design, ledger in asked:
         print(f"\n== {design.title}: {len(table):,} rows, {len(table.columns) - 1} columns to read")
-        made, certified = certify_table(table, design, ledger=args.out / "pac-ledger.json", seed=args.seed)
+        made, certified = certify_table(table, design, ledger=ledger, seed=args.seed)
         certificate, parts = certified.certificates[0], certified.parts
         print(f"score      {certified.score}")
         print(f"threshold  {certificate.predictor.threshold}")
@@ -73,7 +75,7 @@ def main(args: argparse.Namespace) -> None:
                 )
     write_rows(args.out / "tables.csv", rows, title="Small tables: one certified split of each")
     if args.repeats:
-        for table, design in asked:
+        for table, design, _ in asked:
             seeds = range(args.seed + 1, args.seed + 1 + args.repeats)
             repeats[design.title] = repeat(table, design, seeds)
         title = (
@@ -83,18 +85,18 @@ def main(args: argparse.Namespace) -> None:
     save_figure(args.out / "errors.png", errors_of_all(found, repeats))
 
 
-def list_asked(args: argparse.Namespace) -> list[tuple[Table, TableDesign]]:
-    """The tables to go through, each with its design."""
+def list_asked(args: argparse.Namespace) -> list[tuple[Table, TableDesign, Path]]:
+    """The tables to go through, each with its design and its ledger."""
     if (args.file is None) == (args.data is None):
         raise InvalidInput("give either --data FOLDER or --file TABLE with --target COLUMN, and not both")
     if args.new is not None and args.file is None:
         raise InvalidInput("--new is for rows like those of --file, got no --file")
     if args.file is not None:
-        table = table_of(args)
+        table, ledger = table_of(args), ledger_beside(args.file, args.ledger)
         design = at_level(design_for(table, args.target, level=PACLevel(0.1, 0.05), task=args.task), args)
         given = {name: getattr(args, name) for name in ("train", "tune", "calibrate")}
         sizes = {name: value for name, value in given.items() if value is not None}
-        return [(table, replace(design, leave_out=tuple(args.leave_out), **sizes))]
+        return [(table, replace(design, leave_out=tuple(args.leave_out), **sizes), ledger)]
     files = {path.stem: path for path in sorted(args.data.glob("*.*")) if path.suffix in (".arff", ".csv")}
     here = [name for name in PAPER if name in files]
     if not here:
@@ -103,7 +105,8 @@ def list_asked(args: argparse.Namespace) -> list[tuple[Table, TableDesign]]:
     for name in PAPER:
         if name not in here:
             print(f"not there: {name}")
-    return [(read_table(files[name]), at_level(PAPER[name], args)) for name in here]
+    ledgers = {name: ledger_beside(files[name], args.ledger) for name in here}
+    return [(read_table(files[name]), at_level(PAPER[name], args), ledgers[name]) for name in here]
 
 
 def at_level(design: TableDesign, args: argparse.Namespace) -> TableDesign:
@@ -188,10 +191,15 @@ def parse() -> argparse.Namespace:
     add("--repeats", type=int, default=20, help="other splits to compare with (%(default)s)")
     add("--seed", type=int, default=0, help="of splits and training (%(default)s)")
     add("--out", type=Path, default=Path("tabular_output"), help="folder for the results (%(default)s)")
-    add("--smoke-test", action="store_true", help="two generated tables and one repeat, in seconds")
+    add(
+        "--smoke-test",
+        action="store_true",
+        help="two generated tables and one repeat, in seconds; ledger in --out",
+    )
     args = parser.parse_args()
     if args.smoke_test:
         args.data, args.file, args.repeats = args.out / "generated", None, 1
+        args.ledger = args.ledger or args.out / "pac-ledger.json"
         generate(args.data)
     return args
 

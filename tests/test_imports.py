@@ -145,6 +145,7 @@ ORDER = {
         "picture_sources",
         "result_folders",
         "class_reports",
+        "tabular_files",
         "tabular",
         "tabular_features",
         "tabular_models",

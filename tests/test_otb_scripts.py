@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
-from pac_core import read_certificate
-from pac_vision import Tracker
+from pac_core import SecondLook, read_certificate
+from pac_vision import Tracker, read_tracks
+from pac_vision.track_reports import TrackReport
 
 ROOT = Path(__file__).parent.parent
 
@@ -57,6 +60,25 @@ def test_everything_of_the_tracking_experiment(tmp_path: Path) -> None:
     assert whole == {"overlays", "full_delta", "full_ablation_0.1"}
     with Image.open(tmp_path / "overlay_Video000.gif") as gif:
         assert gif.n_frames == 39
+
+
+def test_the_ledger_lies_beside_the_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another folder for the results is no new ledger."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    results, stored = (importlib.import_module(name) for name in ("otb_results", "otb_stored"))
+    tracks = results.write_tracks(tmp_path / "tracks.npz")
+    videos = read_tracks(tracks).videos
+
+    def certify(out: str, **asked: object) -> None:
+        args = results.Args(tracks=tracks, out=tmp_path / out, **asked)
+        stored.by_sequence(args, TrackReport(args.out), videos, ())
+
+    certify("first")
+    assert (tmp_path / "pac-ledger.json").exists()
+    with pytest.raises(SecondLook):
+        certify("second", seed=1)
+    certify("second", seed=1, ledger=tmp_path / "own.json")
+    assert read_certificate(tmp_path / "second" / "certificate.json").predictor.threshold.n == 50
 
 
 def test_it_refuses_in_one_sentence(tmp_path: Path) -> None:

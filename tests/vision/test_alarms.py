@@ -282,5 +282,8 @@ def test_alarms_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [row["verdict"] for row in rows if row["epsilon"] == "0.02"][
         1
     ] == "refused: 149 true alarms needed"
+    again = ("--negative", "none", "--out", tmp_path / "elsewhere", "--seed", 1)
+    assert "a new certificate needs units never calibrated on" in run_here(monkeypatch, *mine, *again)
+    assert run_here(monkeypatch, *mine, *again, "--ledger", tmp_path / "own.json") == ""
     said = run_here(monkeypatch, *mine, "--out", tmp_path / "none")
     assert said.startswith("Error: give the target's values of a true alarm")

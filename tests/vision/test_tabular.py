@@ -103,6 +103,26 @@ def test_a_file_is_refused_by_name(
         read_table(write(tmp_path, name, text), **options)
 
 
+def test_a_cell_without_end_is_refused(tmp_path: Path) -> None:
+    read_table(write(tmp_path, "t.arff", ARFF))  # whatever was read before
+    endless = "x" * 140_000  # the reader of the standard library stops at 131,072
+    for text in (f"a,b\n1,{endless}\n", f"a,{endless}\n1,2\n"):
+        with pytest.raises(UnreadableFile, match="cannot be cut into cells: field larger than field limit"):
+            read_table(write(tmp_path, "t.csv", text))
+
+
+def test_a_row_keeps_its_name_whatever_the_others_are_called(tmp_path: Path) -> None:
+    """Else one more row, named by a letter, renames all others and the ledger takes them for new ones."""
+    rows = "id,x\n00012,1\n7.0,2\n1e3,3\n"
+    assert read_table(write(tmp_path, "t.csv", rows), id_column="id").ids.tolist() == ["00012", "7.0", "1e3"]
+    more = read_table(write(tmp_path, "t.csv", rows + "X1,4\n"), id_column="id")
+    assert more.ids.tolist() == ["00012", "7.0", "1e3", "X1"]
+    head = "@relation r\n@attribute id real\n@attribute x real\n@data\n"
+    arff = read_table(write(tmp_path, "t.arff", head + rows.partition("\n")[2]), id_column="id")
+    assert arff.ids.tolist() == ["00012", "7.0", "1e3"]
+    assert list(arff.columns) == ["x"]
+
+
 def test_a_pickle_is_no_table(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(b"\x80\x04\x95\x0f\xff\xfe.")
     with pytest.raises(UnreadableFile, match="cannot be read as text"):
@@ -171,6 +191,36 @@ def test_a_new_table_must_have_the_same_kinds() -> None:
         encoder(small(x=["1", "two"]))
     with pytest.raises(InvalidInput, match="column must be one of z, got 'x'"):
         encoder(small(z=[1.0]))
+
+
+CODES = "01,1.5\n02,2\n03,?\n"
+
+
+def test_new_rows_are_read_as_the_training_rows_were(tmp_path: Path) -> None:
+    """Without the one row that makes its column text, a file of codes looks like numbers."""
+    table = read_table(write(tmp_path, "train.csv", "code,x\n" + CODES + "0A,3\n"))
+    encoder = fit_encoder(table, ["code", "x"], np.arange(4))
+    new = read_table(write(tmp_path, "new.csv", "code,x\n" + CODES))
+    assert new.is_numeric("code")
+    assert encoder(new)[:, :4].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
+    np.testing.assert_array_equal(encoder(new), encoder(table)[:3])
+    for kind in ("real", "{01, 02, 03}"):
+        head = f"@relation r\n@attribute code {kind}\n@attribute x {{1.5, 2}}\n@data\n% new ones\n"
+        new = read_table(write(tmp_path, "new.arff", head + CODES))
+        np.testing.assert_array_equal(encoder(new), encoder(table)[:3], err_msg=kind)
+    with pytest.raises(InvalidInput, match="column 'code' must hold text, as it did in training"):
+        encoder(small(code=[1.0], x=[1.5]))
+    with pytest.raises(InvalidInput, match="column 'x' must hold numbers, as it did in training"):
+        encoder(read_table(write(tmp_path, "new.csv", "code,x\n01,two\n")))
+
+
+def test_arff_is_cut_into_the_cells_that_its_numbers_come_from(tmp_path: Path) -> None:
+    for quote in "'\"":
+        name = f"{quote}dark, red{quote}"
+        quoted = ARFF.replace("{red, blue}", f"{{{name}, blue}}").replace("red, 1.5", f"{name}, 01.50")
+        table = read_table(write(tmp_path, "t.arff", quoted))
+        assert table.written["own weight"].tolist() == ["01.50", "2.5", ""]
+        assert table.written["colour"].tolist() == ["dark, red", "", "blue"]
 
 
 def test_classes_come_from_the_file_or_from_the_training_rows() -> None:
@@ -370,8 +420,17 @@ def test_a_table_of_ones_own(
     assert "low" in sets["first"]
     assert "high" in sets["second"]
     assert table_in(tmp_path / "out" / "tables.csv")[1]["train, tune, n, test"] == "180, 40, 100, 80"
-    again = run_here(monkeypatch, *mine, "--out", tmp_path / "out", "--seed", 1)
+    assert (tmp_path / "pac-ledger.json").exists()
+    again = run_here(monkeypatch, *mine, "--out", tmp_path / "elsewhere", "--seed", 1)
     assert "a new certificate needs units never calibrated on" in again
     less = run_here(monkeypatch, *mine, "--out", tmp_path / "none", "--epsilon", 0.01)
     assert less.startswith("Error: 100 calibration units cannot prove epsilon=0.01")
     assert not (tmp_path / "none").exists()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path.resolve())
+    shut = run_here(monkeypatch, *mine, "--out", tmp_path / "none")
+    assert shut.endswith("cannot be written; give --ledger, the same one for every look at this data")
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "own").mkdir()
+    own = ("--ledger", tmp_path / "own" / "ledger.json")
+    assert run_here(monkeypatch, *mine, *own, "--out", tmp_path / "own") == ""
+    assert "never calibrated on" in run_here(monkeypatch, *mine, *own, "--seed", 1, "--out", tmp_path / "own")

@@ -94,6 +94,11 @@ def list_asked(args: argparse.Namespace) -> list[tuple[Table, TableDesign, Path]
     if args.file is not None:
         table, ledger = table_of(args), ledger_beside(args.file, args.ledger)
         design = at_level(design_for(table, args.target, level=PACLevel(0.1, 0.05), task=args.task), args)
+        if args.new is not None:  # refused before the look
+            there = set(read_table(args.new, separator=args.separator, id_column=args.id).columns)
+            needed = [name for name in table.columns if name not in (args.target, *args.leave_out)]
+            if missing := [name for name in needed if name not in there]:
+                raise InvalidInput(f"--new must have the columns of --file, got none named {missing[0]!r}")
         given = {name: getattr(args, name) for name in ("train", "tune", "calibrate")}
         sizes = {name: value for name, value in given.items() if value is not None}
         return [(table, replace(design, leave_out=tuple(args.leave_out), **sizes), ledger)]
@@ -198,6 +203,7 @@ def parse() -> argparse.Namespace:
     )
     args = parser.parse_args()
     if args.smoke_test:
+        print("generated tables under the paper's names, for a try-out: their numbers mean nothing")
         args.data, args.file, args.repeats = args.out / "generated", None, 1
         args.ledger = args.ledger or args.out / "pac-ledger.json"
         generate(args.data)

@@ -434,3 +434,22 @@ def test_a_table_of_ones_own(
     own = ("--ledger", tmp_path / "own" / "ledger.json")
     assert run_here(monkeypatch, *mine, *own, "--out", tmp_path / "own") == ""
     assert "never calibrated on" in run_here(monkeypatch, *mine, *own, "--seed", 1, "--out", tmp_path / "own")
+
+
+def test_rows_that_cannot_get_sets_are_refused_before_the_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "".join(f"{i},{i % 7},{i}\n" for i in range(400))
+    given = [
+        "--file",
+        write(tmp_path, "mine.csv", "u,v,y\n" + rows),
+        "--target",
+        "y",
+        "--out",
+        tmp_path / "out",
+    ]
+    refusal = run_here(
+        monkeypatch, "tabular_results.py", *given, "--new", write(tmp_path, "new.csv", "u\n1\n")
+    )
+    assert "--new must have the columns of --file, got none named 'v'" in refusal
+    assert not (tmp_path / "pac-ledger.json").exists()

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import math
-import os
-import runpy
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
+from script_runs import run_here, script, table_in
 
 from pac_core import (
     InvalidInput,
@@ -36,7 +32,6 @@ from pac_core import (
 )
 from pac_vision import Alarms, Table, alarms_in, by_the_paper, by_true_alarms, certify_rule
 
-ROOT = Path(__file__).parent.parent.parent
 LEVEL = PACLevel(0.1, 0.05)
 
 
@@ -235,29 +230,8 @@ def test_what_is_true_must_be_said(asked: dict[str, object], said: str) -> None:
         alarms_in(vitals(60), "cause", **asked)
 
 
-def script(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", str(ROOT / "scripts" / "alarms.py"), *map(str, arguments)]
-    clean = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=clean)
-
-
-def run_here(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: object) -> str:
-    """Runs a script in this process, where torch is loaded already; returns its refusal, or nothing."""
-    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
-    try:
-        runpy.run_path(str(ROOT / "scripts" / name), run_name="__main__")
-    except SystemExit as refused:
-        return str(refused.code)
-    return ""
-
-
-def table_in(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def test_the_claims_are_put_to_the_test(tmp_path: Path) -> None:
-    done = script("--smoke-test", "--out", tmp_path)
+    done = script("alarms.py", "--smoke-test", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     claims = {(row["epsilon"], row["claim"]): row for row in table_in(tmp_path / "simulated_claims.csv")}
     paper = claims["0.02", "P(true alarm | suppressed) <= epsilon, as the paper says"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from pac_core import (
     Certified,
     InvalidInput,
+    LabelSets,
     LogitForecast,
     NotEnoughData,
     NothingAccepted,
@@ -21,6 +23,7 @@ from pac_core import (
     Suppression,
     Threshold,
     certify_scores,
+    evaluate,
     fit_alarm_rule,
     fit_threshold,
     label_sets,
@@ -39,6 +42,8 @@ from pac_vision.tabular_models import fit_labels
 
 PAPERS = "set is {false}"
 OURS = "true alarms only"
+KINDS = ("{}", "{false}", "{true}", "{false, true}")
+"""The sets of labels that an alarm may have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +80,7 @@ class RuleResult:
     promised: limit of P(suppressed given true alarm) that the rule proves, or implies
     given: what follows for P(true alarm given suppressed) from the paper's promise; None where nothing does
     refused: the reason, if the level cannot be proved
+    sets: of the test alarms, by the paper's rule
     """
 
     way: str
@@ -84,6 +90,7 @@ class RuleResult:
     found: Suppression | None = None
     given: RiskGiven | None = None
     refused: str = ""
+    sets: LabelSets | None = None
 
     @property
     def refuted(self) -> bool:
@@ -150,14 +157,30 @@ def by_the_paper(alarms: Alarms, level: PACLevel) -> RuleResult:
         threshold = fit_threshold(nll(alarms.forecast.take(rows), labels[rows]), level)
     except NotEnoughData as error:
         return RuleResult(PAPERS, level, refused=f"refused: {error.needed:,} alarms needed")
-    quiet = suppress_by_sets(label_sets(alarms.forecast.take(alarms.test), threshold))
-    true = alarms.true[alarms.test]
-    result = RuleResult(PAPERS, level, threshold, found=suppression(quiet, true))
+    sets = label_sets(alarms.forecast.take(alarms.test), threshold)
+    quiet, true = suppress_by_sets(sets), alarms.true[alarms.test]
+    result = RuleResult(PAPERS, level, threshold, found=suppression(quiet, true), sets=sets)
     try:
         result = replace(result, promised=risk_given(level, true, kind="a true alarm").limit)
         return replace(result, given=risk_given(level, quiet, kind="suppressed"))
     except NothingAccepted:
         return result
+
+
+def sets_row(alarms: Alarms, result: RuleResult) -> dict[str, Any]:
+    """Error and size of the sets of the test alarms, and the share of them with each of `KINDS`."""
+    row: dict[str, Any] = {"epsilon": result.level.epsilon, "delta": result.level.delta}
+    if result.sets is None or result.threshold is None:
+        return row | dict.fromkeys(("n", "error", "98%", *KINDS, "mean size")) | {"verdict": result.refused}
+    found = evaluate(result.sets, alarms.true[alarms.test].astype(np.int64), result.level)
+    kinds = np.bincount(result.sets.member @ np.array([1, 2]), minlength=4) / found.all.n
+    row |= {
+        "n": result.threshold.n,
+        "error": found.all.error,
+        "98%": "{:.3f}..{:.3f}".format(*found.all.interval),
+    }
+    row |= dict(zip(KINDS, kinds.tolist(), strict=True)) | {"mean size": found.all.mean}
+    return row | {"verdict": "refuted" if found.refuted else "not refuted"}
 
 
 def by_true_alarms(alarms: Alarms, level: PACLevel) -> RuleResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ def find_sequences(folder: str | os.PathLike[str]) -> tuple[Sequence, ...]:
     folder: one folder per sequence, with the frames ``img/*.jpg`` and the boxes ``groundtruth_rect.txt``, or
         ``groundtruth_rect.1.txt``, ``groundtruth_rect.2.txt`` for several targets; a line per frame
         holds x, y, width and height, separated by commas, tabs or blanks
+
+    An empty file of one of several targets is left out with a warning: OTB's Human4 has one.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -99,6 +102,11 @@ def _read_sequence(root: Path, name: str) -> Sequence:
             f"{root / name} must have groundtruth_rect.txt or numbered files of several targets, got both"
         )
     files = [path for _, path in sorted(found, key=lambda pair: int(pair[0][1] or 0))]
+    empty = [path for path in files if not path.read_bytes().strip()]
+    if empty and len(empty) < len(files):
+        listed = ", ".join(path.name for path in empty)
+        warnings.warn(f"{root / name}: left out {listed}, which holds no boxes", stacklevel=4)
+        files = [path for path in files if path not in empty]
     targets = [read_boxes(path) for path in files]
     start = ANNOTATED.get((name, len(frames), len(targets[0])))
     if start is not None:

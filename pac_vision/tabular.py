@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,7 +130,7 @@ def read_table(
     separator: of a text file; by default the one of comma, semicolon, tab and bar that makes most of the
         first line, else blanks
     names: of the columns, where the first line of a text file does not hold them
-    id_column: names the rows; without one, a row is known as that row of this very file
+    id_column: names the rows; without one, a row is known by its cells, and equal rows are counted
 
     A column of a text file is numeric if every cell that is not missing is a number. Missing cells are empty,
     "?", "NA", "N/A", "NaN" or "null".
@@ -143,14 +146,21 @@ def read_table(
         cells = arff_cells(file)
     else:
         cells = text_cells(file, separator, names)
-    n = len(next(iter(cells.text.values())))
-    digest = file_digest(file)
-    ids = np.array([f"{digest[:16]}:{row}" for row in range(1, n + 1)])
-    if id_column is not None:
-        ids = _ids(file, cells, id_column)
+    ids = _names_by_cells(cells) if id_column is None else _ids(file, cells, id_column)
     text = {name: column for name, column in cells.text.items() if name != id_column}
     columns = {name: _column(file, cells, name) for name in text}
-    return Table(file.stem, ids, columns, cells.declared, digest, text)
+    return Table(file.stem, ids, columns, cells.declared, file_digest(file), text)
+
+
+def _names_by_cells(cells: Cells) -> NDArray[np.str_]:
+    """`[N]` a hash of each row, with a count for equal ones: a row keeps its name whatever the others are."""
+    counts: Counter[str] = Counter()
+    names = []
+    for row in zip(*(column.tolist() for column in cells.text.values()), strict=True):
+        name = hashlib.sha256(json.dumps(row).encode()).hexdigest()[:16]
+        counts[name] += 1
+        names.append(f"{name}:{counts[name]}")
+    return np.array(names)
 
 
 def _ids(file: Path, cells: Cells, name: str) -> NDArray[np.str_]:

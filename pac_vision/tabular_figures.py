@@ -9,7 +9,7 @@ import numpy as np
 
 from pac_core.evaluation import Row
 from pac_core.figures import INK, canvas
-from pac_vision.alarm_studies import OURS, PAPERS, RuleResult
+from pac_vision.alarm_studies import KINDS, OURS, PAPERS, RuleResult
 from pac_vision.tabular_designs import TableDesign
 from pac_vision.tabular_forecasts import TableForecast
 from pac_vision.tabular_studies import Ablated, Repeats
@@ -171,4 +171,30 @@ def shares_suppressed(results: Sequence[RuleResult], title: str, n: int) -> Any:
         left.legend(frameon=False, fontsize=8.5)
     delta = results[0].level.delta
     figure.suptitle(f"{title}: suppressed shares of {n} test alarms, delta {delta:g}", fontsize=10.5)
+    return figure
+
+
+def set_kinds(rows: Sequence[Mapping[str, Any]], title: str, n: int) -> Any:
+    """Share of the test alarms with each set, a bar per level, with its error and mean size.
+
+    rows: of `sets_row`; n: test alarms
+    """
+    figure, axes = canvas(8.4, 4.4)
+    names = []
+    for at, row in enumerate(rows):
+        below = 0.0
+        for kind, ink in zip(KINDS, ("#222222", INK[1], INK[2], INK[0]), strict=True):
+            axes.bar(at, row[kind] or 0, 0.6, below, color=ink, alpha=0.75, label=None if at else kind)
+            below += row[kind] or 0
+        found = (
+            "refused" if row["error"] is None else f"error {row['error']:.3f}\nsize {row['mean size']:.2f}"
+        )
+        names.append(f"{row['epsilon']:g}, {row['delta']:g}\n{found}")
+    axes.set_xticks(range(len(rows)), names, fontsize=8.5)
+    axes.set_xlabel("epsilon (promised), delta; measured error; mean size of a set", fontsize=9.5)
+    axes.set_ylabel("share of test alarms")
+    axes.set_title(
+        f"{title}: sets of {n} test alarms (comparison, no certificates)", loc="left", fontsize=10.5
+    )
+    figure.legend(frameon=False, fontsize=9, loc="outside right upper", title="set")
     return figure

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pac_core import InvalidInput
+from pac_core import InvalidInput, UnreadableFile
 from pac_vision.tabular import Table, read_table
 
 
@@ -29,8 +29,22 @@ def table_of(args: argparse.Namespace) -> Table:
     """The table that the options name."""
     if args.target is None:
         raise InvalidInput("--file needs --target, the column to forecast, got none")
-    names = args.names.split(",") if args.names else None
-    return read_table(args.file, separator=args.separator, names=names, id_column=args.id)
+    return read_table(args.file, separator=args.separator, names=_names(args), id_column=args.id)
+
+
+def new_table_of(args: argparse.Namespace) -> Table:
+    """The rows of --new, read like --file; where names are given, the target's column may be missing."""
+    how, names = {"separator": args.separator, "id_column": args.id}, _names(args)
+    try:
+        return read_table(args.new, names=names, **how)
+    except UnreadableFile:
+        if names is None or args.target not in names:
+            raise
+        return read_table(args.new, names=[name for name in names if name != args.target], **how)
+
+
+def _names(args: argparse.Namespace) -> list[str] | None:
+    return args.names.split(",") if args.names else None
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -25,8 +25,9 @@ class UnitErrors:
     frames: the share of frames missed, of the videos left over
     videos: the share of the videos left over that miss more than gamma of their frames
     left: how many videos were left over each time
-    breaches: in how many of the draws the promise fails, if all videos at hand are the whole world and
-        the calibration videos are drawn from it with replacement; promised are at most delta of them
+    true: the error that the promise is about, if all videos at hand are the whole world and the calibration
+        videos are drawn from it with replacement: the share of frames missed, or of videos that miss
+        more than gamma of them
     """
 
     unit: str
@@ -35,7 +36,12 @@ class UnitErrors:
     frames: Floats
     videos: Floats
     left: int
-    breaches: int
+    true: Floats
+
+    @property
+    def breaches(self) -> int:
+        """In how many of the draws the promise fails; promised are at most delta of them."""
+        return int((self.true > self.level.epsilon).sum())
 
     @property
     def promise(self) -> str:
@@ -74,7 +80,7 @@ def compare_units(
     everything = np.arange(len(frame_scores))
     frames: dict[str, list[float]] = {unit: [] for unit in UNITS}
     videos: dict[str, list[float]] = {unit: [] for unit in UNITS}
-    breaches = dict.fromkeys(UNITS, 0)
+    true: dict[str, list[float]] = {unit: [] for unit in UNITS}
 
     def errors(threshold: float, rows: NDArray[np.int64]) -> tuple[float, float]:
         missed = [int((frame_scores[row] > threshold).sum()) for row in rows]
@@ -92,8 +98,7 @@ def compare_units(
                 )
                 threshold = fit_threshold(chosen, levels[unit]).value
                 if rows is world:
-                    truly = errors(threshold, everything)[UNITS.index(unit)]
-                    breaches[unit] += truly > levels[unit].epsilon
+                    true[unit].append(errors(threshold, everything)[UNITS.index(unit)])
                 else:
                     of_frames, of_videos = errors(threshold, order[calibrate:])
                     frames[unit].append(of_frames)
@@ -106,7 +111,7 @@ def compare_units(
             np.array(frames[unit]),
             np.array(videos[unit]),
             len(everything) - calibrate,
-            breaches[unit],
+            np.array(true[unit]),
         )
         for unit in UNITS
     }

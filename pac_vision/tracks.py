@@ -28,7 +28,8 @@ class Tracks:
     truth: `[F, 4]` true boxes (xmin, ymin, xmax, ymax); NaN where the target is absent
     members: `[F, M, 4]` predicted boxes
 
-    The targets of a sequence start at the same frame.
+    The targets of a sequence start at the same frame. A track starts from the true box of the first frame in
+    which its target is present: that box was given, so it is no prediction and does not count.
     """
 
     names: NDArray[np.str_]
@@ -73,10 +74,10 @@ class Tracks:
         return np.array(list(self.targets))
 
     def video(self, name: str) -> Video:
-        """The forecasts of a sequence: mean and variance of the members where a target is present."""
+        """The forecasts of a sequence: mean and variance of the members where a target is present again."""
         parts = []
         for target, rows in enumerate(self.targets[name]):
-            there = np.flatnonzero(~np.isnan(self.truth[rows]).any(axis=1))
+            there = np.flatnonzero(~np.isnan(self.truth[rows]).any(axis=1))[1:]  # the first box was given
             members = self.members[rows][there]
             numbers = np.full(len(there), target)
             parts.append((there, numbers, members.mean(axis=1), members.var(axis=1), self.truth[rows][there]))

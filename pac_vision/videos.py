@@ -33,7 +33,7 @@ class Video:
 
     def __post_init__(self) -> None:
         if not len(self.frames):
-            raise InvalidInput(f"the sequence {self.name} must have a frame with a target, got none")
+            raise InvalidInput(f"the sequence {self.name} must have a frame to predict a target in, got none")
         for name in ("mean", "var", "truth"):
             array = getattr(self, name)
             if array.shape != (len(self.frames), 4) or not np.isfinite(array).all():

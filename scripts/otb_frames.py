@@ -5,15 +5,15 @@ A part of `otb_results.py`, which says how to run it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-from otb_stored import NOT, draw_levels, words
+from otb_stored import NOT, SHOWN, draw_levels, words
 
 from pac_core import NotEnoughData, PACLevel, max_errors
 from pac_vision import (
     PAPER_PAIRS,
+    Backbone,
     BoxScore,
     Overlay,
     Tracker,
@@ -33,18 +33,38 @@ from pac_vision.track_reports import TrackReport
 from pac_vision.tracker_training import find_pairs
 from pac_vision.tracking import stay
 
-
-def main(args: Any, report: TrackReport, settings: TrackerSettings, sequences: Sequence[Frames]) -> None:
-    print(f"\n{len(sequences)} videos with frames; the unit is a pair of frames: {WHY}")
-    if len(sequences) >= args.full:
-        whole_benchmark(args, report, settings, sequences)
-    else:
-        few_videos(args, report, settings, sequences)
+Trained = Callable[[Sequence[Frames], str], Tracker]
+"""From videos and the name of a file to a tracker, saved there."""
 
 
-def few_videos(
-    args: Any, report: TrackReport, settings: TrackerSettings, sequences: Sequence[Frames]
+def main(
+    args: Any,
+    report: TrackReport,
+    settings: TrackerSettings,
+    backbone: Backbone,
+    sequences: Sequence[Frames],
 ) -> None:
+    targets = sum(len(one.truth) for one in sequences)
+    print(f"\n{len(sequences)} videos with frames of {targets} targets; the unit is a pair of frames: {WHY}")
+
+    def trained(train: Sequence[Frames], name: str) -> Tracker:
+        print(f"  training on {', '.join(one.name for one in train)}")
+        tracker = train_tracker(
+            args.sequences,
+            train,
+            settings,
+            backbone=backbone,
+            device=backbone.device,
+            progress=lambda line: print(f"    {line}", flush=True),
+        )
+        tracker.save(report.folder / name)
+        return tracker
+
+    study = whole_benchmark if targets >= args.full else few_videos
+    study(args, report, trained, sequences)
+
+
+def few_videos(args: Any, report: TrackReport, trained: Trained, sequences: Sequence[Frames]) -> None:
     """Two regressors, each trained on one half of the videos and measured on the other."""
     level = PACLevel(args.few_epsilon, args.few_delta)
     try:
@@ -59,7 +79,7 @@ def few_videos(
     errors: list[dict[str, Any]] = []
     overlays: list[Overlay] = []
     for number, (train, held) in enumerate((halves, halves[::-1]), start=1):
-        tracker = trained(args, report, settings, train, f"tracker{number}.safetensors")
+        tracker = trained(train, f"tracker{number}.safetensors")
         videos, still = [track(tracker, args.sequences, one) for one in held], [stay(one) for one in held]
         for kind, known, new, parts in cases({"regressor": videos, "box stays": still}, args.seed):
             found, sizes = ablation_table(parts, level)
@@ -67,7 +87,7 @@ def few_videos(
             if kind == "regressor" and known == new and sizes:
                 title = f"Pairs of {known}, n = {parts.sizes[1]:,}, {words(level)}\n({NOT})"
                 report.figure(f"frames_ablation{number}", size_boxes(sizes, title))
-                overlays += drawn(args, held, videos, parts, level)
+                overlays += drawn(args, held, videos, parts, level)[: SHOWN // 2]
         for one, video, same in zip(held, videos, still, strict=True):
             free = track(tracker, args.sequences, one, free=True)
             of = {"regressor": video, "box stays": same, "regressor, running freely": free}
@@ -85,16 +105,14 @@ def cases(kinds: dict[str, list[Video]], seed: int) -> list[tuple[str, str, str,
     """Forecast, what it is calibrated on, what it is tested on, and the parts."""
     found = []
     for kind, videos in kinds.items():
-        both = " + ".join(video.name for video in videos)
+        both = " + ".join(video.name for video in videos) if len(videos) < SHOWN else f"{len(videos)} videos"
         found.append((kind, both, both, split_by_pair(videos, seed=seed, shares=(1, 2, 2))))
-        pairs = [(a, b) for a in videos for b in videos if a is not b]
+        pairs = [(a, b) for a in videos[:SHOWN] for b in videos[:SHOWN] if a is not b]
         found += [(kind, a.name, b.name, split_across(a, b, seed=seed)) for a, b in pairs]
     return found
 
 
-def whole_benchmark(
-    args: Any, report: TrackReport, settings: TrackerSettings, sequences: Sequence[Frames]
-) -> None:
+def whole_benchmark(args: Any, report: TrackReport, trained: Trained, sequences: Sequence[Frames]) -> None:
     """The paper's split; three quarters of its first part train, the rest fits the temperature."""
     by_name = {one.name: one for one in sequences}
     counts = {one.name: len(find_pairs([one])) for one in sequences}
@@ -103,12 +121,13 @@ def whole_benchmark(
     print(f"  pairs of the three parts: {pairs}; the paper's: {list(PAPER_PAIRS)}")
     cut = max(1, min(len(groups[0]) - 1, len(groups[0]) * 3 // 4))
     train = [by_name[name] for name in groups[0][:cut]]
-    tracker = trained(args, report, settings, train, "tracker.safetensors")
+    tracker = trained(train, "tracker.safetensors")
     forecast = [
         [track(tracker, args.sequences, by_name[name]) for name in group]
         for group in (groups[0][cut:], *groups[1:])
     ]
-    parts, rows = split_by_video(forecast, seed=args.seed), []
+    parts, rows = split_by_video(forecast, seed=args.seed, pairs=args.pairs), []
+    print(f"  pairs to tune, calibrate (of the second part, --pairs) and test: {list(parts.sizes)}")
     paper = PACLevel(args.paper_epsilon, args.paper_delta)
     for level in (paper, PACLevel(args.few_epsilon, args.few_delta)):
         found, sizes = ablation_table(parts, level)
@@ -118,27 +137,12 @@ def whole_benchmark(
             report.figure(f"full_ablation_{level.epsilon:g}", size_boxes(sizes, title))
     report.table("full_frames", rows, "All videos by pair (reproduction, no certificate)")
     draw_levels(args, report, parts, "All videos by pair", "full_")
-    chosen = forecast[2][:4]
+    chosen = forecast[2][:SHOWN]
     overlays = drawn(args, [by_name[video.name] for video in chosen], chosen, parts, paper)
     draw(report, overlays, f"Test videos; {words(paper)} by pair: a reproduction, no certificate")
     print(
         f"  by video, with a certificate: pac run otb --tracker {report.folder / 'tracker.safetensors'} ..."
     )
-
-
-def trained(
-    args: Any, report: TrackReport, settings: TrackerSettings, train: Sequence[Frames], name: str
-) -> Tracker:
-    """A tracker, saved in the folder of results."""
-    print(f"  training on {', '.join(one.name for one in train)}")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    def tell(line: str) -> None:
-        print(f"    {line}", flush=True)
-
-    tracker = train_tracker(args.sequences, train, settings, device=device, progress=tell)
-    tracker.save(report.folder / name)
-    return tracker
 
 
 def drawn(

@@ -6,7 +6,7 @@ A part of `otb_results.py`, which says how to run it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,7 @@ from pac_vision.track_figures import level_lines, size_boxes, unit_histograms
 from pac_vision.track_reports import TrackReport
 
 EPSILONS, DELTAS = (0.01, 0.02, 0.03, 0.04, 0.05), (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+SHOWN = 4  # videos to draw, however many there are
 NOT = "C calibrated, D direct bound; a reproduction, no certificate"
 
 
@@ -87,17 +88,27 @@ def by_sequence(
     print(f"  {threshold}")
     print(f"  promise: with probability {1 - level.epsilon:g} a new video drawn like these has at most")
     print(f"  {args.gamma:.0%} of its frames missed; {report.folder / 'certificate.json'}")
-    missed = sum(score.video_score(video, args.gamma) > threshold.value for video in test)
-    low, high = error_interval(missed, len(test))
-    sizes = [threshold.value * score.spread(video) for video in test]
-    row = {"epsilon": level.epsilon, "delta": level.delta, "gamma": args.gamma, "n": threshold.n}
-    row |= {"allowed": threshold.errors, "test videos": len(test), "missed": missed}
-    row |= {"98% interval": f"{low:.4f}..{high:.4f}", "refuted": "yes" if low > level.epsilon else "no"}
-    row |= {"median size": float(np.median(sizes)), "mean size": float(np.mean(sizes))}
+    row: dict[str, Any] = {
+        "epsilon": level.epsilon,
+        "delta": level.delta,
+        "gamma": args.gamma,
+        "n": threshold.n,
+    }
+    row |= {"allowed": threshold.errors, "test videos": len(test)}
+    if test:
+        missed = sum(score.video_score(video, args.gamma) > threshold.value for video in test)
+        low, high = error_interval(missed, len(test))
+        sizes = [threshold.value * score.spread(video) for video in test]
+        row |= {"missed": missed, "98% interval": f"{low:.4f}..{high:.4f}"}
+        row |= {"refuted": "yes" if low > level.epsilon else "no"}
+        row |= {"median size": float(np.median(sizes)), "mean size": float(np.mean(sizes))}
+    else:
+        row |= {"refuted": "not tested"}
     report.table("by_sequence", [row], "By video (certificate); size: half-diagonal of a set, pixels")
     shown = [s for s in sequences if s.name in videos and videos[s.name].frames.max() < len(s.frames)]
     if shown:
         part_of = {n: name for name, part in vars(parts).items() if name != "seed" for n in part.units}
+        shown = sorted(shown, key=lambda s: part_of[s.name] != "test")[:SHOWN]
         where = ", ".join(f"{s.name} ({part_of[s.name]})" for s in shown)
         title = f"Stored tracks, certified by video at ({level.epsilon:g}, {level.delta:g}); {where}"
         sets = [score.sets(videos[s.name].forecast, threshold) for s in shown]
@@ -107,11 +118,10 @@ def by_sequence(
 
 def by_frame(args: Any, report: TrackReport, videos: dict[str, Video]) -> None:
     """The paper's experiment: the unit is a frame."""
-    later = {name: after_the_first(video) for name, video in videos.items()}
-    groups = paper_parts({name: len(video.frames) for name, video in later.items()}, seed=args.seed)
+    groups = paper_parts({name: len(video.frames) for name, video in videos.items()}, seed=args.seed)
     options = {"seed": args.seed, "pairs": args.pairs}
-    others = split_by_video([[later[name] for name in group] for group in groups], **options)
-    same = split_by_pair(list(later.values()), **options)
+    others = split_by_video([[videos[name] for name in group] for group in groups], **options)
+    same = split_by_pair(list(videos.values()), **options)
     print(f"\nstored tracks, the unit is a frame: {WHY}")
     print(f"  frames to tune, calibrate, test: {others.sizes}, of {[len(group) for group in groups]} videos")
     paper, rows = PACLevel(args.paper_epsilon, args.paper_delta), []
@@ -160,12 +170,15 @@ def frame_against_sequence(args: Any, report: TrackReport, videos: dict[str, Vid
         for unit, one in found.items()
     ]
     report.table("units", rows, f"Frame against video, over {args.draws:,} draws of {few} videos")
-    title = f"{args.draws:,} random splits: {few} videos calibrate, {len(videos) - few} are left over"
+    title = f"{args.draws:,} draws of {few} from {len(videos)} videos, which stand for all there are"
     report.figure("units", unit_histograms(found, title))
 
 
 def compare_scores(args: Any, report: TrackReport, videos: dict[str, Video]) -> None:
     """Error and size by video of several scores, over random splits: what to choose, and no certificate."""
+    if args.tune + args.calibrate >= len(videos):
+        print("\nscores by video are not compared: no video is left to test")
+        return
     level, everything, gamma = PACLevel(args.epsilon, args.delta), list(videos.values()), args.gamma
     drawn, found = np.random.default_rng(args.seed), {}
     scores = np.array([[one.video_score(v, gamma) for v in everything] for one in CANDIDATES])
@@ -197,12 +210,6 @@ def compare_scores(args: Any, report: TrackReport, videos: dict[str, Video]) -> 
     ]
     title = f"Scores by video, {words(level)}: test videos of {args.splits} random splits (no certificates)"
     report.table("scores", rows, title)
-
-
-def after_the_first(video: Video) -> Video:
-    """Without the first frame, whose box was given."""
-    rows = video.frames > 0
-    return replace(video, **{f.name: getattr(video, f.name)[rows] for f in fields(video) if f.name != "name"})
 
 
 def words(level: PACLevel) -> str:

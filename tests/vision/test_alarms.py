@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from pac_core import (
     PACLevel,
     Record,
     SecondLook,
+    Threshold,
     fit_alarm_rule,
     fit_threshold,
     label_sets,
@@ -31,6 +33,7 @@ from pac_core import (
     suppression,
 )
 from pac_vision import Alarms, Table, alarms_in, by_the_paper, by_true_alarms, certify_rule
+from pac_vision.alarm_studies import KINDS, RuleResult, sets_row
 
 LEVEL = PACLevel(0.1, 0.05)
 
@@ -241,8 +244,31 @@ def test_the_claims_are_put_to_the_test(tmp_path: Path) -> None:
         direct = claims[epsilon, "P(suppressed | true alarm) <= epsilon"]
         assert int(implied["false in"]) <= 10 + 12  # delta = 0.05 of 200, and four deviations
         assert binomtest(int(direct["false in"]), 200, float(direct["expected"]) / 200).pvalue > 1e-4
-    assert (tmp_path / "simulated_suppressed.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("simulated_suppressed", "simulated_sets"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert "compared   'set is {false}' (no certificate" in done.stdout
+    papers = table_in(tmp_path / "simulated_sets.csv")[0]
+    assert (papers["epsilon"], papers["delta"], papers["n"]) == ("0.02", "1e-05", "1000")
+    assert float(papers["error"]) < 0.02 < float(papers["{false}"])
     assert read_certificate(tmp_path / "simulated.certificate.json").unit == "true alarm"
+
+
+def test_a_folder_without_its_tables_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        said = run_here(monkeypatch, "alarms.py", "--data", folder, "--out", tmp_path / "out")
+        assert said == f"Error: --data must be a folder with arrhythmia.arff, car.arff or both, got {folder}"
+    assert not list(tmp_path.rglob("*ledger*"))
+
+
+def test_sets_are_counted_by_hand() -> None:
+    alarms = stream(8)
+    member = np.array([[True, False], [True, True], [False, True], [False, False]])
+    forecast = replace(alarms, true=np.array([False] * 4 + [True, True, True, False]))
+    result = RuleResult("set is {false}", LEVEL, Threshold(1.0, 40, 1, LEVEL), sets=LabelSets(member))
+    row = sets_row(forecast, result)
+    assert [row[kind] for kind in KINDS] == [0.25] * 4
+    assert (row["error"], row["mean size"]) == (0.5, 1.0)  # of true, true, true, false: {false} and {} miss
+    assert sets_row(forecast, RuleResult("", LEVEL, refused="why"))["verdict"] == "why"
 
 
 def test_alarms_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def test_scores_are_refused_by_name(options: dict[str, object], said: str) -> No
 
 def test_a_video_without_a_target_is_refused() -> None:
     none = np.empty((0, 4))
-    with pytest.raises(InvalidInput, match="Deer must have a frame with a target, got none"):
+    with pytest.raises(InvalidInput, match="Deer must have a frame to predict a target in, got none"):
         Video("Deer", np.empty(0, int), np.empty(0, int), none, none, none)
     with pytest.raises(InvalidInput, match=r"var of the sequence Deer must be finite numbers \[1, 4\]"):
         Video(

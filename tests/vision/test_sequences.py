@@ -39,6 +39,17 @@ def test_all_targets_belong_to_one_sequence(tmp_path: Path) -> None:
     assert jogging.truth[:, 1, 2].tolist() == [12, 2, 10]
 
 
+def test_an_empty_file_of_one_target_is_left_out_and_said(tmp_path: Path) -> None:
+    """The benchmark's Human4 has one."""
+    sequence(tmp_path, "Human4", 2, _1="", _2="1,2,3,4\n5,6,7,8")
+    with pytest.warns(UserWarning, match=r"Human4: left out groundtruth_rect\.1\.txt, which holds no boxes"):
+        (found,) = find_sequences(tmp_path)
+    assert found.truth.tolist() == [[[1, 2, 4, 6], [5, 6, 12, 14]]]
+    sequence(tmp_path / "none", "Human4", 2, _1="", _2="\n")
+    with pytest.raises(UnreadableFile, match=r"Human4/groundtruth_rect\.1\.txt holds no boxes"):
+        find_sequences(tmp_path / "none")
+
+
 @pytest.mark.parametrize("line", ["NaN,NaN,NaN,NaN", "0,0,0,0", "12 8 0 0", "5,NaN,3,3"])
 def test_boxes_may_be_absent(tmp_path: Path, line: str) -> None:
     file = tmp_path / "boxes.txt"

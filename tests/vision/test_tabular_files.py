@@ -41,6 +41,13 @@ def test_arff_keeps_kinds_missing_cells_and_declared_classes(tmp_path: Path) -> 
     assert len(set(table.ids.tolist())) == 3
 
 
+def test_a_row_is_known_by_its_cells_wherever_it_stands(tmp_path: Path) -> None:
+    first = read_table(write(tmp_path, "a.csv", "u,v\n1,2\n01,2\n1,2\n12,\n"))
+    assert len(set(first.ids.tolist())) == 4  # equal rows are counted
+    other = read_table(write(tmp_path, "b.csv", "u;v\n\n9;9\n1;2\n 12 ;?\n1;2\n1;3\n"))
+    assert set(first.ids.tolist()) - set(other.ids.tolist()) == {first.ids[1]}
+
+
 @pytest.mark.parametrize("mark", [",", ";", "\t", "|", " ", ":"])
 def test_any_separator_gives_the_same_columns(tmp_path: Path, mark: str) -> None:
     lines = ["name,x,kind", '"a",1,red', '"b",?,NA', '"c",-2.5e1,"dark blue"']

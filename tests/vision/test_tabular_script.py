@@ -80,6 +80,29 @@ def test_a_table_of_ones_own(
     assert "never calibrated on" in run_here(monkeypatch, *mine, *own, "--seed", 1, "--out", tmp_path / "own")
 
 
+def test_another_row_does_not_reset_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [f"{i % 97},{i % 7},{i % 5}" for i in range(400)]
+    mine = ("tabular_results.py", "--file", tmp_path / "mine.csv", "--target", "y", "--repeats", 0)
+    write(tmp_path, "mine.csv", "\n".join(["u,v,y", *rows]))
+    assert run_here(monkeypatch, *mine, "--out", tmp_path / "out") == ""
+    write(tmp_path, "mine.csv", "\n".join(["u,v,y", "8,8,8", "", *rows]))
+    again = run_here(monkeypatch, *mine, "--out", tmp_path / "out", "--seed", 1)
+    assert "a new certificate needs units never calibrated on" in again
+
+
+def test_rows_without_a_first_line_of_names_get_their_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "\n".join(f"{i % 97},{i % 7},{i % 97 / 10}" for i in range(400))
+    mine = ("--file", write(tmp_path, "mine.csv", rows), "--names", "u,v,y", "--target", "y", "--repeats", 0)
+    for place, new in enumerate(("3,4\n90,1", "3,4,0.3\n90,1,9")):
+        out = tmp_path / str(place)
+        out.mkdir()
+        given = ("--ledger", out / "ledger.json", "--new", write(tmp_path, "new.csv", new), "--out", out)
+        assert run_here(monkeypatch, "tabular_results.py", *mine, *given) == ""
+        assert len(table_in(out / "new_sets.csv")) == 2
+
+
 def test_rows_that_cannot_get_sets_are_refused_before_the_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from scipy.stats import binom
 
 from pac_core import InvalidInput, NotEnoughData, PACLevel
 from pac_vision import compare_units
+from pac_vision.track_figures import unit_histograms
 
 LEVEL = PACLevel(0.2, 0.05)
 
@@ -28,6 +29,18 @@ def test_only_the_promise_by_video_is_kept() -> None:
     assert found["frame"].left == 20
     assert found["frame"].promise == "P(miss a frame) <= 0.1"
     assert found["sequence"].promise == "P(miss more than 10% of a video's frames) <= 0.2"
+
+
+def test_the_figure_says_what_was_broken_and_holds_each_unit_to_its_own_promise() -> None:
+    found = compare_units(alike(0), LEVEL, 0.1, calibrate=40, draws=50)
+    panels = unit_histograms(found, "fifty draws").axes
+    for panel, (name, promised) in zip(panels, (("frame", 0.1), ("sequence", 0.2)), strict=True):
+        one = found[name]
+        assert f"broken in {one.breaches / 50:.1%} of the draws" in panel.get_title(loc="left")
+        assert [line.get_xdata()[0] for line in panel.lines] == [promised]
+        bars = [bar for bars in panel.containers for bar in bars]
+        assert sum(bar.get_height() for bar in bars) == 50
+        assert sum(bar.get_height() for bar in bars if bar.get_x() >= promised) == one.breaches
 
 
 def test_frames_that_are_independent_keep_both() -> None:

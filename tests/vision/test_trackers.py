@@ -168,7 +168,7 @@ def test_absent_targets_are_tracked_on_but_do_not_count(tracker: Tracker, videos
     assert track(tracker, videos, gone).frames.tolist() == [*range(1, 7), *range(10, 20)]
     nobody = replace(sequence, truth=np.full_like(truth, np.nan))
     for free_running in (False, True):
-        with pytest.raises(InvalidInput, match="Video005 must have a frame with a target, got none"):
+        with pytest.raises(InvalidInput, match="Video005 must have a frame to predict a target in, got none"):
             track(tracker, videos, nobody, free=free_running)
 
 

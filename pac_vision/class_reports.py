@@ -22,6 +22,7 @@ from pac_vision.class_tables import (
 )
 from pac_vision.images import Images
 from pac_vision.picture_sources import picture_cases
+from pac_vision.predictions import outcomes, readable
 from pac_vision.result_folders import ResultFolder
 from pac_vision.set_pictures import picture_table, size_columns, written_columns, written_table
 from pac_vision.size_figures import grid_boxes, grouped_boxes, level_boxes, size_boxes
@@ -70,13 +71,12 @@ def show_correctness(results: ClassResults, folder: ResultFolder) -> None:
     note = "The promise is about all images; nothing is promised of either group."
     title = f"Correct against incorrect predictions ({_where(results)})"
     folder.table("correctness", rows, title, note=note)
-    forecast, labels = results.test
-    right = forecast.predictions() == labels
+    outcome = outcomes(*results.test)
     groups = {
-        sets: {"correct": results.main(sets).size[right], "incorrect": results.main(sets).size[~right]}
+        sets: {of: results.main(sets).size[outcome == of] for of in ("correct", "incorrect")}
         for sets in (PAPER, OURS)
     }
-    title = f"Sets are larger where the classifier is wrong\n{_where(results)}"
+    title = f"Sizes where the classifier is right and where it is wrong\n{_where(results)}"
     folder.figure("correctness", grouped_boxes(groups, title))
 
 
@@ -166,8 +166,8 @@ def show_reliability(results: ClassResults, folder: ResultFolder) -> None:
     rows = reliability_rows(results)
     forecast, labels = results.test
     errors = {
-        "as it is": calibration_error(forecast, labels),
-        "calibrated": calibration_error(calibrated(results), labels),
+        "as it is": calibration_error(*readable(forecast, labels)),
+        "calibrated": calibration_error(*readable(calibrated(results), labels)),
     }
     folder.table("reliability", rows)
     tau = architecture_rows(results)[0]["tau"]
@@ -228,7 +228,7 @@ def _all_but(rows: Sequence[dict[str, Any]], hidden: Sequence[str]) -> list[str]
 
 
 def _wrapped(words: str) -> str:
-    return words.replace(" with ", "\nwith ").replace(", needs", ",\nneeds")
+    return words.replace(" with ", "\nwith ").replace(", ", ",\n", 1)
 
 
 def summary(results: ClassResults, folder: ResultFolder) -> str:

@@ -18,6 +18,7 @@ from pac_core import (
     Entry,
     Evaluation,
     InvalidInput,
+    LabelSets,
     Likelihood,
     LogitForecast,
     NotEnoughData,
@@ -27,6 +28,7 @@ from pac_core import (
     Record,
     SplitRecord,
     Splits,
+    TooManyFailures,
     certify_menu,
     choose_label_score,
     evaluate,
@@ -38,9 +40,11 @@ from pac_core import (
     tempered,
     vc_max_errors,
 )
+from pac_core.failures import to_tune_on, unit_scores, unit_sets
 from pac_core.predictors import Score
+from pac_vision.images import Images
 from pac_vision.levels import Levels
-from pac_vision.predictions import Predictions, content_digest, same_images
+from pac_vision.predictions import Predictions, content_digest, outcomes, places, same_images
 
 PAPER = "C+D"
 OURS = "ours"
@@ -63,7 +67,7 @@ class Measured:
 
     model, sets: their names, see `WORDS`
     size, missed: `[n]` labels in each set, and whether it misses the true one
-    evaluation: its rows are all images, then those classified correctly and incorrectly
+    evaluation: its rows are all images, then those classified correctly and incorrectly, and broken ones
     predictor: None for a baseline
     certificate: None for what was only compared
     """
@@ -133,23 +137,24 @@ def compare_sets(
     calibrate: int,
     seed: int,
     ledger: str | os.PathLike[str],
+    images: Images | None = None,
 ) -> ClassResults:
     """The paper's sets, its ablations and baselines, and ours, for classifiers of the same images.
 
     The first classifier is asked at every level, the others at the main one. All that is certified is one
     menu, which goes into the ledger before the calibrate part is looked at. Our score is chosen for each
-    epsilon on the tune part.
+    epsilon on the tune part, for all deltas that it serves together: one score at several deltas costs
+    the largest of them. A broken image, marked as failed, is an error of every kind of sets, and nothing is
+    tuned on it.
+
+    images: those at hand to be drawn; labels that are not the classifiers' are refused before the look
 
     The promise of each certificate is about new images drawn like the calibration images, and of each
     alone; what they cost together is in `ClassResults.cost`.
     """
     models = same_images(models)
-    for model in models:
-        if model.forecast.failed is not None:  # refused before the look: baselines have no rule for them
-            raise InvalidInput(
-                f"{model.name} must have a forecast of every image, got none of "
-                f"{model.forecast.failed.sum():,} (broken ones): certify them with pac fit, as errors"
-            )
+    if images is not None:
+        places(models[0], images)
     parts = split(models[0].ids, tune=tune, calibrate=calibrate, seed=seed)
     if not parts.tune.n or not parts.test.n:
         raise InvalidInput(
@@ -175,6 +180,8 @@ def compare_sets(
     entries, measured = {}, []
     tests = {model.name: model.take(parts.test.rows) for model in models}
     for one, got in zip(fitted, made, strict=True):
+        if levels.main in got.refused:
+            fit_threshold(got.scores, levels.main)  # raises the reason, with its numbers
         model, digest = one.model, one.asked.digest
         for level in one.asked.levels:
             entries[model.name, one.sets, level] = Entry(digest, level.epsilon, level.delta)
@@ -197,17 +204,17 @@ class _Fitted:
 
 def _fit(model: Predictions, parts: Splits, levels: Sequence[PACLevel]) -> list[_Fitted]:
     """The scores of a classifier, fitted on the tune part; `levels` begins with the main one."""
-    tuning, (forecast, labels) = model.take(parts.tune.rows), model.take(parts.calibrate.rows)
+    tuning, (forecast, labels) = to_tune_on(*model.take(parts.tune.rows)), model.take(parts.calibrate.rows)
 
     def on_menu(sets: str, score: Score, levels: Iterable[PACLevel]) -> _Fitted:
-        scores = partial(score.scores, forecast, labels)
+        scores = partial(unit_scores, score, forecast, labels)
         return _Fitted(model, sets, Asked(score, tuple(levels), scores, forecast.domain, of=model.name))
 
     found = [on_menu("D", Likelihood(), levels), on_menu(PAPER, tempered(*tuning, levels[0]), levels)]
     for epsilon in dict.fromkeys(level.epsilon for level in levels):
-        level = PACLevel(epsilon, levels[0].delta)
-        score = choose_label_score(*tuning, level, calibrate=parts.calibrate.n)
-        found.append(on_menu(OURS, score, (level for level in levels if level.epsilon == epsilon)))
+        first, *others = row = [level for level in levels if level.epsilon == epsilon]
+        score = choose_label_score(*tuning, first, calibrate=parts.calibrate.n, others=others)
+        found.append(on_menu(OURS, score, row))
     return found
 
 
@@ -219,11 +226,21 @@ def _compared(paper: _Fitted, scores: Any, test: Units) -> Iterator[Measured]:
     score, levels = paper.asked.score, paper.asked.levels
     assert isinstance(score, Likelihood)
     for level in levels:
-        with suppress(NotEnoughData):
+        with suppress(NotEnoughData, TooManyFailures):
             threshold = fit_threshold(scores, level, bound=vc_max_errors)
             yield _measure(paper.model.name, test, "C", Predictor(score, threshold, paper.asked.domain))
     for sets, one in (("mass", Likelihood()), ("mass, C", score)):
         yield _measure(paper.model.name, test, sets, one, level=levels[0])
+
+
+@dataclass(frozen=True, eq=False)
+class _Mass:
+    """Sets of mass 1 - epsilon of a forecast that is prepared."""
+
+    score: Likelihood
+
+    def sets(self, forecast: LogitForecast, epsilon: float) -> LabelSets:
+        return mass_label_sets(self.score.prepared(forecast), epsilon)
 
 
 def _measure(
@@ -242,7 +259,6 @@ def _measure(
         level, made = source.threshold.level, source.sets(forecast)
     else:
         assert level is not None
-        made = mass_label_sets(source.prepared(forecast), level.epsilon)
-    correct = np.where(forecast.predictions() == labels, "correct", "incorrect")
-    found = evaluate(made, labels, level, by={"prediction": correct})
+        made = unit_sets(_Mass(source), forecast, level.epsilon)
+    found = evaluate(made, labels, level, by={"prediction": outcomes(forecast, labels)})
     return Measured(model, name, level, made.size(), ~made.contains(labels), found, predictor, certificate)

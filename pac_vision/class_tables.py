@@ -21,7 +21,8 @@ from pac_core.evaluation import Evaluation
 from pac_core.evaluation import Row as Group
 from pac_core.predictors import Likelihood, Score
 from pac_vision.class_results import OURS, PAPER, WORDS, ClassResults, Measured
-from pac_vision.predictions import Predictions
+from pac_vision.levels import why_not
+from pac_vision.predictions import Predictions, outcomes, readable
 
 Rows = list[dict[str, Any]]
 NONE = ""
@@ -48,7 +49,7 @@ def baseline_rows(results: ClassResults) -> Rows:
 
 
 def correctness_rows(results: ClassResults) -> Rows:
-    """Images that the classifier labels correctly, and the others; nothing is promised of either."""
+    """Images that the classifier labels correctly, others, and broken ones; nothing is promised of any."""
     rows = []
     for sets in (PAPER, OURS):
         found = results.main(sets)
@@ -85,7 +86,7 @@ def grid_cells(results: ClassResults, sets: str, number: str) -> Rows:
             level = PACLevel(epsilon, delta)
             found = results.at(sets, level)
             if found is None:
-                cell: Any = f"needs {min_samples(level):,}"
+                cell: Any = why_not(results.parts.calibrate.n, min_samples(level))
             else:
                 all_ = found.evaluation.all
                 doubt = " refuted" if found.evaluation.refuted else ""
@@ -103,7 +104,7 @@ def architecture_rows(results: ClassResults) -> Rows:
     rows: Rows = []
     for model in results.models:
         forecast, labels = model.take(results.parts.test.rows)
-        wrong, n = int((model.forecast.predictions() != model.labels).sum()), len(model.labels)
+        wrong, n = int((outcomes(model.forecast, model.labels) != "correct").sum()), len(model.labels)
         paper = results.main(PAPER, model.name)
         assert paper.predictor is not None
         row: dict[str, Any] = {
@@ -111,8 +112,8 @@ def architecture_rows(results: ClassResults) -> Rows:
             "top-1 error": wrong / n,
             "98% interval": _interval(error_interval(wrong, n)),
             "tau": tau_of(paper.predictor.score),
-            "ECE": calibration_error(forecast, labels),
-            "ECE, C": calibration_error(calibrated(results, model), labels),
+            "ECE": calibration_error(*readable(forecast, labels)),
+            "ECE, C": calibration_error(*readable(calibrated(results, model), labels)),
         }
         for sets in ("D", PAPER, OURS):
             found = results.main(sets, model.name)
@@ -126,9 +127,10 @@ def architecture_rows(results: ClassResults) -> Rows:
 
 def reliability_rows(results: ClassResults, bins: int = 15) -> Rows:
     """Confidence and accuracy of the first classifier's predictions on the test part, in equal bins."""
-    forecast, labels = results.test
+    forecast, truth = results.test
     rows = []
-    for name, one in (("as it is", forecast), ("calibrated", calibrated(results))):
+    for name, whole in (("as it is", forecast), ("calibrated", calibrated(results))):
+        one, labels = readable(whole, truth)
         confidence = np.exp(-Likelihood().scores(one, one.predictions()))
         hit = one.predictions() == labels
         which = np.minimum((confidence * bins).astype(int), bins - 1)
@@ -188,7 +190,7 @@ def _row(results: ClassResults, sets: str, level: PACLevel) -> dict[str, Any]:
         return head | _numbers(found.evaluation, found.evaluation.all)
     needed = vc_min_samples(level) if sets == "C" else min_samples(level)
     head = {"sets": sets, "what": WORDS[sets], "allowed errors": NONE}
-    words = f"not feasible with n = {n:,}, needs {needed:,}"
+    words = f"not feasible with n = {n:,}, {why_not(n, needed)}"
     return head | {"error": NONE, "98% interval": NONE, "verdict": words} | dict.fromkeys(_SIZES, NONE)
 
 

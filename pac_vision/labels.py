@@ -75,7 +75,10 @@ def _places(name: str, names: tuple[str, ...]) -> list[int]:
 def folder_labels(
     root: Path, folders: Sequence[str], classes: ClassNames | None
 ) -> tuple[dict[str, int], ClassNames | None]:
-    """The class of each folder, and the classes; without any given, named folders are counted in order."""
+    """The class of each folder, and the classes; without any given, named folders are counted in order.
+
+    Digits that are the index of one class and the name of another are refused, as in a label file.
+    """
     indices = sum(name.isdecimal() for name in folders)
     known = () if classes is None else classes.index
     if indices and not any(name in known for name in folders):
@@ -93,7 +96,7 @@ def folder_labels(
         classes = ClassNames.of(sorted(folders))
     if unknown := [name for name in folders if name not in classes.index]:
         raise UnreadableFile(f"{root / unknown[0]} is not among the {len(classes.keys):,} names of classes")
-    return {name: classes.index[name] for name in folders}, classes
+    return {name: label_of(name, classes, str(root / name)) for name in folders}, classes
 
 
 def read_labels(

@@ -84,6 +84,11 @@ def fit_levels(
     return Levels(main, tuple(sorted(set(steps))), tuple(sorted(set(deltas), reverse=True)))
 
 
+def why_not(n: int, needed: int) -> str:
+    """Why `n` units give no sets at a level: there are too few, or more are broken than it allows errors."""
+    return f"needs {needed:,}" if needed > n else "too many are broken"
+
+
 def feasible(n: int, level: PACLevel, *, errors: int = 0) -> bool:
     """Whether `n` units with so many errors prove the level."""
     return min_samples(level, errors) <= n

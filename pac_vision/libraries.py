@@ -15,6 +15,9 @@ from pac_core.tables import file_digest
 from pac_vision.classifiers import Classifier, count_classes, fill, first_line, library
 from pac_vision.preprocessing import Preprocess, imagenet
 
+_PORTED = {"transform_input": True, "init_weights": False}
+SETTINGS = {"googlenet": _PORTED, "inception_v3": _PORTED}
+"""What torchvision itself sets for its own weights: these two scale their channels in another way."""
 INSTEAD = "install one built for your torch, export the model to ONNX, or name your own function with python:"
 
 
@@ -56,14 +59,36 @@ def onnx_digest(file: str) -> str:
 
 
 def load_torchvision(name: str, rest: str, device: str) -> Classifier:
-    """An architecture of torchvision with weights from a file, preprocessed as its own weights are."""
-    architecture, file = _with_file(name, rest)
+    """An architecture of torchvision with weights from a file, made and preprocessed as torchvision's are."""
+    named, file = _with_file(name, rest)
+    architecture, _, weights = named.partition("@")
     models = library(name, "torchvision.models", INSTEAD)
     if architecture not in models.list_models():
         raise InvalidInput(f"{name} must name one of torchvision.models.list_models(), got {architecture!r}")
-    module = fill(name, models.get_model(architecture, weights=None), file)
-    preprocess = _as_array(models.get_model_weights(architecture).DEFAULT.transforms())
-    return Classifier.of(name, module, preprocess, device=device)
+    own = _torchvision_weights(name, models.get_model_weights(architecture), weights, file)
+    made = models.get_model(architecture, weights=None, **SETTINGS.get(architecture, {}))
+    return Classifier.of(name, fill(name, made, file), _as_array(own.transforms()), device=device)
+
+
+def _torchvision_weights(name: str, known: Any, asked: str, file: str) -> Any:
+    """Which of torchvision's weights say the preprocessing: those named, those in the file, or the only ones.
+
+    The names of its files end in the first digits of their SHA-256, so they are known by their content.
+    """
+    found = known.__members__  # with the alias DEFAULT
+    if asked:
+        if asked not in found:
+            raise InvalidInput(f"{name} must name one of the weights {', '.join(found)}, got {asked!r}")
+        return found[asked]
+    digest, several = file_digest(file), list(known)
+    official = [one for one in several if one.url.endswith(f"-{digest[:8]}.pth")]
+    if not official and len(several) > 1:
+        architecture, names = name.split(":")[1], " or ".join(f"@{one.name}" for one in several)
+        raise InvalidInput(
+            f"{name} must say whose preprocessing its weights need, because {file} is none of torchvision's "
+            f"own, got no name: write {names} behind {architecture}"
+        )
+    return (official or several)[0]
 
 
 def load_timm(name: str, rest: str, device: str) -> Classifier:

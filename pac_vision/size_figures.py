@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pac_core import PACLevel, min_samples
 from pac_core.figures import INK, canvas
 from pac_vision.class_results import OURS, PAPER, ClassResults
+from pac_vision.levels import why_not
 
 SIZE = "labels in the set"
 MARKS = "labels in the set\n(line: median, diamond: mean)"
@@ -92,7 +93,8 @@ def grid_boxes(results: ClassResults, title: str) -> Any:
             if found:
                 draw_boxes(axes, sizes, missing={k: "not\nfeasible" for k in kinds if k not in found})
             else:
-                words = f"not feasible with n = {results.parts.calibrate.n:,}\nneeds {min_samples(level):,}"
+                n = results.parts.calibrate.n
+                words = f"not feasible with n = {n:,}\n{why_not(n, min_samples(level))}"
                 axes.text(0.5, 0.5, words, ha="center", va="center", transform=axes.transAxes, fontsize=8.5)
             axes.set_title(f"epsilon {epsilon:g}, delta {delta:g}", fontsize=9)
             axes.tick_params(labelsize=8)

@@ -28,8 +28,9 @@ import numpy as np
 
 from pac_core import InvalidInput, PACError, write_certificate
 from pac_core.class_names import ClassNames, read_classes
+from pac_core.failures import unit_scores
 from pac_core.ledger import score_digest
-from pac_core.options import refuse_unwritable
+from pac_core.options import broken_option, refuse_unwritable
 from pac_vision import Images, find_images
 from pac_vision.class_reports import show_results, summary
 from pac_vision.class_results import OURS, ClassResults, compare_sets
@@ -56,6 +57,9 @@ HELP = {
     "seed": "Of the split.",
     "address": "Ray to score on: local, auto, HOST:PORT; none scores in this process.  [default: local]",
     "ledger": "Where looks are recorded.  [default: pac-ledger.json beside the logits, or beside OUT]",
+    "workers": "Of Ray: how many, or MIN..MAX where the cluster can grow.  [default: all]",
+    "gpus": "GPUs of a worker, as 0.5.  [default: 1 if any]",
+    "batch": "Images computed together; more on a GPU.",
     "smoke-test": "Generated images and two small networks, in seconds.",
 }
 
@@ -79,6 +83,10 @@ def option(name: str, **settings: Any) -> Callable[..., Any]:
 @option("deltas", type=float, multiple=True, default=DELTAS, show_default=True)
 @option("seed", default=0, show_default=True)
 @option("address")
+@option("workers", metavar="N|MIN..MAX")
+@option("gpus", type=float)
+@option("batch", type=click.IntRange(1), default=1, show_default=True)
+@broken_option
 @option("ledger", type=PATH, metavar="FILE")
 @option("smoke-test", is_flag=True)
 def main(
@@ -96,6 +104,10 @@ def main(
     deltas: tuple[float, ...],
     seed: int,
     address: str | None,
+    workers: str | None,
+    gpus: float | None,
+    batch: int,
+    broken: str,
     ledger: Path | None,
     smoke_test: bool,
 ) -> None:
@@ -115,7 +127,8 @@ def main(
     book = ledger or beside(named_file(logits[0])[1] if logits else out) / "pac-ledger.json"
     refuse_unwritable("--ledger", book)
     if model:  # the work, after all that can be refused without it
-        classified = score(model, images, labels, classes, out, address or "local")
+        asked = {"images": images, "labels": labels, "classes": classes, "batch": batch, "broken": broken}
+        classified = score(model, out, address or "local", asked, workers, gpus)
     called = name_classes(names, pictures, classified[0])
     report(classified, levels, ResultFolder(out), called, pictures, book, seed=seed, **parts)
 
@@ -139,11 +152,14 @@ def report(
     **parts: int,
 ) -> None:
     """Certify, show everything, and sum it up."""
-    results = compare_sets(classified, levels, ledger=book, **parts)
+    results = compare_sets(classified, levels, ledger=book, images=pictures, **parts)
     print(
         f"{len(classified[0].ids):,} images of {classified[0].classes:,} classes: {results.parts.tune.n:,} "
         f"to tune, {results.parts.calibrate.n:,} to calibrate, {results.parts.test.n:,} to test"
     )
+    for model in classified:
+        if model.forecast.failed is not None:
+            print(f"  {model.forecast.failed.sum():,} are broken for {model.name}: errors, and not tuned on")
     keep_certificates(results, folder.folder)
     print(
         f"one look at the calibrate part (ledger {book}): {len(results.entries)} certificates asked for,\n"
@@ -162,31 +178,37 @@ def named_file(text: str) -> tuple[str | None, Path]:
 
 def score(
     models: Sequence[str],
-    images: Path,
-    labels: Path | None,
-    classes: Path | None,
     out: Path,
     address: str,
+    asked: dict[str, Any],
+    workers: str | None,
+    gpus: float | None,
 ) -> list[Predictions]:
-    """What the models say of the images, in shards on Ray; what was scored before is kept."""
+    """What the models say of the images, in shards on Ray; what was scored before is kept.
+
+    asked: what `image_task` is told of the images
+    """
     from cluster import RunFolder, connected, run_here, run_on_ray
+    from cluster.options import Workers
     from cluster.progress import shown
+    from cluster.stored_logits import write_logits
     from cluster.tasks import image_task
 
-    found = []
+    found, many = [], workers and Workers().convert(workers, None, None)
     with nullcontext() if address == "none" else connected(address):
         for name, label in zip(models, short_names(models), strict=True):
             # The parts are drawn later, once for all models: with another --n nothing is scored again.
             placeholder = {"tune": 0, "calibrate": 1, "seed": 0}
-            task = image_task(images=images, labels=labels, classes=classes, model=name, **placeholder)
-            run, keys = RunFolder(out / "runs" / label), ("ids", "logits", "labels")
+            task = image_task(model=name, **asked, **placeholder)
+            run = RunFolder(out / "runs" / label)
             task.write(run)
             with shown(label, "image") as show:
-                (run_here if address == "none" else run_on_ray)(task.job, run, progress=show)
-            shards = [arrays for _, arrays in run.over(task.job.shards, lambda _, arrays: arrays)]
+                if address == "none":
+                    run_here(task.job, run, progress=show)
+                else:
+                    run_on_ray(task.job, run, progress=show, workers=many, gpus=gpus)
             file = out / "logits" / f"{label}.npz"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            np.savez(file, **{key: np.concatenate([shard[key] for shard in shards]) for key in keys})
+            write_logits(run, file)
             found.append(read_predictions(file, model=task.model))
     return found
 
@@ -228,7 +250,7 @@ def keep_certificates(results: ClassResults, folder: Path) -> None:
     own = results.main().predictor.score
     np.savez_compressed(
         folder / "certificate.scores.npz",
-        scores=own.scores(*first.take(parts.calibrate.rows)),
+        scores=unit_scores(own, *first.take(parts.calibrate.rows)),
         ids=first.ids[parts.calibrate.rows],
         tune_ids=first.ids[parts.tune.rows],
         score=score_digest(own),

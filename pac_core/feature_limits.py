@@ -10,18 +10,18 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, like
+from pac_core.arrays import Array, doubles, like
 from pac_core.errors import InvalidInput
-from pac_core.features import FeatureTube, LinearFeatures
-from pac_core.limits import Steps, TubeLike, at_steps, axes_of, broken, sides, some_axes
+from pac_core.features import LinearFeatures
+from pac_core.limits import Steps, TubeLike, at_steps, axes_of, broken, features_of, sides, some_axes
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureLimit:
     """lower <= g(x) <= upper, for a feature g of some of the state's numbers.
 
-    value: g, from states `[..., K]` to `[...]`; like the other functions it gets the tube's own arrays,
-        numpy or torch, and true states in numpy
+    value: g, from states `[..., K]` to `[...]`; like the other functions it gets doubles in the tube's own
+        library, numpy or torch, and true states in numpy
     axes: `[K]` which numbers of the state g reads; None for all of them
     bounds: an interval extension: from lower and upper ends `[..., K]` to two ends `[...]` between
         which g stays on that box
@@ -67,7 +67,7 @@ class FeatureLimit:
 
     def margin(self, tube: TubeLike) -> Array:
         with np.errstate(all="ignore"):  # a tube may be infinite, or know nothing
-            low, high = self._interval(tube)
+            low, high = (doubles(end) for end in self._interval(tube))
             xp = array_namespace(low)
             gaps = [low - self.lower] if np.isfinite(self.lower) else []
             gaps += [self.upper - high] if np.isfinite(self.upper) else []
@@ -86,9 +86,11 @@ class FeatureLimit:
 
     def _interval(self, tube: TubeLike) -> tuple[Array, Array]:
         """`[B, H]` two ends between which g stays in the tube."""
-        if isinstance(tube, FeatureTube) and self.name in tube.features.names:
-            self._refuse_another(tube.features)
-            return tube.interval(self.name)
+        features = features_of(tube)
+        if features is not None and self.name in features.names:
+            self._refuse_another(features)
+            ends: tuple[Array, Array] = tube.interval(self.name)  # type: ignore[attr-defined]
+            return ends
         if self.bounds is None and self.lipschitz is None and self.gradient is None:
             raise InvalidInput(
                 f"the feature {self.name!r} has neither bounds, lipschitz nor gradient with curvature, so "
@@ -96,11 +98,11 @@ class FeatureLimit:
                 f"'features' with LinearFeatures(({self.name!r},), matrix), which is read directly"
             )
         lower, upper = sides(tube, self.axes)
-        ends = [] if self.bounds is None else [self.bounds(lower, upper)]
-        ends += self._around((lower + upper) / 2, (upper - lower) / 2)
-        low, high = ends[0]
+        proofs = [] if self.bounds is None else [self.bounds(lower, upper)]
+        proofs += self._around((lower + upper) / 2, (upper - lower) / 2)
+        low, high = proofs[0]
         xp = array_namespace(lower)
-        for other in ends[1:]:
+        for other in proofs[1:]:
             low, high = xp.maximum(low, other[0]), xp.minimum(high, other[1])
         unknown = xp.any(xp.isnan(lower), axis=-1)  # what the functions make of an empty tube does not count
         return xp.where(unknown, like(low, np.nan), low), high

@@ -14,16 +14,20 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, like, numbers, plain
+from pac_core.arrays import Array, doubles, like, numbers, plain
 from pac_core.errors import InvalidInput
-from pac_core.features import FeatureTube
+from pac_core.features import LinearFeatures
 
 Steps: TypeAlias = slice | Sequence[int] | None
 """The steps a limit holds for, counted from 0 as in `states[:, steps]`; None for all of them."""
 
 
 class TubeLike(Protocol):
-    """The few methods of a tube of B plans x H steps that limits read; what has them can be checked."""
+    """The few methods of a tube of B plans x H steps that limits read; what has them can be checked.
+
+    Of any precision: margins are computed in doubles. A tube that also has `features` (`LinearFeatures`) and
+    `interval(name)` knows only these numbers of the state: its box is theirs.
+    """
 
     def support(self, direction: Any) -> Array:
         """`[B, H]` the largest value of `direction . x` over the tube; NaN where it is empty."""
@@ -75,7 +79,7 @@ class HalfSpace:
         object.__setattr__(self, "bound", float(self.bound))
 
     def margin(self, tube: TubeLike) -> Array:
-        return at_steps(self.name, self.steps, self.bound - attained(tube.support(self.normal)))
+        return at_steps(self.name, self.steps, self.bound - attained(doubles(tube.support(self.normal))))
 
     def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
         seen = some_axes(states, None, len(self.normal))
@@ -129,23 +133,35 @@ def sides(tube: TubeLike, axes: Sequence[int] | None, count: int | None = None) 
 
     axes: which numbers, or None for all, of which there must be `count`
     """
-    if isinstance(tube, FeatureTube):
+    features = features_of(tube)
+    if features is not None:
         # Its box is that of the features; of the state it knows the directions that are features.
-        dims = tube.features.matrix.shape[1]
+        dims = features.matrix.shape[1]
         wanted = _within(axes, count, dims)
-        rows = np.eye(dims)[wanted]
-        xp = array_namespace(tube.region.center)
-        upper = xp.stack([tube.support(row) for row in rows], axis=-1)
-        lower = xp.stack([-tube.support(-row) for row in rows], axis=-1)
+        ends = [(-doubles(tube.support(-row)), doubles(tube.support(row))) for row in np.eye(dims)[wanted]]
+        xp = array_namespace(ends[0][0])
+        lower, upper = (xp.stack(list(end), axis=-1) for end in zip(*ends, strict=True))
     else:
-        lower, upper = tube.box()
+        lower, upper = (doubles(end) for end in tube.box())
         wanted = _within(axes, count, int(lower.shape[-1]))
         xp = array_namespace(lower)
         if axes is not None:
             lower, upper = (xp.stack([end[..., i] for i in wanted], axis=-1) for end in (lower, upper))
-    empty = ~xp.all((lower <= upper) & (lower < np.inf) & (upper > -np.inf), axis=-1)[..., None]
+    empty = empty_at(lower, upper)[..., None]
     unknown = like(lower, np.nan)
     return xp.where(empty, unknown, lower), xp.where(empty, unknown, upper)
+
+
+def features_of(tube: TubeLike) -> LinearFeatures | None:
+    """What the tube knows of the state, if that is a few features alone."""
+    found = getattr(tube, "features", None)
+    return found if isinstance(found, LinearFeatures) else None
+
+
+def empty_at(lower: Array, upper: Array) -> Array:
+    """`[B, H]` where a tube with these corners `[B, H, D]` is empty: upside down, at infinity, NaN."""
+    xp = array_namespace(lower)
+    return ~xp.all((lower <= upper) & (lower < np.inf) & (upper > -np.inf), axis=-1)
 
 
 def attained(support: Array) -> Array:
@@ -174,6 +190,8 @@ def held(name: str, steps: Steps, horizon: int) -> NDArray[np.bool_]:
         if isinstance(wanted, np.ndarray) and wanted.dtype.kind not in "iu":
             # A mask of booleans would be taken for the steps 0 and 1.
             raise TypeError(f"whole numbers are asked for, got {steps!r}")
+        if isinstance(wanted, slice) and any(abs(end or 0) > horizon for end in (wanted.start, wanted.stop)):
+            raise IndexError(f"{steps!r} reaches beyond them")  # a slice would be cut without a word
         holds[wanted] = True
     except (IndexError, TypeError, ValueError) as error:
         raise InvalidInput(f"steps of {name!r} must lie within the {horizon} asked: {error}") from None

@@ -13,6 +13,7 @@ a simulation), and there is no way to hand them in: an episode is settled once.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ class Monitor:
     **An episode that a restart cut off counts as an exit.** Its end was not seen, and whoever could
     drop it could erase an exit by ending the process. So H0 is about "exits, or is cut off": call
     `finish` before stopping the process on purpose. Deleting the file is a reset that nobody wrote down.
+    To open a file is to take it over, so look at a running monitor with `Monitor.read(path)`.
 
     >>> monitor = Monitor(epsilon=0.05, alpha=0.01)
     >>> for episode in range(5):
@@ -96,6 +98,24 @@ class Monitor:
         self._save()
         self._tell()
 
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Monitor:
+        """The monitor in a file as it stands, to be looked at: the file is not touched, and nothing is bet.
+
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> running = Monitor(0.05, 0.01, f"{folder.name}/monitor.json")
+        >>> alarm = running.step(exited=False)
+        >>> Monitor.read(running.path)
+        no alarm after 0 episodes with 0 exits, wealth 1 against P(exit) <= 0.05, alarm at 100
+        >>> folder.cleanup()
+        """
+        document = read_json(path)
+        found = cls(*(document.get(name, 0.5) for name in ("epsilon", "alpha")))
+        found._load(Path(path))
+        found._phase = "read"
+        return found
+
     @property
     def wealth(self) -> float:
         """What the bets have made of 1, up to the last settled episode."""
@@ -108,6 +128,7 @@ class Monitor:
         """
         if not isinstance(exited, bool | np.bool_):
             raise InvalidInput(f"exited must be True or False, got {exited!r}")
+        self._owned("step")
         if self._phase == "between":
             self._phase = "running"
             if not exited:
@@ -121,6 +142,7 @@ class Monitor:
 
     def finish(self) -> bool:
         """Whether the alarm stands, after the end of the episode; one that did not exit is settled."""
+        self._owned("finish")
         if self._phase == "between":
             raise InvalidInput("finish must follow a step: an episode without steps is none")
         if self._phase == "running":
@@ -135,6 +157,7 @@ class Monitor:
         Each life may raise a false alarm with probability alpha.
         """
         check_words("reason", reason)
+        self._owned("reset")
         if self._phase != "between":
             raise InvalidInput("reset must come between episodes: finish the running one first")
         facts = {name: value for name, value in self._state().items() if name not in ("format", "version")}
@@ -149,6 +172,10 @@ class Monitor:
             f"{word} after {self.episodes:,} episodes with {self.exits:,} exits, "
             f"wealth {self.wealth:.4g} against P(exit) <= {self.epsilon:g}, alarm at {1 / self.alpha:g}"
         )
+
+    def _owned(self, what: str) -> None:
+        if self._phase == "read":
+            raise InvalidInput(f"{what} belongs to the process that keeps the monitor, got one that was read")
 
     def _clear(self) -> None:
         self.episodes, self.exits, self.alarm = 0, 0, False
@@ -191,7 +218,13 @@ class Monitor:
             raise InvalidInput(f"{self.path} was changed by somebody else: one monitor keeps one file")
         document = self._state()
         self._written = seal(document)
-        write_json(self.path, document | {"seal": self._written})
+        fresh = self.path.with_name(self.path.name + ".new")
+        write_json(fresh, document | {"seal": self._written})
+        if self.path.exists():
+            shutil.copymode(self.path, fresh)
+        with open(fresh, "r+b") as written:
+            os.fsync(written.fileno())  # or a power cut could leave an empty file under the name
+        os.replace(fresh, self.path)
 
     def _load(self, path: Path) -> None:
         """Take over the state in a file, refused unless it is whole and of the same test."""

@@ -14,7 +14,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, like, numbers
+from pac_core.arrays import Array, doubles, like, numbers
 from pac_core.errors import InvalidInput
 from pac_core.limits import Steps, TubeLike, at_steps, axes_of, box_of, broken, sides, some_axes
 from pac_core.regions import Ellipsoids
@@ -50,8 +50,8 @@ class KeepOutBox:
         xp = array_namespace(low)
         lower, upper = like(low, self.lower), like(low, self.upper)
         gap = xp.max(xp.maximum(low - upper, lower - high), axis=-1)
-        region = getattr(tube, "region", None)
-        if isinstance(region, Ellipsoids):
+        region = _ellipsoids(tube)
+        if region is not None:
             center = some_axes(region.center, self.axes, len(self.lower))
             way = xp.minimum(xp.maximum(center, lower), upper) - center
             # Along a direction of absolute sum 1 a gap is at most Chebyshev's distance.
@@ -98,8 +98,8 @@ class KeepOutBall:
         center = like(low, self.center)
         away = xp.maximum(xp.maximum(low - center, center - high), xp.zeros_like(low))
         gap = xp.sqrt(xp.sum(away**2, axis=-1)) - self.radius
-        region = getattr(tube, "region", None)
-        if isinstance(region, Ellipsoids):
+        region = _ellipsoids(tube)
+        if region is not None:
             way = center - some_axes(region.center, self.axes, len(self.center))
             gap = _better(gap, region, way, self.axes, xp.sqrt(xp.sum(way**2, axis=-1)), self.radius)
         return at_steps(self.name, self.steps, gap)
@@ -112,6 +112,14 @@ class KeepOutBall:
 
     def words(self, margin: float) -> str:
         return f"may be entered, {-margin:.2g} deep"
+
+
+def _ellipsoids(tube: TubeLike) -> Ellipsoids | None:
+    """The tube's ellipsoids, in doubles, if it is made of them."""
+    region = getattr(tube, "region", None)
+    if not isinstance(region, Ellipsoids):
+        return None
+    return Ellipsoids(region.forecast.wide(), doubles(region.radius2))
 
 
 def _better(

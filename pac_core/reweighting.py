@@ -17,6 +17,7 @@ policy, about one unit in b.
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +26,10 @@ from numpy.typing import NDArray
 
 from pac_core.arrays import Floats, numbers
 from pac_core.bounds import PACLevel, a_level, max_errors, whole
+from pac_core.costs import Entry
 from pac_core.errors import InvalidInput, NotEnoughData, TooFewAccepted
-from pac_core.splits import unit_names
+from pac_core.ledger import Opening, open_split
+from pac_core.splits import digest_of, unit_names
 from pac_core.thresholds import Threshold, fit_threshold
 
 _ROUNDING = 1e-9  # relative; weights and bound are products of many factors, in another order
@@ -56,12 +59,23 @@ class Reweighted:
 
 
 def fit_reweighted(
-    ids: Any, scores: Any, weights: Any, bound: float, level: PACLevel, *, seed: int
+    ids: Any,
+    scores: Any,
+    weights: Any,
+    bound: float,
+    level: PACLevel,
+    *,
+    seed: int,
+    ledger: str | os.PathLike[str] | None = None,
 ) -> Reweighted:
     """The threshold for the new policy, from units `[N]` of the old one with their scores and weights.
 
     See the head of this file for what `weights` and `bound` must be, and `reweigh` for the draw. When
     too few units remain: `TooFewAccepted`, with how many there are, must be, and would be needed.
+
+    ledger: a file; the look goes into it before a score is read. The same again is the same look; another
+        policy, seed or level on these units, or units that were calibrated on before, raise `SecondLook`.
+        Without one, nobody counts: the deltas of all policies served from these units add up
 
     >>> fit_reweighted(range(400), range(400), [1.0] * 400, 2.0, PACLevel(0.1, 0.1), seed=0).threshold.n
     217
@@ -75,6 +89,9 @@ def fit_reweighted(
         max_errors(max(len(rows), 1), a_level(level))
     except NotEnoughData as error:
         raise TooFewAccepted(len(rows), error.needed, level, units, float(bound)) from None
+    if ledger is not None:
+        policy = _digest(ids, numbers("weights", weights, "[N]"), f"{float(bound)!r} {seed}")
+        open_split(ledger, Opening.of(ids, [Entry(policy, level.epsilon, level.delta)], _digest(ids, values)))
     return Reweighted(fit_threshold(values[rows], level), rows, units, float(bound))
 
 
@@ -189,3 +206,9 @@ def _uniform(seed: int, name: str) -> float:
     """In [0, 1), from the unit alone, apart from the draw of splits by the same seed."""
     keyed = hashlib.blake2b(name.encode(), digest_size=8, key=seed.to_bytes(8, "big"), person=b"reweigh")
     return (int.from_bytes(keyed.digest(), "big") >> 11) * 2.0**-53
+
+
+def _digest(ids: Any, values: Floats, of: str = "") -> str:
+    """A fingerprint of a number of each unit, whatever their order."""
+    pairs = zip(unit_names("ids", ids).tolist(), values.tolist(), strict=True)
+    return digest_of(f"{name} {value!r} {of}".encode() for name, value in pairs)

@@ -6,14 +6,16 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import numpy as np
 
 from pac_core.certificates import Certificate, Check, scores_digest, verify
 from pac_core.datasets import ROUNDED, ROWS, Dataset, read_dataset
-from pac_core.documents import read_certificate
+from pac_core.descending import FORMAT as DESCENT
+from pac_core.descending import read_descent, verify_descent
+from pac_core.documents import read_certificate, read_json
 from pac_core.errors import InvalidInput, PACError
 from pac_core.failures import to_tune_on, unit_scores
 from pac_core.forecasts import LogitForecast
@@ -29,16 +31,31 @@ from pac_core.temperatures import Temperature
 
 @click.command("verify")
 @click.argument("certificate", type=FILE)
-@click.argument("data", type=FILE)
+@click.argument("data", type=FILE, required=False)
 @ids_option
 @labels_option
-def verify_command(certificate: Path, data: Path, ids: str | None, labels: Path | None) -> None:
+@click.option("--ledger", type=FILE, help="Of a descent of scales: the ledger it was laid down in.")
+def verify_command(
+    certificate: Path, data: Path | None, ids: str | None, labels: Path | None, ledger: Path | None
+) -> None:
     """Whether a certificate follows from scores (or from the forecasts it was made of).
 
     From scores: n, k*, T and the digests are computed again. From the forecasts, the split, the
     temperature or the choice of the score, and the scores as well; tube shapes are not fitted again.
+    A descent of scales is compared with its ledger: the plan, the counts, and how many attempts there were.
     Exit code 1 if anything differs.
+
+    \b
+    pac verify certificate.json scores.npz
+    pac verify descent.json --ledger ledger.json
     """
+    if _is_descent(certificate):
+        _verify_descent(certificate, ledger or data)
+    if data is None or ledger is not None:
+        raise InvalidInput(
+            "DATA must be the scores or forecasts that the certificate was made of, and --ledger be left to "
+            f"descents, got {data} and {ledger}"
+        )
     document, units = read_both(certificate, data, ids, labels)
     again = units.scores is None
     if again:
@@ -48,11 +65,30 @@ def verify_command(certificate: Path, data: Path, ids: str | None, labels: Path 
     checks += verify(document, units.scores, units.ids, computed_again=again)
     if again:
         checks = [_compared(certificate, document, units) if c.name == "scores" else c for c in checks]
+    _answer(checks, "the certificate follows from these scores", "the certificate does NOT follow")
+
+
+def _answer(checks: list[Check], yes: str, no: str) -> NoReturn:
     for check in checks:
         click.echo(f"{ {True: 'ok', False: 'NO', None: '--'}[check.holds]:4}{check.name:13}{check.text}")
     holds = all(check.holds is not False for check in checks)
-    click.echo("the certificate follows from these scores" if holds else "the certificate does NOT follow")
+    click.echo(yes if holds else no)
     sys.exit(0 if holds else 1)
+
+
+def _is_descent(path: Path) -> bool:
+    with contextlib.suppress(PACError):
+        return read_json(path).get("format") == DESCENT
+    return False
+
+
+def _verify_descent(path: Path, ledger: Path | None) -> NoReturn:
+    if ledger is None:
+        raise InvalidInput(f"--ledger must be the ledger that {path} was laid down in, got none")
+    descended = read_descent(path)
+    click.echo(str(descended))
+    checks = verify_descent(descended, ledger)
+    _answer(checks, "the ledger bears it out", "the ledger does NOT bear it out as it stands")
 
 
 def read_both(

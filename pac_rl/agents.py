@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import InvalidInput
-from pac_rl.fallbacks import Fallback, checked_fallback, fallback_action
+from pac_rl.fallbacks import UNKNOWN, Fallback, checked_fallback, fallback_action
 from pac_rl.guards import GuardedPlans, ranked_safe
 
 
@@ -54,9 +54,12 @@ class GuardedAgent:
         return self._waiting.pop(0)
 
     def safe_plan(self, observation: Any) -> NDArray[np.float64] | None:
-        """`[H, A]` a plan that was checked safe, or None."""
+        """`[H, A]` a plan that was checked safe, or None; from a state that is not finite, none is."""
         self.decisions += 1
         self._best = (-np.inf, None)
+        if not np.isfinite(np.asarray(observation)).all():
+            self.reason = UNKNOWN
+            return None
         plan = self.agent.plan(observation)
         seen = None if self._best[1] is None else self._best[1].cpu().numpy()
         if seen is not None and np.array_equal(plan, seen):

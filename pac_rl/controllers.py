@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import InvalidInput, TubeChecker
-from pac_core.arrays import Array
+from pac_core.arrays import Array, like
 from pac_core.bounds import whole
 from pac_rl.candidates import FACTORS, Candidates, candidates_around
 from pac_rl.ensembles import Ensemble
 from pac_rl.environments import Environment
 from pac_rl.fallbacks import NoSafePlan
 from pac_rl.forecasts import matching
+from pac_rl.guards import check_all
 from pac_rl.limits import Limit
 from pac_rl.policies import Policy, fitting
 from pac_rl.scaled_tubes import FittedTubes, Tubes
@@ -134,25 +135,36 @@ class Controller:
         """What to do in `states` `[E, D]`.
 
         asked: `[E]` bool, which of the states matter; the others fill up the batch
+
+        From a state that is not finite no candidate is safe; a fallback that is a policy cannot act there.
         """
-        found = self._around(self.policy, states, self.factors, self._shifts(len(states)))
+        given: Tensor = like(self.ensemble.units, states)
+        known = given.isfinite().all(dim=-1)
+        sound = given.where(known[..., None], 0.0)
+        found = self._around(self.policy, sound, self.factors, self._shifts(len(states)))
         rows = found.plans.shape[:2]
         if self.guard is None:
             safe = torch.ones(rows, dtype=torch.bool, device=found.plans.device)
             margin = torch.full(rows, torch.nan, device=found.plans.device)
         else:
-            margins = TubeChecker(self.limits)(self.guard(found)).margin[:, : self.checked].flatten(1)
+            checked = check_all(TubeChecker(self.limits), self.guard(found), (rows.numel(), self.horizon))
+            margins = checked.margin[:, : self.checked].flatten(1)
             safe, margin = found.table((margins >= 0).all(dim=1)), found.table(margins.amin(dim=1))
         worth = self._worth(found)
-        able = safe & torch.isfinite(worth)  # a plan that cannot be valued is not the best one
+        # A plan that cannot be valued is not the best one.
+        able = safe & torch.isfinite(worth) & known[:, None]
         best = torch.where(able, worth, -torch.inf).argmax(dim=1)
         # Where nothing is safe, the margin that is told is the least unsafe one's.
         told = torch.where(able.any(dim=1), best, margin.nan_to_num(nan=-torch.inf).argmax(dim=1))
         each = torch.arange(len(best), device=best.device)
         chosen = torch.where(able.any(dim=1), best, -1)
         lost = (chosen < 0) if asked is None else (chosen < 0) & asked
-        instead = self.fallback_candidates(states) if bool(lost.any()) else None
-        return Decision(found.pick(chosen, instead), chosen, margin[each, told], able, found)
+        # To hold, nothing need be known of a state; a policy must see it.
+        seen = sound if isinstance(self.fallback, str) else given
+        instead = self.fallback_candidates(seen) if bool(lost.any()) else None
+        acting = found.pick(chosen, instead)
+        acting = replace(acting, mean=acting.mean.where(known[:, None, None, None], torch.nan))
+        return Decision(acting, chosen, margin[each, told].where(known, torch.nan), able, found)
 
     def fallback_candidates(self, states: Array) -> Candidates:
         """What the fallback would do from `states` `[E, D]`, one candidate each, with its forecast."""

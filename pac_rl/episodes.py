@@ -43,7 +43,8 @@ class Episodes:
     violated: `[N, C]` whether each limit was broken at any step; a simulation that diverged broke all
     violation_steps: `[N]` steps at which some limit was broken; those lost by diverging count
     fallbacks: `[N]` decisions at which the fallback acted
-    decisions: `[N]` decisions made
+    decisions: `[N]` decisions made; where the fallback is "stop", its decision is the last one, and what
+        the robot would do after it is not in the count of violations
     names: C names of the limits
     traces: of each step, if they were asked for
     """
@@ -110,10 +111,13 @@ def _run(
         if not len(moving):
             break
         decision = run.decide()
-        done = decision.plans[:, 0].double().cpu().numpy()[moving]
-        accepted = decision.accepted.cpu().numpy()[moving]
         decisions[moving] += 1
-        fallbacks[moving] += ~accepted
+        fallbacks[moving] += ~decision.accepted.cpu().numpy()[moving]
+        if kept is not None:
+            kept.chosen[moving, t] = decision.chosen.cpu().numpy()[moving]
+            kept.margin[moving, t] = decision.margin.cpu().numpy()[moving]
+        moving = moving[run.alive[moving]]  # without those that stop here
+        done = decision.plans[:, 0].double().cpu().numpy()[moving]
         states = run.step(moving, done)
         went = np.isfinite(states).all(axis=1)
         returns[moving[went]] += controller.reward(states[went], done[went])
@@ -122,8 +126,6 @@ def _run(
         broken[moving] += np.where(went, now.any(axis=1), steps - t)
         if kept is not None and along is not None:
             kept.states[moving, t], kept.actions[moving, t] = states, done
-            kept.chosen[moving, t] = decision.chosen.cpu().numpy()[moving]
-            kept.margin[moving, t] = decision.margin.cpu().numpy()[moving]
             if controller.guard is not None:
                 tube = controller.guard(decision.acting)
                 kept.upper[moving, t] = tube.support(along).cpu().numpy()[moving]

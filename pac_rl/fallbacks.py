@@ -13,8 +13,13 @@ from pac_core import InvalidInput, PACError
 Fallback: TypeAlias = Literal["hold", "stop"] | Callable[[NDArray[np.float64]], Any]
 """`hold` is the action 0, `stop` raises `NoSafePlan`; a backup policy goes from a state to an action.
 
+From a state that is not finite no plan is safe, so the fallback acts: a backup policy is asked for an action
+there too, and refused if it has none.
+
 Nothing is promised of what the fallback does: it acts because nothing better was found.
 """
+UNKNOWN = "the state is not a number"
+"""The reason where there is no state to plan from."""
 
 
 class NoSafePlan(PACError):

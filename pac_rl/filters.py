@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -17,9 +17,9 @@ from pac_core.arrays import like
 from pac_core.bounds import whole
 from pac_rl.ensembles import Ensemble
 from pac_rl.environments import Environment
-from pac_rl.fallbacks import Fallback, NoSafePlan, checked_fallback, fallback_action
+from pac_rl.fallbacks import UNKNOWN, Fallback, NoSafePlan, checked_fallback, fallback_action
 from pac_rl.forecasts import for_plans, matching, one_step, starting
-from pac_rl.guards import Forecast, MakesTubes
+from pac_rl.guards import Forecast, MakesTubes, check_all
 from pac_rl.policies import Policy, actions
 
 ContinueWith: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
@@ -32,9 +32,10 @@ class Filtered:
 
     action: `[A]` what to carry out
     safe: whether the check says that `action` is safe
-    replaced: whether it is another than was proposed
+    replaced: whether it is another than was proposed, which may only have been cut off at its range
     reason: of the proposed action's check, in words
     margin: the least margin of what is carried out; -inf where nothing is known
+    fallback: whether the fallback acts
     """
 
     action: NDArray[np.float64]
@@ -42,10 +43,11 @@ class Filtered:
     replaced: bool
     reason: str
     margin: float
+    fallback: bool = False
 
     def to_info(self) -> dict[str, Any]:
         """As it stands in Gymnasium's `info`."""
-        return {"safe": self.safe, "replaced": self.replaced, "reason": self.reason, "margin": self.margin}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +118,13 @@ class ActionFilter:
         proposed = np.clip(wanted if known else np.zeros_like(wanted), self.low, self.high)
         # Stopping needs no second candidate: it is not an action.
         stand_in = proposed if self.fallback == "stop" else self._instead(here, "")
-        plans = self.continue_with(here, np.stack([proposed, stand_in]))
-        starts = torch.from_numpy(here).expand(2, -1)
-        checked = self.checker(self.predictor.tube(self.forecast(starts, torch.as_tensor(plans))))
+        if not np.isfinite(here).all():
+            if self.fallback == "stop":
+                raise NoSafePlan(UNKNOWN)
+            return Filtered(stand_in, False, True, UNKNOWN, -np.inf, fallback=True)
+        plans = torch.as_tensor(self.continue_with(here, np.stack([proposed, stand_in])))
+        tube = self.predictor.tube(self.forecast(torch.from_numpy(here).expand(2, -1), plans))
+        checked = check_all(self.checker, tube, (2, int(plans.shape[1])))
         safe, worst = (np.asarray(part.tolist()) for part in (checked.safe, checked.worst))
         reason = checked.reason(0) if known else "the action is not a number"
         if known and safe[0]:
@@ -126,7 +132,7 @@ class ActionFilter:
         if self.fallback == "stop":
             raise NoSafePlan(reason)
         # The very action that was checked: a backup policy asked again may answer otherwise.
-        return Filtered(stand_in, bool(safe[1]), True, reason, float(worst[1]))
+        return Filtered(stand_in, bool(safe[1]), True, reason, float(worst[1]), fallback=True)
 
     def certify_action(self, state: Any, action: Any) -> tuple[NDArray[np.float64], bool]:
         """The action to carry out, and whether it was found safe: the way of safe-control-gym."""

@@ -22,6 +22,8 @@ FLOOR = 1e30
 """Values of safe plans lie above minus this, those of unsafe ones below; float32 holds both."""
 LEAST = 0.01
 """The least penalty of an unsafe plan, as a part of `FLOOR`."""
+WORST = 1e35
+"""The penalty where nothing is known; float32 still holds the sum of thousands."""
 
 Evaluate: TypeAlias = Callable[[Any, Tensor], Tensor]
 """From an initial state `[D]` and plans `[B, H, A]` to their values `[B]`."""
@@ -100,15 +102,7 @@ class GuardedPlans:
         return rank(rewards.sum(dim=1), checked)
 
     def _checked(self, forecast: GaussianForecast, shape: tuple[int, int]) -> Checked:
-        checked = self.checker(self.predictor.tube(forecast))
-        if (
-            tuple(checked.margin.shape[:2]) != shape
-        ):  # fewer would leave plans, or their last steps, unchecked
-            raise InvalidInput(
-                f"forecast and predictor must make a tube of {shape[0]} plans x {shape[1]} steps, got "
-                f"{tuple(checked.margin.shape[:2])}"
-            )
-        return checked
+        return check_all(self.checker, self.predictor.tube(forecast), shape)
 
     def _steps(self, plans: Tensor) -> int:
         steps = int(plans.shape[-2])
@@ -136,6 +130,10 @@ def guard_plans(
     evaluate: None where one pass through the model serves both: returns on the forecast's own mean
         trajectory, with `reward`; or, with `ScoredPlans` as the forecast, over its particles
 
+    It ranks, and never falls back: where no plan is safe, a planner carries out the least unsafe one it
+    saw, and one that returns a mean of plans may carry out what was never checked. `GuardedAgent` checks
+    what is carried out, and lets a fallback act; `ranked_safe` tells which values are those of safe plans.
+
     The tube's promise is about plans drawn like the calibration plans, and not about the plan that
     the planner picks with this objective: picking is a selection, which needs its own certificate.
     """
@@ -153,8 +151,25 @@ def guard_plans(
     return GuardedPlans(evaluate, forecast, predictor, checker, reward, horizon)
 
 
+def check_all(checker: TubeChecker, tube: TubeLike, shape: tuple[int, int]) -> Checked:
+    """What the checker says of a tube, refused unless it is of all these plans x steps.
+
+    Fewer would leave plans, or their last steps, unchecked.
+    """
+    checked = checker(tube)
+    if tuple(checked.margin.shape[:2]) != shape:
+        raise InvalidInput(
+            f"forecast and predictor must make a tube of {shape[0]} plans x {shape[1]} steps, got "
+            f"{tuple(checked.margin.shape[:2])}"
+        )
+    return checked
+
+
 def rank(values: Tensor, checked: Checked) -> Tensor:
     """`[B]` finite values: those of safe plans above -FLOOR, unsafe ones below by how unsafe they are.
+
+    The penalty grows with the eighth root of the violation, so that float32 tells violations apart that
+    differ by a millionth, from 1e-12 to 1e26; what is larger, or unknown, is worst.
 
     >>> import numpy as np
     >>> margin = np.array([1.0, -0.5, -2.0, np.nan])[:, None, None]
@@ -164,9 +179,9 @@ def rank(values: Tensor, checked: Checked) -> Tensor:
     """
     dtype = torch.promote_types(values.dtype, torch.float32)  # half precision ends at 65,504
     amount = -torch.as_tensor(checked.worst).to(values.device, torch.float64).clamp(max=0)
-    penalty = -FLOOR * (1 + LEAST + (1 - LEAST) * (1 - 1 / (1 + amount)))
+    penalty = (-FLOOR * (1 + LEAST) * (1 + 1e12 * amount) ** (1 / 8)).clamp(min=-WORST)
     safe = _shaped("the check", torch.as_tensor(checked.safe).to(values.device), tuple(values.shape))
-    kept = torch.where(values.isnan(), -2 * FLOOR, values.to(torch.float64).clamp(-FLOOR, FLOOR))
+    kept = torch.where(values.isnan(), -WORST, values.to(torch.float64).clamp(-FLOOR, FLOOR))
     return torch.where(safe, kept, penalty).to(dtype)
 
 

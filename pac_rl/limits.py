@@ -44,6 +44,17 @@ def no_flip(environment: Environment, bound: float = math.pi / 2) -> StayIn:
     return StayIn("pitch", np.array([-bound]), np.array([bound]), axes=(_number(environment, "rooty"),))
 
 
+def at_every_step(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
+    """`limits`, refused if one holds at some steps of a plan only: a planner that plans again skips them."""
+    for limit in limits:
+        if getattr(limit, "steps", None) is not None:
+            raise InvalidInput(
+                f"limits must hold at every step where plans are made anew at each, got {limit.name!r} with "
+                f"steps={limit.steps!r}"  # type: ignore[attr-defined]
+            )
+    return limits
+
+
 def _number(environment: Environment, name: str) -> int:
     if name not in environment.names:
         raise InvalidInput(f"{environment.id} must have {name!r} in its state, got {environment.names}")

@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core import InvalidInput, LinearFeatures, PACLevel, Predictor, certify, fit_shape, max_errors
+from pac_core import (
+    InvalidInput,
+    LinearFeatures,
+    PACLevel,
+    Predictor,
+    TubeChecker,
+    certify,
+    fit_shape,
+    max_errors,
+)
 from pac_core.bounds import whole
 from pac_rl.designs import MOST_SEED, TRAINING_SEEDS
 from pac_rl.ensembles import Ensemble, Settings, Transitions
@@ -23,7 +32,7 @@ from pac_rl.environments import Environment
 from pac_rl.fallbacks import Fallback
 from pac_rl.forecasts import for_plans
 from pac_rl.guards import Reward
-from pac_rl.limits import Limit
+from pac_rl.limits import Limit, at_every_step
 from pac_rl.planned import Search, guarded_cem, outcomes, plan_episode
 from pac_rl.policies import Noisy, Policy
 from pac_rl.replays import replayed, unmoved
@@ -132,6 +141,7 @@ def learn(
     seeds that the loop did not use: it takes them in order from 2,000,000,000 times its own on.
     """
     loop, say = loop or Loop(), progress or (lambda line: None)
+    TubeChecker(at_every_step(limits))  # refused now, not after a round
     if (policy is None) != (loop.warm == 0):
         raise InvalidInput(f"policy must be given for a warm start and only then, got warm={loop.warm}")
     seeds = _Seeds(loop.seed)

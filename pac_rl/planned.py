@@ -22,7 +22,7 @@ from pac_rl.environments import Environment
 from pac_rl.fallbacks import Fallback
 from pac_rl.forecasts import as_tensor, for_plans, starting
 from pac_rl.guards import Forecast, MakesTubes, Reward, guard_plans
-from pac_rl.limits import Limit
+from pac_rl.limits import Limit, at_every_step
 from pac_rl.policies import Policy
 from pac_rl.scaled_tubes import Tubes
 from pac_rl.simulators import Simulator, observed
@@ -99,7 +99,7 @@ def guarded_cem(
     predictor: of tubes; or the tubes of another guard, as `PlanTubes`
     policy: where each search begins; by default, where the last one ended
     """
-    search = search or Search()
+    search, checker = search or Search(), TubeChecker(at_every_step(limits))
     options = OmegaConf.create(
         {
             "_target_": "mbrl.planning.CEMOptimizer",
@@ -118,7 +118,6 @@ def guarded_cem(
     forecast: Forecast = partial(for_plans, ensemble, propagation="one-step", batch=search.population)
     if isinstance(predictor, PlanTubes):
         forecast = predictor.forecast
-    checker = TubeChecker(limits)
     guard = guard_plans(None, forecast, predictor, checker, reward=reward, horizon=search.checked)
     return GuardedAgent(agent, guard, fallback=fallback)
 

@@ -9,7 +9,6 @@ deviations under both policies, and the density ratio of the deviations is a val
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import InvalidInput, gaussian_bound, gaussian_weights
-from pac_core.bounds import whole
-from pac_rl.policies import Function, Network, Noisy, Policy
-from pac_rl.trajectories import burn_in_range, checked_seeds
+from pac_rl.environments import Environment
+from pac_rl.policies import Function, Network, Noisy, Policy, actions, fitting
+from pac_rl.trajectories import Rollouts, burn_in_range, checked_seeds
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,26 +38,29 @@ class PolicyRatios:
 
 
 def policy_ratios(
+    environment: Environment,
     old: Policy,
     new: Policy,
-    seeds: Sequence[int] | NDArray[np.int64],
+    rollouts: Rollouts,
     *,
-    horizon: int,
     burn_in: tuple[int, int] = (0, 200),
 ) -> PolicyRatios:
     """Weights of the rollouts that `simulate` made of the old policy, and their bound; or a refusal.
 
-    horizon, burn_in: as they were given to `simulate`; the policy acts in the burn-in too, so it counts
+    burn_in: as it was given to `simulate`; the policy acts in the burn-in too, so it counts. Rollouts whose
+        actions are not those that seeds, old policy and burn-in make are refused
 
     About one rollout in `bound` will be accepted, and the bound grows with every step and every action:
     deviations 1% smaller, 6 actions and 20 steps make 3.3; with 200 steps of burn-in, half a million.
 
-    >>> old, new = (Function(np.tanh, inputs=1, outputs=1, std=std) for std in (0.5, 0.4))
-    >>> round(policy_ratios(old, new, [0, 1], horizon=5, burn_in=(0, 2)).bound, 4)  # (0.5 / 0.4) ** 7
-    4.7684
+    >>> from pac_rl import make_environment, simulate
+    >>> robot, still = make_environment(), lambda seen: np.zeros((len(seen), 6))
+    >>> old, new = (Function(still, inputs=18, outputs=6, std=std) for std in (0.5, 0.4))
+    >>> rollouts = simulate(robot, old, [0, 1], horizon=2, burn_in=(0, 1))
+    >>> round(policy_ratios(robot, old, new, rollouts, burn_in=(0, 1)).bound, 4)  # (0.5 / 0.4) ** (6 * 3)
+    55.5112
     """
-    names = checked_seeds(seeds)
-    whole("horizon", horizon, least=1)
+    names, horizon = checked_seeds(rollouts.seeds), rollouts.actions.shape[1]
     least, most = burn_in_range(burn_in)
     (mean, before), (other, after) = _taken_apart(old), _taken_apart(new)
     if old.squash != new.squash or not _same(mean, other):
@@ -67,11 +69,33 @@ def policy_ratios(
             "ratio then has no bound that is known here; calibrate on fresh rollouts of the new policy"
         )
     bound = gaussian_bound(before, after, steps=most + horizon)
-    weights = [
-        gaussian_weights(_noise(seed, (least, most), horizon, len(before))[None], before, after)[0]
-        for seed in names.tolist()
-    ]
-    return PolicyRatios(names, np.array(weights), bound)
+    fitting(environment, old)
+    weights, drawn = np.empty(len(names)), np.empty(rollouts.actions.shape)
+    for i, seed in enumerate(names.tolist()):
+        noise = _noise(seed, (least, most), horizon, len(before))
+        weights[i], drawn[i] = gaussian_weights(noise[None], before, after)[0], noise[-horizon:]
+    _refuse_others(environment, old, rollouts, drawn, (least, most))
+    return PolicyRatios(names, weights, bound)
+
+
+def _refuse_others(
+    environment: Environment,
+    old: Policy,
+    rollouts: Rollouts,
+    noise: NDArray[np.float64],
+    burn_in: tuple[int, int],
+) -> None:
+    """Refuse rollouts that did other actions than the old policy with this noise `[N, H, A]`."""
+    seen = np.concatenate([rollouts.start[:, None], rollouts.states[:, :-1]], axis=1)
+    acted = np.arange(noise.shape[1]) < rollouts.lengths[:, None]
+    acted &= np.isfinite(seen).all(axis=2)  # a simulation that diverged goes no further
+    again = actions(environment, old, torch.from_numpy(seen[acted]), torch.from_numpy(noise[acted]))
+    other = ~np.isclose(again.numpy(), rollouts.actions[acted], rtol=1e-5, atol=1e-5).all(axis=1)
+    if other.any():
+        raise InvalidInput(
+            f"rollouts must be those that simulate makes of the old policy with burn_in={burn_in}, got other "
+            f"actions at {int(other.sum()):,} of {len(other):,} steps"
+        )
 
 
 def _noise(seed: int, burn_in: tuple[int, int], horizon: int, outputs: int) -> NDArray[np.float64]:

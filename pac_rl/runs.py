@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,10 +26,15 @@ Part = TypeVar("Part")
 
 
 class Run:
-    """A compute batch of episodes under way."""
+    """A compute batch of episodes under way.
+
+    Where the fallback is "stop" and nothing is safe, a robot's episode ends at that decision, before it acts.
+    """
 
     def __init__(self, controller: Controller, seeds: NDArray[np.int64]) -> None:
-        self.controller, self.environment = controller, controller.environment
+        self.environment, self._stops = controller.environment, controller.fallback == "stop"
+        # One robot that stops must not stop the others of its batch.
+        self.controller = replace(controller, fallback="hold") if self._stops else controller
         self.rows = np.asarray(seeds % BATCH)
         self.physics = np.zeros((BATCH, len(self.environment.reset(0))))
         for row, seed in zip(self.rows.tolist(), seeds.tolist(), strict=True):
@@ -44,7 +49,11 @@ class Run:
         self._simulator = Simulator(self.environment)
 
     def decide(self) -> Decision:
-        return self.controller.decide(self.seen, asked=torch.from_numpy(self.alive))
+        """What each does; those that stop are no longer alive."""
+        decision = self.controller.decide(self.seen, asked=torch.from_numpy(self.alive))
+        if self._stops:
+            self.alive &= decision.accepted.cpu().numpy()
+        return decision
 
     def step(self, rows: NDArray[np.intp], actions: NDArray[np.float64]) -> NDArray[np.float64]:
         """Moves these rows on; the states they reach, infinite where the simulation diverged."""

@@ -9,9 +9,8 @@ import numpy as np
 from array_api_compat import array_namespace
 from torch import Tensor
 
-from pac_core import ConfidenceSets, InvalidInput, Threshold, Trajectories
+from pac_core import ConfidenceSets, InvalidInput, LinearFeatures, Threshold, Trajectories
 from pac_core.arrays import Array, like
-from pac_core.features import FeatureTube
 from pac_core.predictors import Score
 from pac_rl.candidates import Candidates
 from pac_rl.limits import TubeLike
@@ -63,14 +62,22 @@ class ScaledTube:
         return middle + self.scale * (self.tube.support(direction) - middle)
 
     def box(self) -> tuple[Array, Array]:
-        """`[B, H, D]` corners of the bounding boxes; a tube of features has none but along its features."""
-        if isinstance(self.tube, FeatureTube):
-            xp, rows = array_namespace(self.center), np.eye(self.center.shape[-1])
-            ends = [xp.stack([side * self.support(side * row) for row in rows], axis=-1) for side in (-1, 1)]
-            return ends[0], ends[1]
+        """`[B, H, D]` corners of the bounding boxes; `[B, H, F]`, of the features, if it is of those."""
         middle = self.tube.region.center
         lower, upper = (middle + self.scale * (corner - middle) for corner in self.tube.box())
         return lower, upper
+
+    @property
+    def features(self) -> LinearFeatures | None:
+        """What the tube knows of the state, if that is a few features alone."""
+        return getattr(self.tube, "features", None)
+
+    def interval(self, name: str) -> tuple[Array, Array]:
+        """Lower and upper ends `[B, H]` of the feature `name`."""
+        if self.features is None or name not in self.features.names:
+            raise InvalidInput(f"the tube must have the feature {name!r}, got one without it")
+        row = self.features.matrix[self.features.names.index(name)]
+        return -self.support(-row), self.support(row)
 
     def contains(self, truth: Any) -> Array:
         """`[B]` whether the truth `[B, H, D]`, drawn towards the centre by the scale, is in the tube."""

@@ -29,7 +29,8 @@ class Selections:
     Where no candidate was safe, the fallback's plan is carried out and its own tube is checked, so every
     episode counts towards the promise of the tube, and `accepted` is False. An episode that diverged
     before its decision counts against everything (left its tube, accepted, unsafe); one that ended by the
-    environment's rule made no decision: no error, and not accepted.
+    environment's rule made no decision: no error, and not accepted; so does one whose fallback is to stop,
+    from the decision on at which it stopped.
     """
 
     seeds: NDArray[np.int64]

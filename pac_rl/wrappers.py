@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pac_core import InvalidInput
 from pac_rl.environments import FULL, Environment
+from pac_rl.fallbacks import NoSafePlan
 from pac_rl.filters import Filtered
 
 
@@ -44,9 +45,13 @@ class GuardedEnv(gymnasium.Wrapper):
     state: from the environment and an observation to the state that `certify` reads; for a robot that
         pac_rl knows `MujocoState(environment)`; None where the observation is the state
 
-    `info["guard"]` has "safe" and "margin" of the action that was taken, "replaced", and the "reason"
-    about the one that was proposed. Environments whose step returns six values, with a cost
-    (Safety-Gymnasium's), are passed through as they are.
+    `info["guard"]` has the "action" that was taken, whether it is "safe", its "margin", whether the
+    "fallback" acted, and the "reason" about the action that was proposed. "replaced" says that another
+    was taken, be it the fallback's or the same cut off at its range. Environments whose step returns
+    six values, with a cost (Safety-Gymnasium's), are passed through as they are.
+
+    decisions, replaced, fallbacks, unsafe: how many actions were checked, were replaced, were the
+    fallback's, and were taken though nothing says that they are safe
     """
 
     def __init__(
@@ -61,7 +66,7 @@ class GuardedEnv(gymnasium.Wrapper):
         if kind.kind != "f":  # a checked action would be rounded to one that was not
             raise InvalidInput(f"env must take actions of floats, got an action space of dtype {kind}")
         self.certify, self.state = certify, state
-        self.decisions = self.replaced = self.unsafe = 0
+        self.decisions = self.replaced = self.fallbacks = self.unsafe = 0
         self._now: NDArray[np.float64] | None = None
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -73,9 +78,14 @@ class GuardedEnv(gymnasium.Wrapper):
         """What the environment returns, with `info["guard"]`; five values, or six with a cost."""
         if self._now is None:
             raise InvalidInput("reset must be called before the first step, got a step")
-        decision = self.certify(self._now, action)
         self.decisions += 1
+        try:
+            decision = self.certify(self._now, action)
+        except NoSafePlan:
+            self.fallbacks += 1
+            raise
         self.replaced += decision.replaced
+        self.fallbacks += decision.fallback
         self.unsafe += not decision.safe
         taken = decision.action.astype(getattr(self.env.action_space, "dtype", np.float64))
         observation, *between, info = self.env.step(taken)

@@ -22,6 +22,15 @@ def test_the_limit_is_the_exact_one() -> None:
     assert "3 of 150 accepted decisions were unsafe, one from each of 400 episodes" in repr(risk)
 
 
+def test_a_limit_for_the_one_that_was_picked_states_its_confidence() -> None:
+    accepted = np.ones(400, bool)
+    risk = accepted_risk(IDS, accepted, ~accepted, confidence=0.99, choices=3)
+    assert (risk.confidence, risk.choices) == (0.99, 3)
+    assert risk.limit == pytest.approx(1 - (0.01 / 3) ** (1 / 400))
+    assert "with confidence 0.99, for" in repr(risk)
+    assert repr(risk).endswith("It holds for whichever of 3 was picked.")
+
+
 def test_what_was_not_accepted_does_not_count() -> None:
     accepted = np.arange(400) < 90
     risks = [
@@ -58,6 +67,8 @@ def test_pooled_decisions_are_refused() -> None:
         {"confidence": 0},
         {"confidence": float("nan")},
         {"confidence": True},
+        {"choices": 0},
+        {"choices": 1.5},
     ],
 )
 def test_what_is_refused(changed: dict[str, Any]) -> None:

@@ -40,6 +40,8 @@ def test_fit_evaluate_verify(logits: Path, certificate: Path) -> None:
         result = run("verify", certificate, data)
         assert result.exit_code == 0, result.output
         assert "the certificate follows from these scores" in result.output
+    refused(run("verify", certificate), "DATA must be the scores or forecasts")
+    refused(run("verify", certificate, logits, "--ledger", logits), "--ledger be left to descents")
     assert "temperature" in result.output
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pac_program import refused
 from pac_program import run as run_program
 from scipy.stats import binom
 
@@ -335,6 +336,26 @@ def test_a_ledger_without_notes_stays_of_version_1(ledger: Path) -> None:
     open_split(ledger, Opening.of(range(2000, 2100), [Entry("s", 0.05, 0.01)], "data"))
     assert len(read_notes(ledger)) == 1
     assert len(read_ledger(ledger)) == 3
+
+
+def test_the_program_compares_a_result_with_its_ledger(ledger: Path, tmp_path: Path) -> None:
+    path = tmp_path / "descent.json"
+    write_descent(descend(plan(), Robot(_2=0, _1=5), ledger=ledger), path)
+    for spelling in (("--ledger", ledger), (ledger,)):
+        shown = run_program("verify", path, *spelling)
+        assert shown.exit_code == 0, shown.output
+        assert shown.output.startswith("Certified at scale 2: P(error")
+        assert "ok  plan         written down beforehand" in shown.output
+        assert "ok  attempts     1 of this controller" in shown.output
+        assert "the ledger bears it out" in shown.output
+    refused(run_program("verify", path), "--ledger must be the ledger that")
+    descend(plan(first=1000), Robot(_2=5), ledger=ledger)
+    twice = run_program("verify", path, "--ledger", ledger)
+    assert twice.exit_code == 1
+    assert "NO  attempts     2 of this controller" in twice.output
+    assert "probability below 0.02" in twice.output
+    path.write_text(path.read_text().replace('"errors": 0', '"errors": 1'))
+    refused(run_program("verify", path, "--ledger", ledger), "was changed after it was written")
 
 
 def test_the_program_shows_plan_and_counts(ledger: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,38 @@ def test_a_state_belongs_to_one_test_and_one_process(tmp_path: Path) -> None:
     live(mine, 1)
     with pytest.raises(InvalidInput, match="was changed by somebody else"):
         other.step(False)
+
+
+def test_a_look_from_elsewhere_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "monitor.json"
+    mine = live(Monitor(0.05, 0.01, path), 1, 0)
+    path.chmod(0o640)
+    mine.step(False)
+    kept = path.read_bytes()
+    seen = Monitor.read(path)
+    assert (seen.episodes, seen.exits, seen.wealth, seen.alarm) == (2, 1, mine.wealth, False)
+    assert path.read_bytes() == kept
+    for act in (lambda: seen.step(False), seen.finish, lambda: seen.reset(tmp_path / "l.json", "a try")):
+        with pytest.raises(InvalidInput, match="belongs to the process that keeps the monitor"):
+            act()
+    mine.step(False)
+    mine.finish()
+    assert (mine.episodes, mine.exits) == (3, 1)
+    assert Monitor.read(path).episodes == 3
+    assert path.stat().st_mode & 0o777 == 0o640
+    for text in ("{}", "", path.read_text().replace('"exits": 1', '"exits": 0')):
+        path.write_text(text)
+        with pytest.raises(BadCertificate):
+            Monitor.read(path)
+
+
+def test_the_state_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, done = tmp_path / "monitor.json", []
+    sync, rename = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (done.append("sync"), sync(handle))[1])
+    monkeypatch.setattr(os, "replace", lambda a, b: (done.append(Path(b).name), rename(a, b))[1])
+    Monitor(0.05, 0.01, path)
+    assert done[-2:] == ["sync", "monitor.json"]
 
 
 def test_a_reset_is_written_down(tmp_path: Path) -> None:

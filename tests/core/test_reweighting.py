@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,14 @@ from scipy.stats import binomtest, kstest, norm
 from pac_core import (
     InvalidInput,
     PACLevel,
+    SecondLook,
     TooFewAccepted,
     fit_reweighted,
     fit_threshold,
     gaussian_bound,
     gaussian_weights,
     min_samples,
+    read_ledger,
     reweigh,
 )
 
@@ -141,6 +144,32 @@ def test_the_threshold_is_that_of_the_accepted_units() -> None:
     assert "500 units of the old policy, at the weight bound 1.5" in repr(made)
     with pytest.raises(InvalidInput, match="scores must have one entry per unit"):
         fit_reweighted(range(500), scores[:499], weights, 1.5, LEVEL, seed=3)
+
+
+def test_a_ledger_charges_each_policy_and_seed(tmp_path: Path) -> None:
+    ledger, scores, weights = tmp_path / "ledger.json", np.arange(500.0), np.ones(500)
+    given: dict[str, Any] = {"seed": 0, "ledger": ledger}
+    with pytest.raises(TooFewAccepted):  # seen without a look at a score
+        fit_reweighted(range(500), scores, weights, 400.0, LEVEL, **given)
+    assert not ledger.exists()
+    made = fit_reweighted(range(500), scores, weights, 2.0, LEVEL, **given)
+    again = fit_reweighted(range(500), scores, weights, 2.0, LEVEL, **given)  # after a crash, say
+    assert again.threshold == made.threshold
+    [look] = read_ledger(ledger)
+    assert (look.n, look.cost) == (500, LEVEL.delta)
+    others: list[Any] = [
+        (range(500), scores, weights, 2.0, LEVEL, 1),
+        (range(500), scores, weights * 0.9, 2.0, LEVEL, 0),
+        (range(500), scores, weights, 2.5, LEVEL, 0),
+        (range(500), scores, weights, 2.0, PACLevel(0.2, 0.1), 0),
+        (range(500), scores + 1, weights, 2.0, LEVEL, 0),
+        (range(499, 999), scores, weights, 2.0, LEVEL, 0),
+    ]
+    for *other, seed in others:
+        with pytest.raises(SecondLook):
+            fit_reweighted(*other, seed=seed, ledger=ledger)
+    fit_reweighted(range(500, 1000), scores, weights, 2.0, LEVEL, **given)
+    assert len(read_ledger(ledger)) == 2
 
 
 @pytest.mark.slow

@@ -96,6 +96,38 @@ def test_pooled_decisions_break_the_limit_and_one_of_each_episode_does_not(poole
         assert binomtest(broken, tries, 0.05, alternative="greater").pvalue > DOUBT
 
 
+@pytest.mark.parametrize("corrected", [False, True])
+def test_a_limit_on_the_scale_that_a_descent_picked_needs_the_number_of_scales(corrected: bool) -> None:
+    """Exactly: the probability that a scale is certified whose limit, from its own episodes, is too small.
+
+    Every error is an accepted decision that was unsafe. At the worst, the narrower scale passes only with so
+    few errors that its limit is false, and the wider one stands where it does not: both chances add up.
+    """
+    n, allowed, confidence = 300, 6, 0.95
+    counts, yes = np.arange(n + 1), np.ones(n, bool)
+    choices = 2 if corrected else 1
+    limits = np.array(
+        [
+            accepted_risk(range(n), yes, np.arange(n) < k, confidence=confidence, choices=choices).limit
+            for k in counts
+        ]
+    )
+    rates = np.concatenate([np.linspace(0.001, 0.08, 80), limits[: allowed + 1] + 1e-9])
+    mass = binom.pmf(counts, n, rates[:, None])  # [rates, counts]
+    passed = counts <= allowed
+    passes = mass[:, passed].sum(axis=1)
+    false = (mass * (passed & (limits < rates[:, None]))).sum(
+        axis=1
+    )  # passes, with a limit that is too small
+    wide, narrow = np.meshgrid(np.arange(len(rates)), np.arange(len(rates)), indexing="ij")
+    wrong = false[wide] * (1 - passes[narrow]) + passes[wide] * false[narrow]
+    if corrected:
+        assert wrong.max() <= 1 - confidence
+        assert wrong.max() > 0.8 * (1 - confidence), "and not much is given away"
+    else:
+        assert wrong.max() > 1.7 * (1 - confidence)
+
+
 @pytest.mark.parametrize("fresh", [False, True])
 def test_the_episodes_that_certified_a_scale_say_too_little_of_what_was_accepted(fresh: bool) -> None:
     """Ten scales with a true error of 0.03, all accepted: what is certified was chosen by its episodes."""

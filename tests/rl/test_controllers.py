@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from pac_rl import (
     Controller,
     Ensemble,
     Environment,
+    FeatureLimit,
     FittedTubes,
     HalfSpace,
     HullTube,
@@ -26,6 +28,7 @@ from pac_rl import (
     StayIn,
     TubeChecker,
 )
+from pac_rl.candidates import Candidates
 
 FACTORS = (0.0, 0.25, 0.5, 0.75, 1.0)
 STARTS = np.random.default_rng(1).normal(size=(6, 18)) * 0.3
@@ -115,6 +118,37 @@ def test_a_tube_that_makes_no_sense_is_unsafe(controller: Controller) -> None:
     assert not decision.accepted.any()
 
 
+def test_a_tube_of_fewer_steps_than_the_plan_is_refused(controller: Controller) -> None:
+    class Short(MeanTubes):
+        def __call__(self, candidates: Candidates) -> HullTube:
+            return HullTube(candidates.forecast.wide().mean[None, :, :2])
+
+    for checked in (None, 3, 1):
+        with pytest.raises(InvalidInput, match="a tube of 30 plans x 3 steps, got"):
+            replace(controller, guard=Short(), checked=checked).decide(STARTS)
+
+
+@pytest.mark.parametrize("guard", [MeanTubes(), MemberTubes(), None])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_a_robot_whose_state_is_no_number_falls_back_alone(
+    controller: Controller, policy: Network, guard: Any, value: float
+) -> None:
+    made = replace(controller, guard=guard, limits=(HalfSpace("speed", AHEAD, 1e6),), choice="factor")
+    usual, lost = made.decide(STARTS), STARTS.copy()
+    lost[2, 7] = value
+    others = [0, 1, 3, 4, 5]
+    decision = made.decide(lost)
+    assert decision.chosen.tolist() == [4, 4, -1, 4, 4, 4]
+    assert not decision.plans[2].any()  # hold
+    assert decision.acting.mean[2].isnan().all()  # nothing is known of where that leads
+    assert decision.margin[2].isnan()
+    assert torch.equal(decision.plans[others], usual.plans[others])
+    with pytest.raises(NoSafePlan, match="no candidate of 5 is safe"):
+        replace(made, fallback="stop").decide(lost)
+    with pytest.raises(InvalidInput, match="starts must be finite numbers"):
+        replace(made, fallback=policy).decide(lost)
+
+
 def test_the_fallback_is_the_one_that_was_chosen(controller: Controller, policy: Network) -> None:
     never = (HalfSpace("never", AHEAD, -1e6),)
     held = replace(controller, limits=never).decide(STARTS)
@@ -182,7 +216,24 @@ def test_scaled_intervals_of_features_by_hand() -> None:
     tube = ScaledTube(shape.sets(forecast, 1.0), forecast.mean, 2.0)
     np.testing.assert_allclose(tube.support([1.0, 1.0]), [[3.0, 3.0]], rtol=1e-8)
     assert np.isposinf(tube.support([1.0, 0.0])).all()
-    assert np.isposinf(tube.box()[1]).all(), "neither number alone is a feature"
+    np.testing.assert_allclose(tube.interval("sum"), [[[-1.0, -1.0]], [[3.0, 3.0]]], rtol=1e-8)
+    np.testing.assert_allclose([end[..., 0] for end in tube.box()], tube.interval("sum"))
+    with pytest.raises(InvalidInput, match="must have the feature 'difference'"):
+        tube.interval("difference")
+
+
+def test_a_limit_on_a_feature_reads_the_tubes_that_have_it(controller: Controller) -> None:
+    features = LinearFeatures(("speed",), AHEAD[None])
+    shape = FeatureShape(features, BoxShape(np.full((2, 3, 1), 0.5), 0.0, False, (0,)))
+    limit = FeatureLimit("speed", lambda x: x[..., 0], upper=0.6)
+    by_name, plain = (
+        replace(controller, guard=FittedTubes(shape, 1.0, 1.5), limits=(one,)).decide(STARTS)
+        for one in (limit, HalfSpace("speed", AHEAD, 0.6))
+    )
+    assert torch.equal(by_name.safe, plain.safe)
+    torch.testing.assert_close(by_name.margin, plain.margin)
+    with pytest.raises(InvalidInput, match="neither bounds, lipschitz nor gradient"):
+        replace(controller, guard=box_tubes(), limits=(limit,)).decide(STARTS)
 
 
 def test_the_paper_s_shape_scales_too() -> None:
@@ -235,9 +286,8 @@ def test_a_scaled_tube_of_features_knows_no_other_number() -> None:
     )
     forecast = GaussianForecast(np.zeros((1, 2, 3)), np.ones((1, 2, 3)))
     tube = ScaledTube(shape.sets(forecast, 1.0), forecast.mean, 2.0)
-    lower, upper = tube.box()
-    assert np.isinf(upper[0, 0, [0, 2]]).all()
-    assert (lower[0, 0, 1], upper[0, 0, 1]) == (pytest.approx(-0.4), pytest.approx(0.4))
+    assert np.isinf(tube.support(np.eye(3)[0])).all()
+    assert np.ravel(tube.box())[[0, 2]].tolist() == [pytest.approx(-0.4), pytest.approx(0.4)]
     for axis, safe in ((0, False), (1, True)):
         limit = StayIn("box", np.array([-0.5]), np.array([0.5]), axes=(axis,))
         assert TubeChecker([limit])(tube).safe.tolist() == [safe]

@@ -129,6 +129,28 @@ def test_fallbacks_are_counted_where_nothing_is_safe(controller: Controller) -> 
     assert acted.traces.actions.any()
 
 
+def test_who_stops_ends_their_own_episode_and_is_counted(controller: Controller) -> None:
+    """Near the limit some episodes stop and others go on: those do what they would do without the others."""
+    limits = (HalfSpace("speed", np.eye(18)[0], 0.35),)
+    seeds, ahead = np.arange(6), np.eye(18)[0]
+    hold = run_episodes(replace(controller, limits=limits), seeds, steps=8, along=ahead)
+    stop = run_episodes(replace(controller, limits=limits, fallback="stop"), seeds, steps=8, along=ahead)
+    assert hold.traces is not None
+    assert stop.traces is not None
+    fell = hold.traces.chosen == -1
+    assert 0 < fell.any(axis=1).sum() < 6
+    for row, steps in enumerate(fell):
+        last = int(steps.argmax()) if steps.any() else 8
+        assert stop.fallbacks[row] == steps.any()
+        assert stop.decisions[row] == min(last + 1, 8)
+        np.testing.assert_array_equal(stop.traces.actions[row, :last], hold.traces.actions[row, :last])
+        assert np.isnan(stop.traces.states[row, last:]).all()
+        assert stop.violated[row, 0] == (hold.traces.states[row, :last, 0] > 0.35).any()
+    never = replace(controller, limits=(HalfSpace("never", ahead, -100.0),), fallback="stop")
+    found = run_to_selection(never, SEEDS, steps=4)
+    assert not (found.errors | found.accepted | found.unsafe).any()
+
+
 def test_a_diverged_simulation_broke_every_limit(
     controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from toy_line import WALL, WIDTH, Tubes, forecast, rightwards
 
 from pac_core import Checked, InvalidInput
 from pac_rl import Ensemble, GuardedAgent, NoSafePlan, for_plans, guard_plans, model_returns
-from pac_rl.guards import FLOOR, rank, ranked_safe
+from pac_rl.guards import FLOOR, WORST, rank, ranked_safe
 
 HORIZON = 3
 PLANS = torch.tensor([[0.5, 0.3, 0.0], [0.5, 0.5, 0.0], [0.9, 0.9, 0.9], [-1.0, 0.0, 0.0]])[..., None]
@@ -49,6 +49,16 @@ def test_every_safe_plan_outranks_every_unsafe_one_and_all_values_are_finite(dty
     assert ranked[3] == 0.0
 
 
+def test_violations_of_any_size_are_told_apart_in_single_precision() -> None:
+    sizes = np.geomspace(1e-12, 1e25, 75)
+    ranked = rank(torch.zeros(150), checked_of(*np.stack([-sizes, -sizes * 1.00001], axis=1).ravel()))
+    assert ranked.dtype == torch.float32
+    assert (ranked.diff() < 0).all()
+    assert ranked[0] < -FLOOR
+    assert ranked[-1] > rank(torch.zeros(1), checked_of(np.nan))[0]
+    assert (400 * ranked).isfinite().all()  # a planner may add them up
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_margins_of_any_precision_give_finite_values(dtype: torch.dtype) -> None:
     margin = torch.tensor([1.0, -0.5, -2.0, -np.inf], dtype=dtype)[:, None, None]
@@ -72,7 +82,7 @@ def test_a_safe_plan_of_unknown_value_is_as_bad_as_can_be() -> None:
     ranked = rank(torch.tensor([np.nan, -5.0, 1.0]), checked_of(1.0, 1.0, -1e6))
     assert ranked.argsort(descending=True).tolist() == [1, 2, 0]
     assert not ranked_safe(ranked)[0]
-    assert ranked[0] == -2 * FLOOR
+    assert ranked[0] == -WORST
 
 
 def test_values_survive_the_arithmetic_of_path_integrals() -> None:
@@ -178,6 +188,19 @@ def test_with_no_safe_plan_the_chosen_fallback_acts_and_is_counted(name: str) ->
     with pytest.raises(NoSafePlan, match="wall: may reach"):
         stop.act(beyond)
     assert stop.fallbacks == 1
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_from_a_state_that_is_no_number_the_fallback_acts(name: str) -> None:
+    lost, guard = np.array([np.nan]), guard_plans(rightwards, forecast, Tubes(), WALL)
+    hold = GuardedAgent(planner(name), guard)
+    assert hold.act(lost).tolist() == [0.0]
+    assert (hold.decisions, hold.fallbacks, hold.reason) == (1, 1, "the state is not a number")
+    assert np.abs(hold.act(np.array([-3.0]))).max() > 0
+    with pytest.raises(NoSafePlan, match="the state is not a number"):
+        GuardedAgent(planner(name), guard, fallback="stop").act(lost)
+    with pytest.raises(InvalidInput, match="the fallback must return 1 finite numbers"):
+        GuardedAgent(planner(name), guard, fallback=lambda state: -state).act(lost)
 
 
 def test_what_was_checked_while_planning_is_not_checked_again() -> None:

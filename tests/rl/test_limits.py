@@ -23,6 +23,7 @@ from pac_core import (
     LinearFeatures,
     PACLevel,
     StayIn,
+    TubeChecker,
     fit_tube,
     gaussian_sets,
 )
@@ -245,6 +246,58 @@ def test_a_users_own_tube_is_checked() -> None:
     assert norms == pytest.approx(np.array([[4 - math.sqrt(2), 2 - math.sqrt(2)]]))
 
 
+class Corners:
+    """A user's tube that is a box, in the precision that it comes in."""
+
+    def __init__(self, lower: Any, upper: Any) -> None:
+        self.lower, self.upper = lower, upper
+
+    def support(self, direction: Any) -> Any:
+        ends = [(self.upper if d > 0 else self.lower)[..., i] * int(d) for i, d in enumerate(direction) if d]
+        return sum(ends[1:], ends[0])
+
+    def box(self) -> tuple[Any, Any]:
+        return self.lower, self.upper
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.tensor])
+@pytest.mark.parametrize("kind", ["float64", "float32", "float16", "int64", "int16"])
+def test_margins_are_those_of_doubles_whatever_the_tubes_precision(library: Any, kind: str) -> None:
+    """In the tube's own precision the bounds 2.9 and 2.0003 would be rounded, and touching be safe."""
+    two, zero = (library(np.full((1, 1, 1), value, kind)) for value in (2, 0))
+    limits: list[tuple[Limit, float]] = [
+        (HalfSpace("h", np.ones(1), 1.9997), -0.0003),
+        (StayIn("s", [-1.0], [1.9997]), -0.0003),
+        (KeepOutBox("b", [1.9997], [2.9]), -0.0003),
+        (KeepOutBall("o", [2.5], 0.5003), -0.0003),
+        (FeatureLimit("f", lambda x: x[..., 0], upper=1.9997, lipschitz=1.0), -0.0003),
+        (HalfSpace("kept", np.ones(1), 2.0003), 0.0003),
+    ]
+    for limit, margin in limits:
+        checked = TubeChecker([limit])(Corners(zero, two))
+        assert float(checked.margin[0, 0, 0]) == pytest.approx(margin, rel=1e-9), limit.name
+        assert bool(checked.safe[0]) is (margin > 0)
+
+
+def test_a_large_number_in_single_precision_is_not_rounded_to_the_limit() -> None:
+    end = np.full((1, 1, 1), 4500000.5, np.float32)
+    for tube in (Corners(end - 1, end), Corners(*map(torch.from_numpy, (end - 1, end)))):
+        checked = TubeChecker([HalfSpace("h", np.ones(1), 4500000.3)])(tube)
+        assert float(checked.margin[0, 0, 0]) == pytest.approx(-0.2)
+        assert not checked.safe[0]
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.tensor])
+@pytest.mark.parametrize("ends", [(np.nan, np.nan), (2.0, 1.0), (np.inf, np.inf), (-np.inf, -np.inf)])
+def test_a_tube_that_is_empty_where_no_limit_looks_is_unsafe(library: Any, ends: tuple[float, float]) -> None:
+    lower, upper = np.zeros((2, 3, 2)), np.ones((2, 3, 2))
+    lower[1, 2, 1], upper[1, 2, 1] = ends
+    for limit in (HalfSpace("h", np.array([1.0, 0.0]), 5.0), StayIn("s", [-1.0], [2.0], axes=(0,))):
+        checked = TubeChecker([limit])(Corners(library(lower), library(upper)))
+        assert checked.safe.tolist() == [True, False]
+        assert checked.reason(1) == f"{limit.name}: nothing can be said at step 3 of 3"
+
+
 class Inverted(Own):
     radius = -1.0
 
@@ -286,7 +339,16 @@ def test_steps_say_where_a_limit_holds() -> None:
         assert limit.margin(there).tolist() == [wanted] * 2
         assert limit.violated(np.full((4, 1), 5.0)).tolist() == [value == 1 for value in wanted]
     # A mask would be read as the steps 0 and 1, and leave the others unchecked.
-    for steps in ((4,), slice(4, None), ("x",), [False, False, True, True], np.arange(4) > 1, (1.0,)):
+    for steps in (
+        (4,),
+        slice(4, None),
+        slice(1, 10),
+        slice(-9, None),
+        ("x",),
+        [False, False, True, True],
+        np.arange(4) > 1,
+        (1.0,),
+    ):
         with pytest.raises(InvalidInput, match="steps of 'late'"):
             HalfSpace("late", np.ones(1), 2.0, steps=steps).margin(tube)
     empty = box_tube(np.full((1, 4, 1), np.nan), np.ones((1, 4, 1)))

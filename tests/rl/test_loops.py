@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pac_core import InvalidInput, LinearFeatures, NotEnoughData, PACLevel, SecondLook, read_ledger
-from pac_rl import Environment, HalfSpace, Rollouts, Settings, execute, simulate, speed_limit
+from pac_rl import Environment, HalfSpace, Rollouts, Settings, execute, loops, simulate, speed_limit
 from pac_rl import replays as replays_module
 from pac_rl.controllers import cheetah_reward
 from pac_rl.loops import Loop, learn
-from pac_rl.planned import Search, outcomes
+from pac_rl.planned import Search, guarded_cem, outcomes
 from pac_rl.replays import replayed, unmoved
 
 SPEED = LinearFeatures(("speed",), np.eye(18)[:1])
@@ -120,6 +121,17 @@ def test_what_cannot_be_proved_is_refused_before_any_work() -> None:
         Search(horizon=4, checked=6)
     with pytest.raises(InvalidInput, match="steps must be at least the 4 of a plan"):
         Loop(**{**vars(TINY), "steps": 3})
+
+
+def test_limits_of_some_steps_are_refused_before_any_work(
+    cheetah: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = (replace(speed_limit(cheetah), steps=(2,)),)
+    monkeypatch.setattr(loops, "simulate", None)
+    with pytest.raises(InvalidInput, match=r"limits must hold at every step .* 'speed' with steps=\(2,\)"):
+        next(learn(cheetah, later, SPEED, cheetah_reward, ledger=tmp_path / "l", loop=TINY))
+    with pytest.raises(InvalidInput, match="limits must hold at every step"):
+        guarded_cem(cheetah, None, None, later, cheetah_reward)  # type: ignore[arg-type]
 
 
 def test_a_warm_start_needs_a_policy(cheetah: Environment, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -79,6 +80,26 @@ def test_actions_out_of_range_are_cut_off_and_those_that_are_no_numbers_replaced
         line_filter(fallback=lambda state: np.array([np.nan]))(np.zeros(1), [1.0])
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_in_a_state_that_is_no_number_the_fallback_acts(value: float) -> None:
+    lost = np.full(1, value)
+    for fallback, wanted in (("hold", 0.0), (lambda state: np.array([-0.5]), -0.5)):
+        decision = line_filter(fallback=fallback)(lost, [0.1])
+        assert (decision.action.tolist(), decision.safe, decision.fallback) == ([wanted], False, True)
+        assert (decision.reason, decision.margin) == ("the state is not a number", -np.inf)
+    with pytest.raises(NoSafePlan, match="the state is not a number"):
+        line_filter(fallback="stop")(lost, [0.1])
+    with pytest.raises(InvalidInput, match="the fallback must return 1 finite numbers"):
+        line_filter(fallback=lambda state: -state)(lost, [0.1])
+
+
+def test_a_tube_of_fewer_steps_than_the_plan_is_refused() -> None:
+    guard = line_filter(continue_with=held(3))
+    short = replace(guard, forecast=lambda starts, plans: forecast(starts, plans[:, :2]))
+    with pytest.raises(InvalidInput, match="a tube of 2 plans x 3 steps, got"):
+        short(np.zeros(1), [0.1])
+
+
 class Line(gymnasium.Env[Any, Any]):
     """The line as an environment; with a cost, in the manner of Safety-Gymnasium, if asked."""
 
@@ -115,7 +136,19 @@ def test_the_wrapper_keeps_the_wall_and_tells_what_it_did(cost: bool) -> None:
     assert [guard["replaced"] for guard in told] == [False, False, True]
     assert all(guard["safe"] for guard in told)
     assert told[2]["reason"] == "wall: may reach 1.3, 0.3 above 1 at step 1 of 1"
-    assert (env.decisions, env.replaced, env.unsafe) == (3, 1, 0)
+    assert [guard["fallback"] for guard in told] == [False, False, True]
+    assert [guard["action"].tolist() for guard in told] == [[0.4], [0.4], [0.0]]
+    assert (env.decisions, env.replaced, env.fallbacks, env.unsafe) == (3, 1, 1, 0)
+    env.step(np.array([-7.0]))  # cut off, and safe
+    assert (env.decisions, env.replaced, env.fallbacks, env.unsafe) == (4, 2, 1, 0)
+    env._now = np.full(1, np.nan)
+    assert env.step(np.array([0.1]))[-1]["guard"]["reason"] == "the state is not a number"
+    assert (env.decisions, env.replaced, env.fallbacks, env.unsafe) == (5, 3, 2, 1)
+    stopping = GuardedEnv(Line(cost), line_filter(fallback="stop"))
+    stopping.reset(seed=0)
+    with pytest.raises(NoSafePlan, match="wall"):
+        stopping.step(np.ones(1))
+    assert (stopping.decisions, stopping.fallbacks) == (1, 1)
     assert env.certify_action(np.zeros(1), [0.3]) == (np.array([0.3]), True)
 
 

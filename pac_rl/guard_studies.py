@@ -22,7 +22,7 @@ from pac_core import (
     fit_shape,
     fit_threshold,
 )
-from pac_rl.candidates import candidates_around
+from pac_rl.candidates import FACTORS, candidates_around
 from pac_rl.controllers import Controller
 from pac_rl.designs import TRAINING_SEEDS
 from pac_rl.ensembles import Ensemble, Transitions
@@ -54,6 +54,8 @@ class Sizes:
     """of a plan"""
     checked: int = 3
     """steps of a plan that must keep the limit; the later ones are planned again before they are reached"""
+    choice: str = "return"
+    """which safe plan acts: "return", that of the largest predicted one; "factor", the boldest"""
     governed: tuple[tuple[float, float, float], ...] = GOVERNED
 
 
@@ -115,9 +117,20 @@ class GuardStudy:
     @cached_property
     def base(self) -> Controller:
         """The planner without a guard."""
-        study, sizes = self.study, self.sizes
-        parts = (study.environment, self.ensemble, study.policy, self.limits, None)
-        return Controller(*parts, horizon=sizes.horizon, checked=sizes.checked)
+        study = self.study
+        return Controller(study.environment, self.ensemble, study.policy, self.limits, None, **self.options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of the planner, beside what it is made of: what a worker sets up, and what a certificate names."""
+        sizes = self.sizes
+        return {
+            "horizon": sizes.horizon,
+            "checked": sizes.checked,
+            "factors": FACTORS,
+            "choice": sizes.choice,
+            "fallback": "hold",
+        }
 
     @cached_property
     def ours(self) -> FittedTubes:

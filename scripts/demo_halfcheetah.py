@@ -57,7 +57,7 @@ def guard_rows(guards: GuardStudy, report: Report, episodes: int) -> None:
         )
     report.table("guard_demo", rows, title=f"{episodes} episodes of {guards.sizes.steps} steps from rest")
     report.figure("guard_speed_episode", halfcheetah_guard.episodes_figure(guards, done))
-    print("  a measurement; scripts/halfcheetah_guard_certificate.py proves it on fresh episodes")
+    print("  a measurement; scripts/halfcheetah_guard_certificate.py certifies a larger study's controller")
 
 
 def main(design: Design, out: Path, guard_sizes: Sizes | None = None, episodes: int = 32) -> None:

@@ -30,7 +30,7 @@ from pac_rl.figures import guarded_over_time, returns_and_violations
 from pac_rl.guard_studies import GOVERNED, LEVEL, TASKS, GuardStudy, Sizes
 from pac_rl.reports import Report
 
-SCALES = (2.0, 1.6, 1.4, 1.2, 1.0, 0.8)
+SCALES = (2.0, 1.6, 1.4, 1.2, 1.0, 0.85, 0.7, 0.6, 0.5)
 """Of our tubes, from wide to narrow; tried in this order on tune episodes, until one has a violation."""
 SMOKE = Sizes(steps=12, rollouts=320, horizon=2, checked=2, governed=GOVERNED[::5])
 
@@ -66,10 +66,12 @@ def main(guards: GuardStudy, report: Report, counts: Counts) -> list[dict[str, A
     return rows
 
 
-def choose_scale(guards: GuardStudy, episodes: int) -> tuple[float, list[dict[str, Any]]]:
+def choose_scale(
+    guards: GuardStudy, episodes: int, scales: tuple[float, ...] = SCALES
+) -> tuple[float, list[dict[str, Any]]]:
     """The narrowest scale before the first that has a violation in the tune episodes, and what was seen."""
     rows: list[dict[str, Any]] = []
-    for scale in SCALES:
+    for scale in scales:
         seeds = guards.seeds("tune", episodes)
         done = run_episodes(guards.guarded(scale), seeds, steps=guards.sizes.steps)
         rows.append({"scale": scale, "return": float(done.returns.mean())})
@@ -77,7 +79,7 @@ def choose_scale(guards: GuardStudy, episodes: int) -> tuple[float, list[dict[st
         if done.errors.any():
             break
     kept = [row["scale"] for row in rows if not row["violations"]]
-    return (kept or SCALES)[-1 if kept else 0], rows
+    return (kept or scales)[-1 if kept else 0], rows
 
 
 def share(done: Episodes) -> float:

@@ -25,8 +25,18 @@ from halfcheetah_guard import SMOKE
 from cluster import Job, RunFolder, Stage, connected, run_here, run_on_ray
 from cluster.descents import episodes_through
 from cluster.progress import shown
-from pac_core import Descended, Descent, PACError, PACLevel, accepted_risk, descend, write_descent
+from pac_core import (
+    Descended,
+    Descent,
+    PACError,
+    PACLevel,
+    accepted_risk,
+    descend,
+    verify_descent,
+    write_descent,
+)
 from pac_core.ledger import score_digest
+from pac_core.options import refuse_unwritable
 from pac_core.tables import file_digest
 from pac_rl import Controller, Design, FittedTubes, Study
 from pac_rl.guard_studies import TASKS, GuardStudy, Sizes
@@ -54,11 +64,13 @@ def main(guards: GuardStudy, args: argparse.Namespace) -> Descended:
     )
 
     def stage(scale: float) -> Stage:
-        made = (*parts(guards.guarded(scale)), guards.sizes.steps, options(guards))
+        made = (*parts(guards.guarded(scale)), guards.sizes.steps, guards.options)
         return Stage(scorer, made, needs=NEEDS)
 
     root = args.out / f"certify-{guards.task}-{args.kind}-{args.attempt}"
-    ledger = args.out / "guard-ledger.json"
+    # Episodes are known by their seeds, whatever folder a controller lies in.
+    ledger = args.ledger or args.out.resolve().parent / "pac-ledger.json"
+    refuse_unwritable("--ledger", ledger)
     print(
         f"plan      {len(scales)} scales, {plan.n} episodes each, {plan.allowed} errors allowed; in {ledger}"
     )
@@ -80,7 +92,11 @@ def main(guards: GuardStudy, args: argparse.Namespace) -> Descended:
     print(f"\n{done}")
     if args.kind == "tube" and done.certified is not None:
         print(f"accepted  {risk(done, root)}")
-    write_descent(done, args.out / "results" / f"guard_{guards.task}_{args.kind}_certificate.json")
+    file = args.out / "results" / f"guard_{guards.task}_{args.kind}_certificate.json"
+    write_descent(done, file)
+    for check in verify_descent(done, ledger):
+        print(f"{check.name:<9} {check.text}")
+    print(f"wrote     {file}")
     return done
 
 
@@ -101,10 +117,6 @@ def parts(controller: Controller) -> tuple[Any, ...]:
     )
 
 
-def options(guards: GuardStudy) -> dict[str, Any]:
-    return {"horizon": guards.sizes.horizon, "checked": guards.sizes.checked}
-
-
 def about(guards: GuardStudy) -> dict[str, Any]:
     """All that would make it another controller."""
     base, ours = guards.base, guards.ours
@@ -116,9 +128,8 @@ def about(guards: GuardStudy) -> dict[str, Any]:
         "ensemble": file_digest(guards.study.folder / "guard_ensemble.safetensors"),
         "limits": [[limit.name, limit.normal.tolist(), limit.bound] for limit in guards.limits],
         "tubes": {"score": score_digest(ours.score), "threshold": threshold},
-        "factors": list(base.factors),
-        "choice": base.choice,
-        "fallback": str(base.fallback),
+        **guards.options,
+        "reward": base.reward.__name__,
         **asdict(guards.sizes),
     }
 
@@ -130,9 +141,8 @@ def risk(done: Descended, root: Path) -> Any:
     """
     folder = RunFolder(root / f"scale-{done.certified!r}")
     place = done.plan.scales.index(done.certified)
-    found = stored(folder, done.plan.episodes[place])
-    sure = 1 - 0.01 / len(done.plan.scales)
-    return accepted_risk(found["ids"], found["accepted"], found["unsafe"], confidence=sure)
+    found, scales = stored(folder, done.plan.episodes[place]), len(done.plan.scales)
+    return accepted_risk(found["ids"], found["accepted"], found["unsafe"], confidence=0.99, choices=scales)
 
 
 def stored(folder: RunFolder, ids: Any) -> dict[str, Any]:
@@ -154,6 +164,7 @@ def opened() -> tuple[GuardStudy, argparse.Namespace]:
     add("--allowed", type=int, default=6, help="errors with which a scale passes (%(default)s)")
     add("--epsilon", type=float, default=LEVEL.epsilon, help="promised error (%(default)s)")
     add("--delta", type=float, default=LEVEL.delta, help="probability that the promise fails (%(default)s)")
+    add("--ledger", type=Path, help="file that knows earlier plans (pac-ledger.json beside the folder)")
     add("--attempt", type=int, default=0, help="another one has fresh episodes (%(default)s)")
     add(
         "--address",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -158,23 +159,39 @@ def test_guards_are_compared_on_the_same_episodes(tmp_path: Path) -> None:
         assert (tmp_path / "results" / figure).read_bytes().startswith(b"\x89PNG")
 
 
+def test_settings_of_the_planner_are_weighed_on_tune_episodes(tmp_path: Path) -> None:
+    done = run("halfcheetah_guard_settings.py", "--smoke-test", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    rows = table(tmp_path / "results" / "guard_speed_settings.csv")
+    assert [(row["horizon"], row["checked"], row["choice"]) for row in rows] == [
+        ("2", "2", "return"),
+        ("2", "1", "factor"),
+    ]
+    for row in rows:
+        assert float(row["ours / mean"]) == float(row["return"]) / float(row["mean: return"])
+
+
 def test_a_guarded_controller_is_certified_and_goes_on(tmp_path: Path) -> None:
     """Both kinds of certificates share a ledger; the same command again runs no episode."""
     for kind in ("episode", "tube"):
-        arguments = ("--smoke-test", "--kind", kind, "--out", str(tmp_path))
+        arguments = ("--smoke-test", "--kind", kind, "--out", str(tmp_path / "first"))
         done = run("halfcheetah_guard_certificate.py", *arguments)
         assert done.returncode == 0, done.stderr
         assert "10 of 10 episodes, " in done.stdout
         assert "P(error in a fresh episode of exactly this controller at this scale) <= 0.4" in done.stdout
         again = run("halfcheetah_guard_certificate.py", *arguments)
         assert "a second" not in again.stdout, "no line of progress"
-        found = read_descent(tmp_path / "results" / f"guard_speed_{kind}_certificate.json")
+        found = read_descent(tmp_path / "first" / "results" / f"guard_speed_{kind}_certificate.json")
         assert str(found) in again.stdout
-        assert all(check.holds for check in verify_descent(found, tmp_path / "guard-ledger.json"))
+        assert all(check.holds for check in verify_descent(found, tmp_path / "pac-ledger.json"))
     assert "P(unsafe given accepted) <= " in done.stdout
-    other = run("halfcheetah_guard_certificate.py", "--smoke-test", "--scale", "3", "--out", str(tmp_path))
-    assert other.returncode == 1
-    assert "A descent is never extended" in other.stderr
+    assert "with confidence 0.99," in done.stdout, "of the scale that was picked, not of one fixed before"
+    shutil.copytree(tmp_path / "first", tmp_path / "copy", ignore=shutil.ignore_patterns("certify-*"))
+    for folder in ("first", "copy"):  # another folder is no way around the ledger
+        asked = ("--smoke-test", "--scale", "3", "--out", str(tmp_path / folder))
+        other = run("halfcheetah_guard_certificate.py", *asked)
+        assert other.returncode == 1
+        assert "A descent is never extended" in other.stderr
 
 
 def test_the_loop_learns_and_its_guards_are_compared(tmp_path: Path) -> None:

@@ -23,11 +23,10 @@ parts = [(forecast.take(rows), truth[rows]) for rows in (slice(0, 200), slice(20
 features = LinearFeatures(("speed", "pitch"), np.eye(18)[[0, 2]])  # forward velocity, torso pitch
 predictor = fit_tube(*parts[0], *parts[1], LEVEL, shape="features", features=features)
 
-# New starts, and from each the policy's plan at full strength, at half, and none.
+# New starts, and a plan from each, drawn like the 400: of a plan made otherwise nothing would be promised.
 checker = TubeChecker([pac_rl.speed_limit(robot, 3.2096), pac_rl.no_flip(robot)])
-new = pac_rl.simulate(robot, policy, range(1000, 1004), horizon=H, burn_in=(0, 20))
+new = pac_rl.simulate(robot, policy, range(1000, 1012), horizon=H, burn_in=(0, 20))
 plan = pac_rl.propose(model, robot, policy, new.start, new.seeds, horizon=H)
-for scale in (1.0, 0.5, 0.0):
-    checked = checker(predictor.tube(pac_rl.for_plans(model, new.start, scale * plan)))
-    for speed, reason in zip(new.start[:, 0], checked.reasons(), strict=True):
-        print(f"at {speed:4.1f} m/s, plan x {scale:.1f}: {reason}")
+checked = checker(predictor.tube(pac_rl.for_plans(model, new.start, plan)))
+for speed, reason in zip(new.start[:, 0], checked.reasons(), strict=True):
+    print(f"at {speed:4.1f} m/s: {reason}")

@@ -174,28 +174,25 @@ def returns_and_violations(
     guards: by name, the mean return, the share, and the ends of the share's exact interval
     allowed: a share to draw a line at
     """
-    figure, axes = canvas(7.0, 4.2)
-    for i, ((name, (earned, share, (low, high))), ink) in enumerate(
-        zip(guards.items(), INK * len(guards), strict=False)
-    ):
+    figure, axes = canvas(8.4, 4.2)
+    for i, (name, (earned, share, (low, high))) in enumerate(guards.items()):
+        # Rings within rings: guards of the same return and share stay visible, and the names stand apart.
         axes.errorbar(
-            earned, share, [[share - low], [high - share]], color=ink, marker="o", markersize=6, capsize=4
-        )
-        above = share < 0.5
-        axes.annotate(
-            name,
-            (earned, high if above else low),
-            xytext=(0, (22 if above else -6 - 14 * (i % 3))),  # clear of the line below
-            textcoords="offset points",
-            ha="center",
-            va="bottom" if above else "top",
-            color=ink,
-            fontsize=9,
+            earned,
+            share,
+            [[share - low], [high - share]],
+            color=INK[i % len(INK)],
+            marker="o",
+            markersize=5 + 4 * (len(guards) - 1 - i),
+            markerfacecolor="none",
+            markeredgewidth=2,
+            capsize=4,
+            label=f"{name}: {earned:.0f}, {share:.1%}",
         )
     if allowed is not None:
         axes.axhline(allowed, color="black", linestyle=":", label=f"{allowed:.0%} of the episodes")
-        axes.legend(frameon=False, loc="center left")
-    axes.set_ylim(-0.03, 1.05)
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=9, labelspacing=1.2)
+    axes.set_ylim(-0.06, 1.06)
     axes.margins(x=0.15)
     axes.set_xlabel("mean return of an episode")
     axes.set_ylabel("episodes with a violation\n(whisker: exact 95% interval)", fontsize=9)
@@ -204,13 +201,20 @@ def returns_and_violations(
 
 
 def guarded_over_time(
-    panels: Mapping[str, tuple[Sizes, Sizes | None]], bounds: Sequence[float], label: str, title: str
+    panels: Mapping[str, tuple[Sizes, Sizes | None]],
+    bounds: Sequence[float],
+    label: str,
+    title: str,
+    *,
+    checked: int | None = None,
 ) -> Any:
     """A number of the state over an episode, a panel for each controller, with the limit.
 
     panels: by name, the number `[T]` and the ends `[2, T, H]` of the tubes of the plans that acted, or None;
-        a tube is drawn at every H-th step, so that they do not cover each other
+        tubes are drawn one behind the other, so that they do not cover each other
     bounds: where the limits are
+    checked: how many steps of a plan the guard checked, all by default; the others, which later plans
+        replace, are left out
     """
     from matplotlib.figure import Figure
 
@@ -220,15 +224,15 @@ def guarded_over_time(
     ):
         time = np.arange(1, len(values) + 1)
         if tubes is not None:
-            horizon, floor = tubes.shape[2], np.nanmin(values)
+            horizon, floor = checked or tubes.shape[2], np.nanmin(values)
             for t in range(0, len(values), horizon):
                 steps = t + 1 + np.arange(horizon)
                 lower, upper = (
-                    np.maximum(tubes[0, t], floor),
-                    tubes[1, t],
+                    np.maximum(tubes[0, t, :horizon], floor),
+                    tubes[1, t, :horizon],
                 )  # an open end is drawn to the floor
                 axes.fill_between(steps, lower, upper, color=INK[0], alpha=0.15, linewidth=0)
-                axes.plot(steps, upper, color=INK[0], linewidth=1)
+                axes.plot(steps, upper, color=INK[0], linewidth=1, marker=".", markersize=2)
         over = np.any([values > bound if bound > 0 else values < bound for bound in bounds], axis=0)
         axes.plot(time, values, color="black", linewidth=1.2, label="what happened")
         axes.plot(time[over], values[over], ".", color=INK[1], label="violation")

@@ -223,6 +223,8 @@ def write_json(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as half:
         half.write(text)
+        half.flush()
+        os.fsync(half.fileno())  # or a power cut could leave an empty file under the name
     os.chmod(half.name, file.stat().st_mode if file.exists() else 0o666 & ~_umask())
     os.replace(half.name, file)
 

@@ -13,7 +13,6 @@ a simulation), and there is no way to hand them in: an episode is settled once.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,13 +217,7 @@ class Monitor:
             raise InvalidInput(f"{self.path} was changed by somebody else: one monitor keeps one file")
         document = self._state()
         self._written = seal(document)
-        fresh = self.path.with_name(self.path.name + ".new")
-        write_json(fresh, document | {"seal": self._written})
-        if self.path.exists():
-            shutil.copymode(self.path, fresh)
-        with open(fresh, "r+b") as written:
-            os.fsync(written.fileno())  # or a power cut could leave an empty file under the name
-        os.replace(fresh, self.path)
+        write_json(self.path, document | {"seal": self._written})
 
     def _load(self, path: Path) -> None:
         """Take over the state in a file, refused unless it is whole and of the same test."""

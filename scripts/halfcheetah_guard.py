@@ -135,8 +135,9 @@ def episodes_figure(guards: GuardStudy, done: dict[str, Episodes]) -> Any:
         panels[name] = (traces.states[0, :, column], ends)
     bounds = [float(limit.bound * limit.normal[column]) for limit in guards.limits]
     label = {"speed": "forward velocity, m/s", "flip": "torso pitch, rad"}[guards.task]
-    checked = f"their first {guards.sizes.checked} steps were checked"
-    return guarded_over_time(panels, bounds, label, f"One episode, with tubes of plans that acted; {checked}")
+    checked = guards.sizes.checked
+    title = f"One episode, with the {checked} checked steps of tubes of plans that acted"
+    return guarded_over_time(panels, bounds, label, title, checked=checked)
 
 
 def opened() -> tuple[GuardStudy, Report, Counts]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import csv
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -67,6 +67,8 @@ class Args:
     """random splits to average over"""
     levels: tuple[tuple[float, float], ...] = LEVELS
     """(epsilon, delta)"""
+    rows: bool = False
+    """one score for all deltas of an epsilon, as in imagenet_results.py"""
 
 
 def main(args: Args) -> None:
@@ -87,7 +89,8 @@ def main(args: Args) -> None:
         )
         units = Units.of(*tune)
         for level in levels:
-            for name, fit in contenders(units, args.calibrate).items():
+            served = [one for one in levels if args.rows and one != level and one.epsilon == level.epsilon]
+            for name, fit in contenders(units, args.calibrate, served).items():
                 score = fit(*tune, level)
                 kept[level] += name == "ours" and isinstance(score, Likelihood)
                 row = evaluate(calibrate(score, *cal, level).sets(test[0]), test[1], level).all
@@ -109,8 +112,10 @@ def main(args: Args) -> None:
     print(f"wrote {args.out / 'label_scores.csv'} and {args.out / 'label_scores.png'}")
 
 
-def contenders(units: Units, n: int) -> dict[str, Callable[[Any, Any, PACLevel], Any]]:
-    """Name to how the score is fitted on the tune units."""
+def contenders(
+    units: Units, n: int, served: Sequence[PACLevel]
+) -> dict[str, Callable[[Any, Any, PACLevel], Any]]:
+    """Name to how the score is fitted on the tune units; ours also for the other levels that it serves."""
 
     def penalised(base: str, weights: tuple[float, ...]) -> Callable[[Any, Any, PACLevel], Any]:
         scores = [RankedScore(base, units.tau, weight, power=1.0) for weight in weights]
@@ -119,7 +124,7 @@ def contenders(units: Units, n: int) -> dict[str, Callable[[Any, Any, PACLevel],
     return {
         "D": lambda forecast, truth, level: Likelihood(),
         "C+D": tempered,
-        "ours": partial(choose_label_score, calibrate=n),
+        "ours": partial(choose_label_score, calibrate=n, others=served),
         "RAPS": penalised("mass", RAPS),
         "SAPS": penalised("top", SAPS),
     }
@@ -219,6 +224,7 @@ def parse() -> Args:
     for name in ("tune", "calibrate", "splits"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Args, name))
     parser.add_argument("--level", nargs=2, type=float, action="append", metavar=("EPSILON", "DELTA"))
+    parser.add_argument("--rows", action="store_true", help="one score for all deltas of an epsilon")
     parser.add_argument("--smoke-test", action="store_true", help="toy data, three splits")
     given = vars(parser.parse_args())
     levels, smoke = given.pop("level"), given.pop("smoke_test")

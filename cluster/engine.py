@@ -7,16 +7,15 @@ unit. A scorer that raises is the shard's own fault: the run stops and says so.
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections import Counter
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
+from cluster.attempts import Attempt, Losses, hung, slow
 from cluster.errors import Incomplete, NoWorkers, ShardFailed, WorkerDiffers
 from cluster.faults import cause, out_of_memory, words
 from cluster.pools import AHEAD, START, Member, Pool, arrange, staff
@@ -24,29 +23,14 @@ from cluster.scoring import Job, Receipt, versions
 from cluster.shards import Shard
 from cluster.states import State
 from cluster.storage import RunFolder
-from pac_core import InvalidInput
+from cluster.writes import Writes
+from pac_core import InvalidInput, PACError
 
-SLOW = 3.0
-"""A shard that takes this many times the median, while others are idle, is begun a second time."""
 LATE = 60.0
 """Seconds after which workers without GPUs no longer wait until all those with GPUs have a place."""
-PATIENCE = 2.0
-"""Seconds below which nothing is slow."""
 WAIT = 20 * 60.0
-"""Seconds after which a run gives up that nobody works for: machines of a cloud take minutes to come."""
-
-
-@dataclass(eq=False)
-class Attempt:
-    """A shard in the hands of a worker."""
-
-    receipt: Any
-    payload: Any
-    shard: Shard
-    given: Any
-    pool: Pool
-    member: Member
-    since: float = field(default_factory=time.monotonic)
+"""Seconds after which a run gives up that nobody works for, because machines of a cloud take minutes to come;
+and the least after which a worker counts as dead that does not come back from a shard."""
 
 
 def run(
@@ -77,14 +61,13 @@ def run(
     run_of_folder = folder.claim(job, pools[-1].device)
     for pool in pools:
         pool.claim(run_of_folder)
-    found = folder.receipts(job, mend=True)
+    found, damaged = folder.mend(job)
     todo = [shard for shard in job.shards if shard.number not in found][:limit]
-    engine = _Engine(folder, State.of(job, found), todo, retries, wait, progress or (lambda state: None))
-    if todo:
-        engine.run(pools)
+    state = State.of(job, found, damaged)
+    _Engine(folder, state, todo, retries, wait, progress or (lambda state: None)).run(pools)
     if limit is None:
         folder.check(job)
-    return engine.state
+    return state
 
 
 class _Engine:
@@ -97,35 +80,39 @@ class _Engine:
         wait: float,
         progress: Callable[[State], Any],
     ) -> None:
-        self.folder, self.retries, self.wait, self.progress = folder, retries, wait, progress
-        self.state, self.todo = state, todo
-        self.state.pools = ()
+        self.writes, self.retries, self.wait, self.progress = Writes(folder), retries, wait, progress
+        self.state, self.todo, self.state.pools = state, todo, ()
         self.goal = state.finished + len(todo)
         self.running: dict[Any, Attempt] = {}
-        self.losses: Counter[int] = Counter()
+        self.losses = Losses(retries)
         self.begun = self.moved = time.monotonic()
         self.stillborn = 0
         self.repeated: set[tuple[int, int]] = set()
         """pool and shard: begun a second time"""
         self.passed: set[tuple[int, int]] = set()
         """pool and shard: whose result has been handed on"""
+        self.done: deque[tuple[Attempt, Receipt]] = deque()
+        """what the last pool made and the folder has not yet taken; it waits in the object store"""
         self.pools: list[Pool] = []
 
     def run(self, pools: list[Pool]) -> None:
         self.pools = pools
+        self.state.most = tuple(pool.most for pool in pools)
         pools[0].waiting.extend((shard, START) for shard in self.todo)
         self.progress(self.state)
-        try:
-            while self.state.finished < self.goal:
-                self._staff()
-                self._hand_out()
-                self._begin_again_what_is_slow()
-                self._listen()
-                self._give_up_waiting()
-        finally:
-            for pool in pools:
-                for member in list(pool.members):
-                    pool.drop(member)
+        with self.writes:
+            try:
+                while self.state.finished < self.goal:
+                    self._bury_what_hangs()
+                    self._staff()
+                    self._hand_out()
+                    self._begin_again_what_is_slow()
+                    self._listen()
+                    self._give_up_waiting()
+            finally:
+                for pool in pools:
+                    for member in list(pool.members):
+                        pool.drop(member)
 
     def _staff(self) -> None:
         """As many workers as there is work for, and what is known of them."""
@@ -135,8 +122,9 @@ class _Engine:
 
     def _hand_out(self) -> None:
         for pool, following in zip(self.pools, [*self.pools[1:], None], strict=True):
-            # What is done and not yet taken by the next pool waits in the object store: not too much of it.
-            room = 10**9 if following is None else AHEAD * following.most - len(following.waiting)
+            # Not too much may wait in the object store for the next pool, or for the folder.
+            taker, taken = (pool, self.done) if following is None else (following, following.waiting)
+            room = AHEAD * taker.most - len(taken)
             ahead = AHEAD if len(pool.waiting) >= pool.alive else 1
             while pool.waiting and room > 0 and (member := pool.next_free(ahead)):
                 self._give(pool, member, *pool.waiting.popleft())
@@ -150,18 +138,21 @@ class _Engine:
 
     def _begin_again_what_is_slow(self) -> None:
         """A straggler's shard goes to an idle worker too; the first result counts."""
-        now = time.monotonic()
         for pool in self.pools:
-            if pool.waiting or not pool.seconds or not (idle := pool.idle()):
+            if pool.waiting or not (idle := pool.idle()):
                 continue
-            limit = max(PATIENCE, SLOW * statistics.median(pool.seconds))
-            slow = [m.hands for m in pool.members if m.hands and now - m.hands[0].since > limit]
-            stuck = [attempt for hands in slow for attempt in hands]
-            fresh = (one for one in stuck if self._place(one) not in self.repeated | self.passed)
+            fresh = (one for one in slow(pool) if self._place(one) not in self.repeated | self.passed)
             if (attempt := next(fresh, None)) is not None:
                 self.repeated.add(self._place(attempt))
                 self.state.repeats += 1
                 self._give(pool, idle, attempt.shard, attempt.given)
+
+    def _bury_what_hangs(self) -> None:
+        """A worker that takes far too long is as good as dead, also where nobody else is idle."""
+        for pool in self.pools:
+            members, limit = hung(pool, self.wait)
+            for member in members:
+                self._bury(pool, member, f"it did not come back within {limit / 60:.3g} minutes")
 
     def _place(self, attempt: Attempt) -> tuple[int, int]:
         """Pool and shard."""
@@ -170,21 +161,42 @@ class _Engine:
     def _listen(self) -> None:
         starting = {m.ready: (pool, m) for pool in self.pools for m in pool.members if not m.host}
         refs = [*self.running, *starting]
-        if not refs:
-            raise Incomplete(f"{self.goal - self.state.finished} shards are in nobody's hands; start again")
-        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-        if not ready:
+        left = self.goal - self.state.finished
+        if not refs and not self.writes:
+            raise Incomplete(f"{left} shards are in nobody's hands; start again")
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False) if refs else ([], [])
+        if not ready and (self.done or not refs or len(self.writes) == left):
+            self.writes.wait(0.5)
+        elif not ready:
             ready, _ = ray.wait(refs, timeout=0.5, fetch_local=False)
+        failures: list[PACError] = []
         for ref in ready:
-            if ref in starting:
-                self._welcome(*starting[ref])
-            elif ref in self.running:  # else its worker died meanwhile
-                self._take(self.running[ref])
+            try:
+                if ref in starting:
+                    self._welcome(*starting[ref])
+                elif ref in self.running:  # else its worker died meanwhile
+                    self._take(self.running[ref])
+            except PACError as failure:  # what else is ready comes first
+                failures.append(failure)
+        self._keep(everything=bool(failures))
         self.progress(self.state)
+        if failures:
+            raise failures[0]
+
+    def _keep(self, *, everything: bool) -> None:
+        """Writes what is done, as far as the folder takes it at once; only what is written is kept."""
+        while True:
+            for receipt in self.writes.finished():
+                self.state.kept(receipt)
+            while self.done and not self.writes.full:
+                self._write(*self.done.popleft())
+            if not (everything and self.done):
+                return
+            self.writes.wait()
 
     def _give_up_waiting(self) -> None:
         """Stops a run that nobody works for: its machines never come, or hang while they prepare."""
-        if self.running:
+        if self.running or self.writes:
             self.moved = time.monotonic()
         elif time.monotonic() - self.moved > self.wait:
             raise NoWorkers(
@@ -217,41 +229,46 @@ class _Engine:
     def _take(self, attempt: Attempt) -> None:
         try:
             receipt = ray.get(attempt.receipt)
-            content = ray.get(attempt.payload) if attempt.pool.last else None
         except RayError as error:
             self._judge(attempt, error)
-        else:
-            self._release(attempt)
-            attempt.pool.seconds.append(time.monotonic() - attempt.since)
-            self._pass_on(attempt, receipt, content)
+            return
+        self._release(attempt)
+        attempt.pool.seconds.append(time.monotonic() - attempt.since)
+        if attempt.pool.last:
+            self.done.append((attempt, receipt))
+        elif self._is_first(attempt):
+            following = self.pools[self.pools.index(attempt.pool) + 1]
+            following.waiting.append((attempt.shard, attempt.payload))
 
     def _judge(self, attempt: Attempt, error: RayError) -> None:
         """Whose fault was it: a lost node's, a dead worker's, or the shard's own?"""
         raised = cause(error)
         if isinstance(raised, ObjectLostError):  # what it was given, or made, went down with another node
             self._release(attempt)
-            self._lose(attempt, error)
+            self._lose(attempt, words(raised))
         elif isinstance(error, RayTaskError) and not out_of_memory(raised):
             raise ShardFailed(str(attempt.shard), words(raised), str(error)) from raised
         else:
-            self._bury(attempt.pool, attempt.member, error)
+            self._bury(attempt.pool, attempt.member, words(raised))
 
-    def _pass_on(self, attempt: Attempt, receipt: Receipt, content: Any) -> None:
-        """To the next pool or, from the last one, into the folder; only the first result counts."""
-        place = self._place(attempt)
-        if place in self.passed:
+    def _write(self, attempt: Attempt, receipt: Receipt) -> None:
+        try:
+            content = ray.get(attempt.payload)
+        except RayError as error:  # it went down with its node
+            self._lose(attempt, words(cause(error)))
             return
+        if self._is_first(attempt):
+            self.writes.begin(receipt, content)
+
+    def _is_first(self, attempt: Attempt) -> bool:
+        """Whether this is the first result of a shard in its pool, the one that counts; others are ended."""
+        if (place := self._place(attempt)) in self.passed:
+            return False
         self.passed.add(place)
-        if attempt.pool.last:
-            self.folder.keep(receipt, content)
-            self.state.kept(receipt)
-        else:
-            self.pools[place[0] + 1].waiting.append((attempt.shard, attempt.payload))
         for other in [one for one in self.running.values() if self._place(one) == place]:
-            if (
-                other in other.member.hands and other is other.member.hands[0]
-            ):  # a straggler that was overtaken
+            if other in other.member.hands and other is other.member.hands[0]:  # a straggler, overtaken
                 self._bury(other.pool, other.member)
+        return True
 
     def _release(self, attempt: Attempt) -> None:
         del self.running[attempt.receipt]
@@ -259,36 +276,24 @@ class _Engine:
         if attempt.member.hands:
             attempt.member.hands[0].since = time.monotonic()
 
-    def _bury(self, pool: Pool, member: Member, error: RayError | None = None) -> None:
+    def _bury(self, pool: Pool, member: Member, why: str = "") -> None:
         """Ends a worker: what it had in hand is computed again; only what it had begun counts as a loss."""
         for place, attempt in enumerate(pool.drop(member)):
             del self.running[attempt.receipt]
-            self._lose(attempt, error if place == 0 else None)
+            self._lose(attempt, why if place == 0 else "")
 
-    def _lose(self, attempt: Attempt, error: RayError | None) -> None:
+    def _lose(self, attempt: Attempt, why: str) -> None:
         """Back to the first stage with a shard, unless its result is there or on its way."""
         number = attempt.shard.number
-        if self._place(attempt) in self.passed:
+        if {self._place(attempt), (len(self.pools) - 1, number)} & self.passed:
             return
         everywhere = {(place, number) for place in range(len(self.pools))}
         self.passed -= everywhere
         self.repeated -= everywhere
-        if error is not None:
-            self._count(attempt, error)
-        waiting = any(shard.number == number for pool in self.pools for shard, _ in pool.waiting)
-        if not waiting and all(other.shard.number != number for other in self.running.values()):
+        if why:
+            self.state.retries += 1
+            self.losses.count(attempt, why)
+        elsewhere = [shard for pool in self.pools for shard, _ in pool.waiting]
+        elsewhere += [one.shard for one in (*self.running.values(), *(done for done, _ in self.done))]
+        if all(shard.number != number for shard in elsewhere):
             self.pools[0].waiting.appendleft((attempt.shard, START))
-
-    def _count(self, attempt: Attempt, error: RayError) -> None:
-        """One more loss of a shard; a worker that dies at once may have been dead before it was given it."""
-        number, limit = attempt.shard.number, self.retries
-        self.state.retries += 1
-        self.losses[number] += 1
-        if time.monotonic() - attempt.since < PATIENCE:
-            limit += attempt.pool.most
-        if self.losses[number] > limit:
-            raise ShardFailed(
-                str(attempt.shard),
-                f"its worker died {self.losses[number]} times ({words(cause(error))}); if memory ran out, "
-                "try smaller shards or workers with more of it",
-            )

@@ -8,21 +8,22 @@ from cluster.states import State
 
 
 def estimate(state: State, receipt: Receipt) -> str:
-    """Time, memory and storage of what is left, in a sentence.
+    """Time, memory and storage of what is left, in a sentence: with all the workers that it has work for.
 
     Where pools work hand in hand, the slowest of them sets the pace.
 
     >>> from cluster.scoring import Effort
     >>> shard = Receipt(0, n=500, digest="", size=4_000_000, effort=Effort((5.0,), 600_000_000))
-    >>> estimate(State(units=15_000, shards=30, done=500, finished=1, pools=(2,)), shard)
+    >>> estimate(State(units=15_000, shards=30, done=500, finished=1, most=(2,)), shard)
     'a shard takes 5.0 s and 600 MB of memory: 29 left, about 1 min 12 s on 2 workers; 120 MB to store'
     >>> shard = Receipt(0, n=500, digest="", size=4_000_000, effort=Effort((5.0, 4.0), 600_000_000))
-    >>> estimate(State(units=15_000, shards=30, done=500, finished=1, pools=(4, 1)), shard)[:60]
+    >>> estimate(State(units=15_000, shards=30, done=500, finished=1, most=(4, 1)), shard)[:60]
     'a shard takes 5.0 + 4.0 s and 600 MB of memory: 29 left, abo'
-    >>> estimate(State(units=15_000, shards=30, done=500, finished=1, pools=(4, 1)), shard)[56:]
+    >>> estimate(State(units=15_000, shards=30, done=500, finished=1, most=(4, 1)), shard)[56:]
     ' about 1 min 56 s on 4 + 1 workers; 120 MB to store'
     """
-    left, many = state.shards - state.finished, [max(1, count) for count in state.pools]
+    left = state.shards - state.finished
+    many = [max(1, min(count, left)) for count in state.most]
     pace = max(seconds / workers for seconds, workers in zip(receipt.effort.seconds, many, strict=True))
     took = " + ".join(f"{seconds:.1f}" for seconds in receipt.effort.seconds)
     stored = receipt.size / receipt.n * state.units

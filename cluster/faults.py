@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ray.exceptions import RayError
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the twin without Ray reads this too
+    from ray.exceptions import RayError
 
 
 def cause(error: RayError) -> BaseException:

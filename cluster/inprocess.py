@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from cluster.errors import ShardFailed
+from cluster.faults import words
 from cluster.scoring import Job, finish, make_scorers, run_stages
 from cluster.states import State
 from cluster.storage import RunFolder
@@ -24,15 +28,17 @@ def run_here(
     limit: stop after so many
     """
     run = folder.claim(job, device)
-    found = folder.receipts(job, mend=True)
-    state = State.of(job, found)
+    found, damaged = folder.mend(job)
+    state = State.of(job, found, damaged)
     todo = [shard for shard in job.shards if shard.number not in found][:limit]
     if progress is not None:
         progress(state)
-    scorers = make_scorers(job.stages, device, job.stages[0].cpus) if todo else []
+    with _named("the start of a worker"):
+        scorers = make_scorers(job.stages, device, job.stages[0].cpus) if todo else []
     for shard in todo:
         started = time.perf_counter()
-        receipt, content = finish(shard, run_stages(scorers, shard, {}), started, run)
+        with _named(str(shard)):
+            receipt, content = finish(shard, run_stages(scorers, shard, {}), started, run)
         folder.keep(receipt, content)
         state.kept(receipt)
         if progress is not None:
@@ -40,3 +46,12 @@ def run_here(
     if limit is None:
         folder.check(job)
     return state
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """What a scorer raises, as the engine says it."""
+    try:
+        yield
+    except Exception as raised:
+        raise ShardFailed(what, words(raised), traceback.format_exc()) from raised

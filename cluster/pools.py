@@ -169,17 +169,24 @@ def arrange(
             groups[-1][1].append(stage)
         else:
             groups.append((needed, [stage]))
-    room = share_out([needed for needed, _ in groups], total)
-    grows = workers is not None and workers[1] > workers[0]
-    if not all(room) and not grows:
-        needs = " and ".join(str(needed) for needed, _ in groups)
-        raise NoWorkers(
-            f"a worker of each kind needs {needs}, but the cluster has {total.get('CPU', 0):g} CPU and "
-            f"{total.get('GPU', 0):g} GPU: ask for less, or for workers MIN..MAX where it can grow"
-        )
+    needs = [needed for needed, _ in groups]
+    if workers is None or workers[0] == workers[1]:
+        refuse_crowd(workers[0] if workers else 1, needs, total)
+    room = share_out(needs, total)
     sizes = [workers or (count, count) for count in room]
     last = len(groups) - 1
     return [Pool(group, needed, *sizes[i], expected, i == last) for i, (needed, group) in enumerate(groups)]
+
+
+def refuse_crowd(count: int, needs: Sequence[Resources], total: Mapping[str, float]) -> None:
+    """Refuse so many workers of each kind where they have no room together: one kind would wait for ever."""
+    cpus, gpus = (count * sum(getattr(each, kind) for each in needs) for kind in ("cpus", "gpus"))
+    if cpus > total.get("CPU", 0) or gpus > total.get("GPU", 0) + 1e-9:
+        many = "a worker of each kind needs" if count == 1 else f"{count} workers of each kind need"
+        raise NoWorkers(
+            f"{many} {Resources(cpus, gpus)}, but the cluster has {total.get('CPU', 0):g} CPU and "
+            f"{total.get('GPU', 0):g} GPU: ask for less, or for workers MIN..MAX where it can grow"
+        )
 
 
 def staff(pools: Sequence[Pool], shards: int, *, late: bool) -> None:
@@ -199,8 +206,8 @@ def staff(pools: Sequence[Pool], shards: int, *, late: bool) -> None:
     for pool in pools:
         first = pool is pools[0]
         wanted = len(pool.waiting) + pool.in_hand if first else shards
-        if len(pools) > 1 and pool not in scarce and not everywhere:
-            wanted = min(wanted, int(placed))
+        if len(pools) > 1 and not everywhere:  # room for one of each kind comes first
+            wanted = min(wanted, pool.least if pool in scarce else int(placed))
         pool.grow(wanted)
         if first:
             pool.shrink()

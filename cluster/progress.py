@@ -29,8 +29,12 @@ def shown(
         nonlocal bar, said, begun, start
         if not begun:
             begun, start = True, time.monotonic()
+            if state.damaged:
+                print(f"{state.damaged:,} shards were damaged, and are computed again", flush=True)
             if state.ready:
                 print(f"{state.ready:,} of {state.units:,} {unit}s were finished already", flush=True)
+        if state.ready == state.units:
+            return
         elapsed = max(time.monotonic() - start, 1e-9)
         rate = (state.done - state.ready) / elapsed
         if live:

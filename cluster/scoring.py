@@ -18,17 +18,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cluster.outcomes import Arrays as Arrays
+from cluster.outcomes import checked, refuse_unfit
 from cluster.packing import pack
 from cluster.shards import Ids, Shard, cut, ids_fingerprint
 from pac_core import InvalidInput
 
-Arrays: TypeAlias = dict[str, NDArray[Any]]
-"""Named arrays, each with a row per unit."""
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of malloc.h
 OURS = ("pac_core", "pac_rl", "pac_vision", "cluster")
 
@@ -156,23 +156,14 @@ def finish(
 ) -> tuple[Receipt, NDArray[np.uint8]]:
     """The file of a shard as bytes, which say of which run they are, with its receipt.
 
+    What no certificate can be made of is refused here, before any of it is stored; see `refuse_unfit`.
     earlier: of the workers that had it before
     """
+    refuse_unfit(arrays)
     content = pack(arrays, run)
     digest = hashlib.sha256(content.data).hexdigest()
     effort = (earlier or Effort()).and_since(started)
     return Receipt(shard.number, len(shard), digest, content.nbytes, effort), content
-
-
-def checked(shard: Shard, arrays: Arrays) -> Arrays:
-    """The arrays, refused unless they have a row for each unit of the shard, in its order."""
-    for name, array in arrays.items():
-        if not isinstance(array, np.ndarray) or array.ndim < 1 or len(array) != len(shard):
-            shape = getattr(array, "shape", type(array).__name__)
-            raise InvalidInput(f"{name} must have a row for each of the {len(shard)} units, got {shape}")
-    if "ids" not in arrays or not np.array_equal(arrays["ids"], shard.array):
-        raise InvalidInput("a scorer must return `ids`: the ids of the shard, in their order")
-    return arrays
 
 
 def set_threads(count: int) -> None:

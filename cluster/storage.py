@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,8 @@ from pac_core import InvalidInput, UnreadableFile
 Result = TypeVar("Result")
 _NAME = re.compile(r"(\d+)-(\d+)-([0-9a-f]{64})\.arrow")
 _NAMED = ("abfs", "abfss", "az", "sftp", "ssh", "ftp", "hdfs")  # where a name before @ is no secret
+_OBJECTS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory")  # whole or absent by themselves
+_ALONE = ("ftp", "sftp", "ssh", "smb")  # whose connections are not made for several threads
 _SECRET = re.compile(r"(key|secret|token|password|sig)[^=&]*=", re.IGNORECASE)
 
 
@@ -44,21 +47,29 @@ class RunFolder:
         except (ValueError, ImportError) as error:
             raise InvalidInput(f"the run folder must be a path or a URL that fsspec opens: {error}") from None
         self.root = root.rstrip("/")
-        self.local = "file" in self.fs.protocol or "local" in self.fs.protocol
+        protocols = {self.fs.protocol} if isinstance(self.fs.protocol, str) else set(self.fs.protocol)
+        self.local = not protocols.isdisjoint(("file", "local"))
+        self.alone = not protocols.isdisjoint(_ALONE)
+        """whether one file is to be written at a time"""
+        self._objects = not protocols.isdisjoint(_OBJECTS)
 
     def __str__(self) -> str:
         return self.url
 
     def claim(self, job: Job, device: str | None = None) -> str:
-        """Writes down what the folder is for, and returns its digest; refuses one that is for another job.
+        """Writes down what the folder is for, and returns its digest; refuses one with shards of another job.
 
         device: what scores, where that is known; digits differ between kinds of devices
         """
         ours = json.loads(json.dumps(job.describe()))
-        theirs = self.configuration()
-        if theirs is None:
-            theirs = {}
-        else:
+        listed = self._listed()
+        theirs = (self.configuration() or {}) if listed else {}
+        if listed and not theirs and not any(self._label(receipt) == run_digest(ours) for receipt in listed):
+            raise InvalidInput(
+                f"{self} belongs to another run: it has {len(listed):,} shards, none of this one, and no "
+                "run.json. Choose another folder, or start with what it was made with"
+            )
+        if theirs:
             wanted = ours | {"device": device if device and theirs.get("device") else theirs.get("device")}
             differing = _differences(theirs, wanted)
             if differing:
@@ -79,19 +90,34 @@ class RunFolder:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise UnreadableFile(f"{self}/run.json is damaged; remove the folder to start anew")
+            raise UnreadableFile(
+                f"{self}/run.json is damaged; remove it, and the command that made the folder goes on"
+            )
         return found
 
     def put(self, name: str, content: Any) -> None:
         """Writes a file, whole or not at all."""
         path = self._path(name)
-        if not self.local:  # object stores show an object when all of it is there
+        if self._objects:
             self.fs.pipe_file(path, bytes(content))
             return
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         part = f"{path}.{uuid4().hex[:8]}.part"  # of its own, whoever else writes
-        self.fs.pipe_file(part, memoryview(content))
-        self.fs.mv(part, path)
+        if self.local:
+            with open(part, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())  # a name that outlives a power cut has its content
+            os.replace(part, path)
+            return
+        self.fs.pipe_file(part, bytes(content))
+        try:
+            self.fs.mv(part, path)
+        except OSError:  # some stores do not replace a file
+            if not self.fs.exists(path):
+                raise
+            self.fs.rm_file(path)
+            self.fs.mv(part, path)
 
     def put_text(self, name: str, text: str) -> str:
         """Writes a text, and returns where it is."""
@@ -110,21 +136,33 @@ class RunFolder:
         """Writes the file of a finished shard."""
         self.put(_file(receipt), content)
 
-    def receipts(self, job: Job, *, mend: bool = False) -> dict[int, Receipt]:
-        """The finished shards, by number, each read and checked.
+    def receipts(self, job: Job) -> dict[int, Receipt]:
+        """The finished shards, by number, each read and checked."""
+        return self._sorted(job)[0]
 
-        mend: remove what is damaged, of other units or of another run
+    def mend(self, job: Job) -> tuple[dict[int, Receipt], int]:
+        """The finished shards, by number, and of how many there was a file that had to be removed.
+
+        What is damaged, of other units or of another run is removed, so that it is computed again.
         """
+        found, unsound = self._sorted(job)
+        for receipt in unsound:
+            self.fs.rm_file(self._path(_file(receipt)))
+        return found, len({receipt.number for receipt in unsound} - set(found))
+
+    def _sorted(self, job: Job) -> tuple[dict[int, Receipt], list[Receipt]]:
+        """The finished shards, and the files that are none."""
         shards, run = {shard.number: shard for shard in job.shards}, self._run()
         found: dict[int, Receipt] = {}
+        unsound: list[Receipt] = []
         for receipt in self._listed():
             if receipt.number in found or receipt.number not in shards:
                 continue
             if self._arrays(receipt, shards[receipt.number], run) is not None:
                 found[receipt.number] = receipt
-            elif mend:
-                self.fs.rm_file(self._path(_file(receipt)))
-        return found
+            else:
+                unsound.append(receipt)
+        return found, unsound
 
     def check(self, job: Job) -> None:
         """Refuse a folder that lacks a shard at the end of a run; contents are checked when read."""
@@ -177,6 +215,11 @@ class RunFolder:
             return None
         arrays = unpack(content)
         return arrays if np.array_equal(arrays["ids"], shard.array) else None
+
+    def _label(self, receipt: Receipt) -> str | None:
+        """Of which run a file is; None if it is damaged."""
+        content = self.fs.cat_file(self._path(_file(receipt)))
+        return label_of(content) if hashlib.sha256(content).hexdigest() == receipt.digest else None
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -119,11 +120,65 @@ class Poisoned(Marked):
         return super().__call__(shard, given)
 
 
-class Bulky(Marked):
-    """Adds so much to each unit that it stays on the node that made it."""
+class PoisonedAtOnce(Marked):
+    """The very first shard is a bad file."""
 
     def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
-        return super().__call__(shard, given) | {"bulk": np.zeros((len(shard), 100_000))}
+        if not shard.number:
+            raise ValueError("image 0.jpg is cut off")
+        return super().__call__(shard, given)
+
+
+class NotANumber(Draw):
+    """Unit 35 has no score."""
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        found = super().__call__(shard, given)
+        found["scores"][found["ids"] == 35] = np.nan
+        return found
+
+
+def node() -> str:
+    """The name of the node that this process is on."""
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
+
+
+class Holds(Marked):
+    """Shard 3 takes for ever, the first time; says on which node."""
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        if shard.number == 3 and not self.begun(shard):
+            (self.notes / f"held-{node()}").touch()
+            time.sleep(WAIT)
+        return super().__call__(shard, given)
+
+
+class Bulky(Marked):
+    """Adds so much to each unit that it stays on the node that made it; says on which one that is."""
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        found = super().__call__(shard, given) | {"bulk": np.zeros((len(shard), 100_000))}
+        (self.notes / f"made-{node()}-{shard.number}").touch()
+        return found
+
+
+class SquareWhenTold(Marked):
+    """A second stage that does nothing before there is a file `go`."""
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        wait_for(lambda: (self.notes / "go").exists())
+        return {"ids": given["ids"], "scores": given["scores"] ** 2}
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Returns when the condition holds."""
+    end = time.monotonic() + WAIT
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError("what was waited for did not happen")
+        time.sleep(0.01)
 
 
 class SquareDiesOnce(Marked):
@@ -187,3 +242,16 @@ class Tells:
             "gpus": np.full(n, len(gpus)),
             "process": np.full(n, os.getpid()),
         }
+
+
+class TellsTogether(Tells):
+    """Begins when there are so many workers."""
+
+    def __init__(self, notes: str, workers: int, *, device: str) -> None:
+        super().__init__(device=device)
+        self.notes, self.workers = Path(notes), workers
+        (self.notes / f"worker-{os.getpid()}").touch()
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        wait_for(lambda: len(list(self.notes.glob("worker-*"))) == self.workers)
+        return super().__call__(shard, given)

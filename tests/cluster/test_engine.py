@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import ray
 import toy_scorers as toys
 from scipy.stats import norm
 from toy_runs import SIZE, UNITS, files, job
 
 from cluster import engine as engine_module
+from cluster import pools as pools_module
+from cluster.attempts import Attempt, hung
 from cluster.engine import run
 from cluster.errors import NoWorkers, ShardFailed, WorkerDiffers
+from cluster.estimates import estimate
 from cluster.inprocess import run_here
-from cluster.progress import words
-from cluster.scoring import Job, Stage, versions
+from cluster.pools import Member, Pool, Resources
+from cluster.progress import shown, words
+from cluster.scoring import Job, Receipt, Stage, versions
+from cluster.shards import Shard, cut
+from cluster.states import State
 from cluster.storage import RunFolder
 from pac_core import InvalidInput, PACLevel, fit_threshold
 
@@ -58,8 +69,141 @@ def test_a_straggler_is_overtaken(tmp_path: Path, notes: Path, undisturbed: list
     assert state.retries == 0
 
 
+def test_a_worker_that_hangs_is_replaced_though_nobody_is_idle(
+    tmp_path: Path, notes: Path, undisturbed: list[str]
+) -> None:
+    state = run(job(toys.HangsOnce, str(notes)), RunFolder(tmp_path / "run"), workers=(1, 1), wait=8.0)
+    assert files(tmp_path / "run") == undisturbed
+    assert (state.retries, state.repeats) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("took", "limit"), [([], 200.0), ([0.1, 0.1, 90.0], 10.0), ([2.0, 3.0, 4.0], 60.0)], ids=str
+)
+def test_a_worker_hangs_after_twenty_medians_and_never_before_the_least(
+    took: list[float], limit: float
+) -> None:
+    now = time.monotonic()
+    busy = [SimpleNamespace(hands=[SimpleNamespace(since=now - limit - more)]) for more in (-5.0, 5.0)]
+    pool: Any = SimpleNamespace(seconds=took, members=[*busy, SimpleNamespace(hands=[])])
+    assert hung(pool, 10.0) == ([busy[1]], limit)
+
+
+class Meeting(RunFolder):
+    """A folder that writes no shard before another is written at the same time."""
+
+    def keep(self, receipt: Receipt, content: Any) -> None:
+        if not hasattr(self, "both"):
+            self.both = threading.Barrier(2)
+        self.both.wait(toys.WAIT)
+        super().keep(receipt, content)
+
+
+def test_shards_are_written_at_the_same_time(tmp_path: Path, undisturbed: list[str]) -> None:
+    state = run(job(), Meeting(tmp_path), workers=(1, 1))
+    assert files(tmp_path) == undisturbed
+    assert state.finished == UNITS // SIZE
+
+
+class Full(RunFolder):
+    """A folder with room for a few shards; what it has is counted when it is asked for one more."""
+
+    def keep(self, receipt: Receipt, content: Any) -> None:
+        if receipt.number == 5:
+            raise OSError(28, "No space left on device")
+        super().keep(receipt, content)
+
+
+def test_what_a_write_raises_stops_the_run_and_no_such_shard_is_counted(
+    tmp_path: Path, undisturbed: list[str]
+) -> None:
+    states: list[State] = []
+    with pytest.raises(OSError, match="No space left"):
+        run(job(), Full(tmp_path), workers=(1, 1), progress=states.append)
+    assert states[-1].finished <= len(files(tmp_path)) < UNITS // SIZE
+    run(job(), RunFolder(tmp_path))
+    assert files(tmp_path) == undisturbed
+
+
+def test_what_is_done_beside_a_poisoned_shard_is_kept(
+    tmp_path: Path, notes: Path, undisturbed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver is away until everything that was handed out is done; the poisoned shard is the first."""
+    wait = ray.wait
+
+    def late(refs: list[Any], *, num_returns: int = 1, **options: Any) -> Any:
+        return wait(refs, num_returns=len(refs), timeout=toys.WAIT, fetch_local=False)
+
+    monkeypatch.setattr(engine_module.ray, "wait", late)
+    with pytest.raises(ShardFailed, match=r"shard 0 \(10 units, 0 to 9\)"):
+        run(job(toys.PoisonedAtOnce, str(notes)), RunFolder(tmp_path / "run"), workers=(2, 2))
+    assert files(tmp_path / "run") == undisturbed[1:4], "two workers had two shards each"
+
+
+def test_a_shard_that_is_kept_is_never_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of it waits behind a slow shard in the first pool, while its worker in the second one dies."""
+    monkeypatch.setattr(pools_module.ray, "kill", lambda actor: None)
+    monkeypatch.setattr(engine_module.ray, "get", lambda ref: b"")
+    written: list[int] = []
+    folder: Any = SimpleNamespace(alone=True, keep=lambda receipt, content: written.append(receipt.number))
+    shards = cut(range(4), 2)
+    driver = engine_module._Engine(folder, State(4, 2), shards, 4, 60.0, lambda state: None)
+    first, last = (Pool([], Resources(1, 0), 1, 3, {}, last) for last in (False, True))
+    driver.pools = [first, last]
+
+    def member(pool: Pool) -> Member:
+        pool.members.append(Member(None, None, "host"))
+        return pool.members[-1]
+
+    def given(pool: Pool, worker: Member, shard: Shard) -> Attempt:
+        attempt = Attempt(object(), object(), shard, None, pool, worker)
+        worker.hands.append(attempt)
+        driver.running[attempt.receipt] = attempt
+        return attempt
+
+    def finished(attempt: Attempt) -> None:
+        monkeypatch.setattr(engine_module.ray, "get", lambda ref: Receipt(attempt.shard.number, 2, "", 1))
+        driver._take(attempt)
+        driver._keep(everything=True)
+
+    slow, fast, third, fourth = member(first), member(first), member(last), member(last)
+    given(first, slow, shards[1])
+    given(first, slow, shards[0])
+    with driver.writes:
+        finished(given(first, fast, shards[0]))
+        shard, _ = last.waiting.popleft()
+        given(last, third, shard)
+        copy = given(last, fourth, shard)
+        driver._bury(last, third, "killed")
+        finished(copy)
+        driver._bury(first, slow, "killed")
+    assert written == [0]
+    assert [shard.number for shard, _ in first.waiting] == [1], "the other one is begun again, this one not"
+
+
+def test_more_workers_than_there_is_room_for_are_refused_at_once(tmp_path: Path) -> None:
+    """The pool that comes second would wait for ever."""
+    two = Job.of("two", range(8), [Stage(toys.Draw), Stage(toys.Square, cpus=2)], size=2)
+    with pytest.raises(NoWorkers, match="2 workers of each kind need 6 CPU, but the cluster has 3 CPU"):
+        run(two, RunFolder(tmp_path), workers=(2, 2))
+
+
+def test_an_estimate_counts_the_workers_that_there_will_be(tmp_path: Path) -> None:
+    state = run(job(), RunFolder(tmp_path), limit=1)
+    assert state.last is not None
+    assert "19 left" in estimate(state, state.last)
+    assert "on 3 workers" in estimate(state, state.last)
+
+
+def test_a_finished_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(job(), RunFolder(tmp_path))
+    with shown("toy", "unit") as show:
+        run(job(), RunFolder(tmp_path), progress=show)
+    assert capsys.readouterr().out == "200 of 200 units were finished already\n"
+
+
 def test_a_shard_that_kills_every_worker_stops_the_run(tmp_path: Path, notes: Path) -> None:
-    with pytest.raises(ShardFailed, match=r"shard 3 \(10 units, 30 to 39\).*died 4 times"):
+    with pytest.raises(ShardFailed, match=r"shard 3 \(10 units, 30 to 39\).*was lost 4 times"):
         run(job(toys.DiesAlways, str(notes)), RunFolder(tmp_path), workers=(1, 1), retries=2)
 
 
@@ -75,10 +219,10 @@ def test_a_poisoned_shard_stops_the_run_and_the_rest_is_kept(
     assert "toy_scorers.py" in said.value.details, "the traceback of the worker"
     kept = files(tmp_path / "run")
     assert kept == undisturbed[:3]
-    begun = len(list(notes.glob("begun-*")))
     run(job(toys.Marked, str(notes)), folder, workers=(1, 1))  # the file was mended
     assert files(tmp_path / "run") == undisturbed
-    assert len(list(notes.glob("begun-*"))) == begun + 17, "three of twenty were not computed again"
+    assert not list(notes.glob("begun-[012]-1")), "what was kept is not computed again"
+    assert len({path.name.split("-")[1] for path in notes.glob("begun-*")}) == UNITS // SIZE
 
 
 @pytest.mark.parametrize(
@@ -87,13 +231,20 @@ def test_a_poisoned_shard_stops_the_run_and_the_rest_is_kept(
         (toys.CannotStart, "the start of a worker failed: FileNotFoundError: weights.bin"),
         (toys.Forgets, "must have a row for each of the 10 units, got (9,)"),
         (toys.Mixes, "a scorer must return `ids`"),
+        (toys.NotANumber, "shard 3 (10 units, 30 to 39) failed: InvalidInput: unit 35: scores must not"),
     ],
 )
 def test_a_scorer_that_cannot_be_trusted_is_refused(tmp_path: Path, scorer: type, said: str) -> None:
     with pytest.raises(ShardFailed) as error:
-        run(job(scorer), RunFolder(tmp_path), workers=(1, 1))
+        run(job(scorer), RunFolder(tmp_path / "run"), workers=(1, 1))
     assert said in str(error.value)
-    assert not (tmp_path / "shards").exists()
+    with pytest.raises(ShardFailed) as twin:
+        run_here(job(scorer), RunFolder(tmp_path / "twin"))
+    assert str(twin.value) == str(error.value), "the twin says the same"
+    assert "toy_scorers.py" in error.value.details or "scoring.py" in error.value.details
+    assert "Traceback" in twin.value.details
+    kept = files(tmp_path / "run") if (tmp_path / "run" / "shards").exists() else []
+    assert len(kept) == (3 if scorer is toys.NotANumber else 0), "nothing that cannot be certified is stored"
 
 
 def test_a_worker_with_other_versions_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +19,10 @@ from ray.cluster_utils import Cluster
 from scipy.stats import binom
 from toy_runs import SIZE, UNITS, files, job
 
+from cluster import attempts
 from cluster.driver import Task, certify_run
 from cluster.engine import run
+from cluster.errors import NoWorkers
 from cluster.inprocess import run_here
 from cluster.scoring import Job, Stage
 from cluster.states import State
@@ -50,38 +53,48 @@ def nodes(*resources: dict[str, float]) -> Iterator[tuple[Cluster, list[Any]]]:
         cluster.shutdown()
 
 
-def test_a_node_that_disappears_changes_nothing(tmp_path: Path, notes: Path, undisturbed: list[str]) -> None:
+def test_a_node_that_disappears_changes_nothing(
+    tmp_path: Path, notes: Path, undisturbed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node goes that has a shard in hand; with more patience than usual, so that nobody overtakes it."""
+    monkeypatch.setattr(attempts, "PATIENCE", toys.WAIT)
     with nodes({"cpus": 1}, {"cpus": 1}) as (cluster, added):
         removed: list[int] = []
 
         def remove(state: State) -> None:
-            if state.finished >= 4 and not removed:
+            held = [path.name.removeprefix("held-") for path in notes.glob("held-*")]
+            if held and not removed:
                 removed.append(state.finished)
-                cluster.remove_node(added[0], allow_graceful=False)
+                [gone] = [node for node in added if node.node_id == held[0]]
+                cluster.remove_node(gone, allow_graceful=False)
 
-        state = run(job(toys.Marked, str(notes)), RunFolder(tmp_path / "run"), progress=remove)
-    assert removed, "a node was taken away in the middle"
-    assert removed[0] < UNITS // SIZE
+        state = run(job(toys.Holds, str(notes)), RunFolder(tmp_path / "run"), progress=remove)
+    assert removed[0] < UNITS // SIZE, "a node was taken away in the middle"
     assert files(tmp_path / "run") == undisturbed
-    assert state.done == UNITS
+    assert (state.done, state.retries) == (UNITS, 1)
 
 
 def test_a_node_between_two_stages_disappears(tmp_path: Path, notes: Path) -> None:
-    """What the first stage made may lie on the lost node: it is made again."""
-    stages = [Stage(toys.Bulky, (str(notes),)), Stage(toys.Square, gpus=1)]
+    """What the first stage made lies on the lost node: it is made again.
+
+    The second stage waits meanwhile. Its worker may have fetched two shards, so a third of one node is lost.
+    """
+    stages = [Stage(toys.Bulky, (str(notes),)), Stage(toys.SquareWhenTold, (str(notes),), gpus=1)]
     asked = Job.of("two", range(60), stages, size=4)
-    run_here(asked, RunFolder(tmp_path / "twin"))
+    plain = Job.of("two", range(60), [Stage(toys.Draw), Stage(toys.Square)], size=4)
+    run_here(plain, RunFolder(tmp_path / "twin"))
     with nodes({"cpus": 1}, {"cpus": 1}, {"cpus": 1, "gpus": 1}) as (cluster, added):
-        removed: list[int] = []
 
         def remove(state: State) -> None:
-            if state.finished >= 3 and not removed:
-                removed.append(state.finished)
-                cluster.remove_node(added[0], allow_graceful=False)
+            made = Counter(path.name.split("-")[1] for path in notes.glob("made-*"))
+            for node in added[:2]:
+                if made[node.node_id] >= 3 and not (notes / "go").exists():
+                    cluster.remove_node(node, allow_graceful=False)
+                    (notes / "go").touch()
 
-        run(asked, RunFolder(tmp_path / "run"), workers=(1, 2), progress=remove)
-    assert removed
+        state = run(asked, RunFolder(tmp_path / "run"), workers=(1, 2), progress=remove)
     assert files(tmp_path / "run") == files(tmp_path / "twin")
+    assert state.retries >= 1
 
 
 def test_a_straggler_that_was_overtaken_does_not_hide_a_loss(tmp_path: Path, tmp_path_factory: Any) -> None:
@@ -143,16 +156,26 @@ def test_killing_workers_at_random_changes_no_digit_of_the_certificate(tmp_path:
     ("gpus", "each", "workers"), [(None, 1, 2), (0.5, 1, 4)], ids=["one each", "half of one each"]
 )
 def test_model_workers_are_placed_on_gpus(
-    tmp_path: Path, gpus: float | None, each: int, workers: int
+    tmp_path: Path, notes: Path, gpus: float | None, each: int, workers: int
 ) -> None:
     """The GPUs are only counted: what is tested is where workers go and what they are told."""
-    asked = Job.of("gpu", range(40), [Stage(toys.Draw), Stage(toys.Tells, gpus=None)], size=2)
+    stages = [Stage(toys.Draw), Stage(toys.TellsTogether, (str(notes), workers), gpus=None)]
+    asked = Job.of("gpu", range(40), stages, size=2)
     with nodes({"cpus": 1}, {"cpus": 4, "gpus": 2}):
         folder = RunFolder(tmp_path)
         run(asked, folder, gpus=gpus)
     told = [arrays for _, arrays in folder.over(asked.shards, lambda shard, arrays: arrays)]
     assert all(arrays["cuda"][0] == 1 and arrays["gpus"][0] == each for arrays in told)
-    assert len({int(arrays["process"][0]) for arrays in told}) <= workers
+    assert len({int(arrays["process"][0]) for arrays in told}) == workers
+
+
+def test_a_range_of_workers_leaves_room_for_both_kinds(tmp_path: Path) -> None:
+    """Two GPUs beside two CPUs: two workers with a GPU would leave no CPU for the first stage."""
+    asked = Job.of("gpu", range(40), [Stage(toys.Draw), Stage(toys.Square, gpus=None)], size=2)
+    with nodes({"cpus": 2, "gpus": 2}):
+        with pytest.raises(NoWorkers, match="2 workers of each kind need 4 CPU and 2 GPU"):
+            run(asked, RunFolder(tmp_path), workers=(2, 2))
+        assert run(asked, RunFolder(tmp_path), workers=(1, 8), wait=30.0).done == 40
 
 
 def test_without_gpus_the_same_job_runs_on_cpus(tmp_path: Path) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fsspec import register_implementation
+from fsspec.implementations.local import LocalFileSystem
 from toy_runs import files, job
 from toy_scorers import Draw
 
 from cluster.errors import Incomplete
 from cluster.inprocess import run_here
 from cluster.packing import pack, unpack
+from cluster.progress import shown
 from cluster.scoring import Job, Stage
 from cluster.shards import cut
 from cluster.states import State
@@ -60,7 +64,9 @@ def test_objects_are_not_packed() -> None:
         pack({"x": np.array([{}], dtype=object)})
 
 
-def test_a_damaged_shard_is_computed_again(tmp_path: Path, undisturbed: list[str]) -> None:
+def test_a_damaged_shard_is_computed_again(
+    tmp_path: Path, undisturbed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     run_here(job(), RunFolder(tmp_path))
     for number, damage in ((0, lambda old: old[:-1]), (1, lambda old: old[:50] + b"x" + old[51:])):
         path = tmp_path / "shards" / undisturbed[number]
@@ -69,9 +75,15 @@ def test_a_damaged_shard_is_computed_again(tmp_path: Path, undisturbed: list[str
     with pytest.raises(Incomplete, match="lacks 1 of 20 shards, first shard 2"):
         every_score(RunFolder(tmp_path), job())
     computed: list[int] = []
-    run_here(
-        job(), RunFolder(tmp_path), progress=lambda s: computed.append(s.last.number) if s.last else None
-    )
+
+    def progress(state: State) -> None:
+        computed.extend([state.last.number] if state.last else [])
+        show(state)
+
+    with shown("toy", "unit") as show:
+        run_here(job(), RunFolder(tmp_path), progress=progress)
+    said = capsys.readouterr().out
+    assert said.startswith("2 shards were damaged, and are computed again\n170 of 200 units were finished")
     assert computed == [0, 1, 2]
     assert files(tmp_path) == undisturbed
 
@@ -139,8 +151,71 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path, other: Job, said: st
 def test_a_damaged_description_is_refused(tmp_path: Path) -> None:
     run_here(job(), RunFolder(tmp_path))
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(UnreadableFile, match=r"run.json is damaged"):
+    with pytest.raises(UnreadableFile, match=r"run.json is damaged; remove it, and the command that made"):
         run_here(job(), RunFolder(tmp_path))
+    (tmp_path / "run.json").unlink()
+    state = run_here(job(), RunFolder(tmp_path))
+    assert (state.ready, state.damaged) == (200, 0), "nothing is computed again"
+
+
+def test_shards_that_lost_their_description_are_not_removed_for_another_run(
+    tmp_path: Path, undisturbed: list[str]
+) -> None:
+    run_here(job(), RunFolder(tmp_path))
+    (tmp_path / "run.json").unlink()
+    other = Job.of("toy", range(200), [Stage(Draw)], size=10, horizon=3)
+    with pytest.raises(InvalidInput, match=r"it has 20 shards, none of this one, and no run.json"):
+        run_here(other, RunFolder(tmp_path))
+    assert files(tmp_path) == undisturbed
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_a_folder_without_shards_belongs_to_nobody(tmp_path: Path, undisturbed: list[str]) -> None:
+    """A command that was refused before its first shard does not keep the next one out."""
+    other = Job.of("toy", range(200), [Stage(Draw)], size=10, cpus=100)
+    RunFolder(tmp_path).claim(other, "cuda")
+    run_here(job(), RunFolder(tmp_path))
+    assert files(tmp_path) == undisturbed
+    with pytest.raises(InvalidInput, match=r"belongs to another run: it has .*cpus None and not 100"):
+        run_here(other, RunFolder(tmp_path))
+
+
+class Directories(LocalFileSystem):
+    """A store with real directories and without replacement, such as SMB."""
+
+    protocol = ("directories",)
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        return super()._strip_protocol(str(path).replace("directories://", ""))
+
+    def mv(self, path1: str, path2: str, **options: Any) -> None:
+        if self.exists(path2):
+            raise FileExistsError(path2)
+        super().mv(path1, path2, **options)
+
+
+def test_a_store_with_real_directories(tmp_path: Path, undisturbed: list[str]) -> None:
+    register_implementation("directories", Directories, clobber=True)
+    folder = RunFolder(f"directories://{tmp_path}/deep/run")
+    run_here(job(), folder, limit=5)
+    run_here(job(), folder)
+    folder.put("note.txt", b"first")
+    folder.put("note.txt", b"second")
+    assert folder.get("note.txt") == b"second"
+    assert files(tmp_path / "deep" / "run") == undisturbed, "and no part of a file is left"
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (done.append("content"), sync(file)))
+    monkeypatch.setattr(os, "replace", lambda old, new: (done.append("name"), replace(old, new)))
+    RunFolder(tmp_path).put("file", b"content")
+    assert done == ["content", "name"]
+    assert (tmp_path / "file").read_bytes() == b"content"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from toy_runs import files
 from cluster.inprocess import run_here
 from cluster.storage import RunFolder
 from cluster.tasks import image_task
-from pac_core import InvalidInput, PACLevel, fit_threshold, read_certificate, split
+from pac_core import PACError, PACLevel, fit_threshold, read_certificate, split
 from pac_vision import Images, find_images
 from pac_vision.scoring import packages
 
@@ -44,8 +44,9 @@ def shades(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(images: Path, folder: Path, *more: object) -> Result:
+    """A run with a ledger of its own, because the tests share their images."""
     asked = ["run", "imagenet", "--images", images, "--model", MODEL, "--folder", folder, *SIZES]
-    return pac(*asked, "--address", "none", *more)
+    return pac(*asked, "--address", "none", "--ledger", folder.parent / "ledger.json", *more)
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +104,7 @@ def test_a_worker_with_another_model_is_refused(
         images=shades, labels=None, model="python:scaled_net:make", tune=20, calibrate=40, seed=0
     )
     (tmp_path / "scale").write_text("-1")
-    with pytest.raises(InvalidInput, match="must be the same model on every machine"):
+    with pytest.raises(PACError, match="must be the same model on every machine"):
         run_here(task.job, RunFolder(tmp_path / "run"))
 
 
@@ -136,6 +137,23 @@ def test_replaced_images_are_noticed_and_mended_ones_allowed(shades: Path, tmp_p
     answer = run(images, folder)
     assert answer.exit_code == 0, answer.output
     assert "64 of 80 images were finished already" in answer.output
+
+
+def test_the_ledger_lies_beside_the_images_whatever_the_folder(shades: Path, tmp_path: Path) -> None:
+    shutil.copytree(shades, tmp_path / "data" / "images")
+    asked = ["run", "imagenet", "--images", tmp_path / "data" / "images", "--model", MODEL, *SIZES]
+    asked += ["--address", "none"]
+    first = pac(*asked, *LEVEL, "--folder", tmp_path / "a" / "run")
+    assert first.exit_code == 0, first.output
+    assert (tmp_path / "data" / "pac-ledger.json").exists()
+    assert not (tmp_path / "a" / "pac-ledger.json").exists()
+    other = [*asked, "--epsilon", 0.3, "--delta", 0.1, "--folder", tmp_path / "b" / "run"]
+    refused(pac(*other), "a new certificate needs units never calibrated on")
+    tuned = pac("tune", tmp_path / "b" / "run", "--epsilon", 0.3, "--delta", 0.1)
+    refused(tuned, "a new certificate needs units never calibrated on")
+    assert pac("logits", tmp_path / "b" / "run", "--out", tmp_path / "data" / "z.npz").exit_code == 0
+    fitted = pac("fit", tmp_path / "data" / "z.npz", *SIZES, *other[-6:-2], "--out", tmp_path / "c.json")
+    refused(fitted, "a new certificate needs units never calibrated on")
 
 
 def test_broken_images_count_as_errors_of_their_part(shades: Path, finished: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from pac_core import (
     fit_temperature,
     max_errors,
 )
+from pac_core.label_scores import LABEL_SCORES, label_score_fit
 from pac_core.predictors import Score
 from pac_core.truths import Trajectories
 
@@ -31,7 +32,7 @@ _SIZED = 1000  # units on which a mean size is measured: it needs no more
 class Candidate:
     """One way to score.
 
-    shape: a tube shape, or "labels" for a classifier
+    shape: a tube shape, or one of `LABEL_SCORES`
     accumulate, temperature: the paper's A and C, where the shape leaves the choice
     view: which of the stored forecasts
     """
@@ -47,11 +48,16 @@ class Candidate:
 
     @property
     def for_all(self) -> bool:
-        """Whether one fit serves every level; the shapes of ours are fitted to the level."""
-        return self.shape in ("joint", "labels")
+        """Whether one fit serves every level; what is chosen for its size is chosen for a level."""
+        return self.shape in ("joint", "paper", "plain")
 
-    def fit(self, forecast: Any, truth: Any, level: PACLevel) -> Score:
-        """The score, fitted on these tune units."""
+    def fit(self, forecast: Any, truth: Any, level: PACLevel, others: Sequence[PACLevel] = ()) -> Score:
+        """The score, fitted on these tune units.
+
+        others: further levels that it is to serve, where that makes a difference
+        """
+        if self.shape in LABEL_SCORES:
+            return label_score_fit(self.shape, others=others)(forecast, truth, level)
         if not self.for_all:
             return fit_shape(forecast, truth, level, shape=self.shape)
         steps = [accumulated] * self.accumulate + [fit_temperature] * self.temperature
@@ -59,9 +65,12 @@ class Candidate:
 
 
 def candidates(kind: str, shapes: Sequence[str], views: Sequence[View]) -> list[Candidate]:
-    """Every way to score forecasts of this kind; `shapes` are for trajectories."""
+    """Every way to score forecasts of this kind; `shapes` are for trajectories, by default all of them."""
     if kind != "trajectories":
-        return [Candidate("labels", temperature=flag) for flag in (True, False)]
+        if shapes:
+            raise InvalidInput(f"--shape is for trajectories, but the run holds forecasts of {kind}")
+        return [Candidate(name) for name in sorted(LABEL_SCORES) if kind == "labels" or name != "smallest"]
+    shapes = shapes or SHAPES
     unknown = set(shapes) - set(SHAPES)
     if unknown:
         raise InvalidInput(f"shapes must be of {', '.join(SHAPES)}, got {', '.join(sorted(unknown))}")
@@ -102,21 +111,24 @@ def held_out_sizes(
     order = np.random.default_rng(0).permutation(len(truth))
     halves = [(forecast.take(rows), truth[rows]) for rows in (np.sort(order[::2]), np.sort(order[1::2]))]
     crossed = [(candidate.fit(*halves[i], levels[0]), *halves[1 - i]) for i in (0, 1)]
-    scores = np.sort(np.concatenate([np.asarray(s.scores(f, t)) for s, f, t in crossed]))
+    scores = [np.sort(np.asarray(score.scores(half, labels))) for score, half, labels in crossed]
+    if candidate.shape != "smallest":  # whose halves may have chosen scores that do not compare
+        scores = 2 * [np.sort(np.concatenate(scores))]
     some = [(score, half.take(slice(0, _SIZED // 2))) for score, half, _ in crossed]
     deviation = None
     if isinstance(truth, Trajectories):
         marked = truth.marked()
         deviation = np.nanstd(np.where(np.isinf(marked), np.nan, marked), axis=(0, 1))
 
-    def size(limit: float) -> float:
-        if not np.isfinite(limit):
+    def size(level: PACLevel) -> float:
+        limits = [float(values[-1 - _allowed(len(values), level)]) for values in scores]
+        if not np.isfinite(limits).all():
             return float("inf")
-        sets = [score.sets(half, limit) for score, half in some]
+        sets = [score.sets(half, limit) for (score, half), limit in zip(some, limits, strict=True)]
         parts = [one.size() if deviation is None else one.normalised_size(deviation) for one in sets]
         return float(np.mean(np.concatenate(parts)))
 
-    return [size(float(scores[-1 - _allowed(len(scores), level)])) for level in levels]
+    return [size(level) for level in levels]
 
 
 def choose(

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cluster.launching import asked, launch, ledger_of, resumable
+from cluster.launching import asked, launch, ledger_for, resumable
 from cluster.options import engine_options, level_options
 from cluster.session import ADDRESSES, connected
 from cluster.storage import RunFolder
@@ -91,7 +91,7 @@ def run_rl(
             seed=seed,
             cpus=cpus,
         )
-    launch(task, place, shape=shape, **engine)
+        launch(task, place, shape=shape, **engine)
 
 
 run.add_command(run_imagenet)
@@ -131,13 +131,13 @@ def tune(
     if not epsilon or not delta:
         raise InvalidInput("--epsilon and --delta must each be given once or more")
     place = RunFolder(folder)
-    with connected(address) as session:
+    with resumable(place), connected(address) as session:
         say("ray", str(session))
         tune_run(
             place,
             epsilon,
             delta,
-            ledger or ledger_of(place),
+            ledger_for(place, ledger),
             shapes=shapes,
             horizons=horizons or (None,),
             members=(None, *members),
@@ -162,7 +162,8 @@ def submit(address: str, requirements: Path | None, wait: bool, arguments: tuple
 
     if arguments[0] not in ("run", "tune"):
         raise InvalidInput(f"submit takes the arguments of `pac run` or `pac tune`, got {arguments[0]!r}")
-    command = [*arguments] if "--address" in arguments else [*arguments, "--address", "auto"]
+    told = any(word.partition("=")[0] == "--address" for word in arguments)
+    command = [*arguments] if told else [*arguments, "--address", "auto"]
     job = submission.submit(command, address=address, requirements=requirements)
     say("submitted", f"job {job}; stop it with: ray job stop {job} --address {address}")
     if wait:

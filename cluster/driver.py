@@ -5,18 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cluster.packing import pack, unpack
 from cluster.results import ALL, Results, View, part_names
-from cluster.scoring import Job, Stage
+from cluster.scoring import Arrays, Job, Stage
 from cluster.shards import Ids, cut, ids_fingerprint
 from cluster.storage import RunFolder
 from pac_core import (
@@ -41,6 +41,8 @@ from pac_core.certification import Certified
 from pac_core.label_scores import LABEL_SCORES, label_score_fit
 from pac_core.predictors import GivenScore, Score
 
+Replaced: TypeAlias = Callable[[Arrays], str | None]
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -51,6 +53,7 @@ class Task:
     model: for the certificate
     score: of a run that stores scores, in words; None if it stores forecasts
     tune, calibrate, seed: of the split; the rest tests
+    replaced: from the arrays of a stored shard to the first unit whose file is another by now, or None
     """
 
     job: Job
@@ -61,6 +64,7 @@ class Task:
     tune: int
     calibrate: int
     seed: int
+    replaced: Replaced | None = None
 
     @classmethod
     def of(
@@ -77,6 +81,7 @@ class Task:
         tune: int,
         calibrate: int,
         seed: int,
+        replaced: Replaced | None = None,
         **configuration: Any,
     ) -> Task:
         """A task whose run folder holds everything that is needed to read it again."""
@@ -95,11 +100,24 @@ class Task:
                 f"{unit}s, got {tune:,} and {calibrate:,}"
             )
         job = Job.of(name, ids, stages, size=size, seed=seed, **about, **configuration)
-        return cls(job, names, unit, model, score, tune, calibrate, seed)
+        return cls(job, names, unit, model, score, tune, calibrate, seed, replaced)
 
     def write(self, folder: RunFolder) -> None:
-        """Writes down what the folder is for, and which units there are."""
+        """Writes down what the folder is for, and which units there are.
+
+        Refuses a folder whose finished shards are of files that were replaced since: half of a run would be
+        of other units than the other half. Files of shards to come may be mended.
+        """
         folder.claim(self.job)
+        if self.replaced is not None:
+            finished = folder.receipts(self.job)
+            shards = [shard for shard in self.job.shards if shard.number in finished]
+            for _, unit in folder.over(shards, lambda _, arrays: self.replaced and self.replaced(arrays)):
+                if unit is not None:
+                    raise InvalidInput(
+                        f"{folder} holds results of another {unit} than there is now: the files of finished "
+                        f"{self.unit}s must stay as they are; put it back, or choose another folder"
+                    )
         ids = np.concatenate([shard.array for shard in self.job.shards])
         folder.put("units.arrow", pack({"ids": ids, "names": self.names}))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -14,19 +16,23 @@ import click
 from cluster.candidates import SHAPES
 from cluster.driver import Finding, Task, certify_run, csv_bytes
 from cluster.errors import ShardFailed
-from cluster.estimates import estimate
+from cluster.estimates import estimate, size
 from cluster.figures import heat_maps
 from cluster.inprocess import run_here
 from cluster.progress import counted, shown
 from cluster.results import levels_of
+from cluster.scoring import Receipt
 from cluster.session import STORE, connected, gauges, run_on_ray
 from cluster.states import State
 from cluster.storage import RunFolder
 from cluster.sweeps import sweep
 from pac_core import InvalidInput, PACLevel, error_interval, max_errors
 from pac_core.label_scores import LABEL_SCORES
-from pac_core.options import refuse_unwritable, say
+from pac_core.options import ledger_beside, refuse_unwritable, say
 from pac_core.ranked_scores import RankedScore
+
+DATA = "data.txt"
+"""Of a run folder: where the files of the units lie."""
 
 
 def launch(
@@ -42,16 +48,21 @@ def launch(
     dashboard: bool,
     estimate: bool,
     shape: str = "box",
+    data: Path | None = None,
 ) -> list[Finding]:
-    """Runs a task where the user wants it, and certifies what was asked for."""
+    """Runs a task where the user wants it, and certifies what was asked for.
+
+    data: what the units are read from, if they are; the ledger is beside it
+    """
     levels = asked(task.calibrate, epsilon, delta, shape)
-    book = (ledger or ledger_of(folder)) if levels else Path("pac-ledger.json")
+    book = ledger_for(folder, ledger, data) if levels else Path("pac-ledger.json")
     refuse_unwritable("--ledger", book)
     task.write(folder)
+    if data is not None:
+        folder.put_text(DATA, str(data.resolve()))
     say("units", f"{task.job.units:,} {task.unit}s in {len(task.job.shards):,} shards, kept in {folder}")
     try:
-        with resumable(folder):
-            _compute(task, folder, address, workers, gpus, dashboard, estimate)
+        _compute(task, folder, address, workers, gpus, dashboard, estimate)
     except ShardFailed as failure:
         if failure.details:
             say("worker", f"what it said: {folder.put_text('failure.txt', failure.details)}")
@@ -81,8 +92,18 @@ def resumable(folder: RunFolder) -> Iterator[None]:
         sys.exit(130)
 
 
-def ledger_of(folder: RunFolder) -> Path:
-    """The ledger beside a run folder."""
+def ledger_for(folder: RunFolder, given: Path | None = None, data: Path | None = None) -> Path:
+    """The ledger `given`, or the one beside the data of a run, or beside the folder of simulated units.
+
+    Beside the data every look at them is seen, whichever folder a run has.
+    data: of the run; by default what its folder says
+    """
+    if given is not None:
+        return given
+    if data is None and folder.fs.exists(f"{folder.root}/{DATA}"):
+        data = Path(folder.get(DATA).decode())
+    if data is not None:
+        return ledger_beside(data)
     if not folder.local:
         raise InvalidInput(
             "--ledger must be given where the run folder is a URL: a file that outlives the machines, "
@@ -98,7 +119,6 @@ def tune_run(
     task = Task.read(folder)
     levels = levels_of(epsilons, deltas)
     refuse_unwritable("--ledger", ledger)
-    options["shapes"] = options["shapes"] or SHAPES
     with tempfile.TemporaryDirectory() as storage, counted("trials") as progress:
         rows, cost = sweep(task, folder, levels, ledger, Path(storage), progress=progress, **options)
     click.echo(_table(rows))
@@ -130,16 +150,37 @@ def _compute(
         if state.last and not told and state.finished < state.shards:
             told = True
             say("estimate", estimate(state, state.last))
+            say("estimate", room(folder, state, state.last, task.tune))
         show(state)
 
     if address == "none":
         with shown(job.name, task.unit) as show:
-            run_here(job, folder, limit=limit, progress=progress)
-        return
-    with connected(address, dashboard=dashboard, store=STORE) as session:
-        say("ray", str(session))
-        with shown(job.name, task.unit, gauges=gauges(str(folder))) as show:
-            run_on_ray(job, folder, workers=workers, gpus=gpus, limit=limit, progress=progress)
+            state = run_here(job, folder, limit=limit, progress=progress)
+    else:
+        with connected(address, dashboard=dashboard, store=STORE) as session:
+            say("ray", str(session))
+            with shown(job.name, task.unit, gauges=gauges(str(folder), job.units)) as show:
+                state = run_on_ray(job, folder, workers=workers, gpus=gpus, limit=limit, progress=progress)
+    if only_estimate and state.finished == state.shards:
+        say("estimate", f"nothing is left to compute: all {state.shards:,} shards are finished")
+
+
+def room(folder: RunFolder, state: State, receipt: Receipt, tune: int) -> str:
+    """What the driver takes of memory and disk, in a sentence; refused if the disk has too little left.
+
+    tune: units whose forecasts the driver gathers to choose a score
+    """
+    each, taken = receipt.size / receipt.n, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    words = f"the driver takes about {size(taken + tune * each)} of memory"
+    if not folder.local:
+        return words
+    wanted, free = each * (state.units - state.done), shutil.disk_usage(folder.root).free
+    if wanted > free:
+        raise InvalidInput(
+            f"--folder must have room for another {size(wanted)}, got {size(free)} free in {folder}: make "
+            "room or choose another; finished shards are kept"
+        )
+    return f"{words}; {size(free)} are free for the {size(wanted)} still to store"
 
 
 def _certify(task: Task, folder: RunFolder, levels: list[PACLevel], book: Path, shape: str) -> list[Finding]:

@@ -31,6 +31,21 @@ class Workers(click.ParamType[tuple[int, int]]):
         return least, most
 
 
+class Gpus(click.ParamType[float]):
+    """`0`, `0.5`, `1`, `2`: Ray gives out parts of one GPU, or whole ones."""
+
+    name = "N"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        try:
+            count = float(value)
+        except ValueError:
+            count = -1.0
+        if not 0 <= count < float("inf") or (count > 1 and count != int(count)):
+            self.fail(f"must be a part of one, as 0.5, or a whole number, got {value!r}")
+        return count
+
+
 def options(*chosen: Callable[[Function], Function]) -> Callable[[Function], Function]:
     """Several options at once, in this order."""
 
@@ -45,7 +60,7 @@ def options(*chosen: Callable[[Function], Function]) -> Callable[[Function], Fun
 level_options = options(
     click.option("--epsilon", type=float, multiple=True, help="Promised share of misses, once or more."),
     click.option("--delta", type=float, multiple=True, help="1 - confidence, once or more."),
-    click.option("--ledger", type=FILE, help="[default: pac-ledger.json beside a local run folder]"),
+    click.option("--ledger", type=FILE, help="[default: pac-ledger.json beside the data; see the docs]"),
 )
 address_option = click.option(
     "--address", default="local", show_default=True, help=f"Ray: {ADDRESSES}; none goes without Ray."
@@ -61,7 +76,7 @@ engine_options = options(
         show_default=True,
         help="CPUs, and threads, of a worker.",
     ),
-    click.option("--gpus", type=float, help="GPUs of a model worker, as 0.5.  [default: 1 if any]"),
+    click.option("--gpus", type=Gpus(), help="GPUs of a model worker, as 0.5.  [default: 1 if any]"),
     click.option("--seed", default=0, show_default=True, help="Of the units and of the split."),
     level_options,
     click.option("--dashboard", is_flag=True, help="Start Ray's dashboard with a local engine."),

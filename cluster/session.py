@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from pac_core import InvalidInput
 STORE = 128 * 1024**2
 """Bytes of the object store of a local engine for a run: a few shards on their way, the rest goes to disk."""
 ADDRESSES = "local, auto, HOST:PORT or ray://HOST:PORT"
+_PLACE = re.compile(r"(ray://)?(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ def set_environment() -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is reported to anybody
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # the engine reads the first error, and stops
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # Ray Tune's banners; we show progress ourselves
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C is ours to answer
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default
     tokens = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
     known = any(name in os.environ for name in tokens) or (Path.home() / ".ray" / "auth_token").exists()
@@ -66,7 +69,7 @@ def connected(
     dashboard: of a local engine; it takes a second or two to start
     store: bytes of its object store; the driver's memory grows by as much
     """
-    if address not in ("local", "auto") and ":" not in address:
+    if address not in ("local", "auto") and not _PLACE.fullmatch(address):
         raise InvalidInput(f"--address must be {ADDRESSES}, got {address!r}")
     set_environment()
     import ray
@@ -77,9 +80,12 @@ def connected(
     options: dict[str, Any] = {}
     if address == "local":
         options = {"num_cpus": cpus, "include_dashboard": dashboard, "object_store_memory": store}
+    # Ray has workers import from this folder first; `python -P` asks not to, and they shall not either.
+    elsewhere = chdir("/") if sys.flags.safe_path else nullcontext()
     try:
-        context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
-    except (ConnectionError, RuntimeError, RayError) as error:
+        with elsewhere:
+            context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise InvalidInput(
             f"--address {address}: Ray cannot be reached or started there ({reason})"
@@ -95,8 +101,11 @@ def connected(
         ray.shutdown()
 
 
-def gauges(run: str) -> Callable[[dict[str, float]], None]:
-    """Figures for Ray's dashboard and whatever scrapes its metrics."""
+def gauges(run: str, units: int) -> Callable[[dict[str, float]], None]:
+    """Figures for Ray's dashboard and whatever scrapes its metrics; time left among them.
+
+    units: of the whole run
+    """
     import ray
     from ray.util.metrics import Gauge
 
@@ -105,7 +114,9 @@ def gauges(run: str) -> Callable[[dict[str, float]], None]:
         return lambda values: None
 
     def show(values: dict[str, float]) -> None:
-        for name, value in values.items():
+        rate = values["pac_units_per_second"]
+        left = {"pac_seconds_left": (units - values["pac_units_done"]) / rate} if rate else {}
+        for name, value in (values | left).items():
             if name not in made:
                 made[name] = Gauge(name, tag_keys=("run",))
             made[name].set(value, tags={"run": run})

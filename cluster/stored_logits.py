@@ -94,8 +94,8 @@ def logits(folder: str, out: Path, float16: bool, force: bool) -> None:
     pac logits run --out logits.parquet
     pac fit logits.parquet --epsilon 0.05 --delta 1e-5 --tune 1000 --calibrate 2000
 
-    Written beside the run folder, the file shares its ledger: pac fit then refuses units that the run has
-    calibrated on. Written elsewhere, give pac fit that ledger with --ledger.
+    Written beside the folder of the images, the file shares its ledger: pac fit then refuses units that the
+    run has calibrated on. Written elsewhere, give pac fit that ledger with --ledger.
     """
     refuse_existing(force, out)
     refuse_unwritable("--out", out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 from cluster.scoring import OURS
 from cluster.session import set_environment
+from cluster.storage import refuse_secrets
 from pac_core import InvalidInput
 
 ENDED = {"SUCCEEDED", "FAILED", "STOPPED"}
@@ -50,7 +52,15 @@ def submit(arguments: Sequence[str], *, address: str, requirements: Path | None 
     """Starts `pac` with these arguments as a Ray job; returns its id.
 
     address: of the cluster's dashboard, such as http://127.0.0.1:8265
+
+    The job's arguments stand in Ray's table of jobs, so a URL with credentials is refused. Python is told
+    not to look into the folder in which the job starts: what was shipped is run, whatever lies there.
     """
+    if not re.fullmatch(r"https?://[^/\s]+/?", address):
+        raise InvalidInput(f"--address must be that of a dashboard, http://HOST:8265, got {address!r}")
+    for argument in arguments:
+        for url in re.findall(r"[A-Za-z][\w+.-]*://.*", argument):
+            refuse_secrets(url)
     set_environment()
     from ray.exceptions import RayError
     from ray.job_submission import JobSubmissionClient
@@ -59,7 +69,7 @@ def submit(arguments: Sequence[str], *, address: str, requirements: Path | None 
         client = JobSubmissionClient(address)
         return str(
             client.submit_job(
-                entrypoint=shlex.join(["python", "-m", "cluster", *arguments]),
+                entrypoint=shlex.join(["python", "-P", "-m", "cluster", *arguments]),
                 runtime_env=runtime_env(requirements),
             )
         )

@@ -8,24 +8,39 @@ chosen, after the ledger has it all.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster.candidates import SHAPES, Candidate, candidates, choose, fits, held_out_sizes
+from cluster.candidates import Candidate, candidates, choose, fits, held_out_sizes
 from cluster.driver import Task, certify_results, found
+from cluster.errors import NoWorkers
 from cluster.results import Results, View
 from cluster.storage import RunFolder
-from pac_core import Asked, InvalidInput, PACLevel
+from pac_core import Asked, InvalidInput, PACError, PACLevel
 from pac_core.ledger import score_digest
+from pac_core.options import say
 from pac_core.predictors import Score
+from pac_core.ranked_scores import RankedScore
 
 
-def trial(config: dict[str, Any], tune: dict[View, Any]) -> dict[str, list[float]]:
-    """One trial of Ray Tune: a fit, at the levels it serves, on the tune part that all trials share."""
+def trial(config: dict[str, Any], tune: dict[View, Any]) -> dict[str, Any]:
+    """One trial of Ray Tune: a fit, at the levels it serves, on the tune part that all trials share.
+
+    A candidate that these units refuse has infinite sets, and says why: the others may do. Any other
+    error is a bug, the same at every try. Both are answers; what Ray tries again are workers that died.
+    """
     fit = config["fit"]
     forecast, truth = tune[fit.candidate.view]
-    return {"sizes": held_out_sizes(fit.candidate, forecast, truth, fit.levels)}
+    try:
+        return {"sizes": held_out_sizes(fit.candidate, forecast, truth, fit.levels)}
+    except PACError as error:
+        return {"sizes": [float("inf")] * len(fit.levels), "refused": str(error)}
+    except MemoryError:
+        raise
+    except Exception:
+        return {"bug": traceback.format_exc()}
 
 
 def sizes_by_tune(
@@ -66,8 +81,12 @@ def sizes_by_tune(
     grid = tuner.fit()
     for result in (grid[i] for i in range(len(grid))):
         if result.error is not None or result.config is None or result.metrics is None:
-            raise InvalidInput(f"a trial failed: {result.error}")
+            raise NoWorkers(f"a trial lost its worker again and again: {result.error}")
+        if "bug" in result.metrics:
+            raise RuntimeError(f"a trial failed:\n{result.metrics['bug']}")
         fit = result.config["fit"]
+        if "refused" in result.metrics:
+            say("left out", f"{fit.candidate}: {result.metrics['refused']}")
         for level, size in zip(fit.levels, result.metrics["sizes"], strict=True):
             found[fit.candidate, level] = size
     return {(candidate, level): found[candidate, level] for candidate in menu for level in levels}
@@ -80,7 +99,7 @@ def sweep(
     ledger: Path,
     storage: Path,
     *,
-    shapes: Sequence[str] = SHAPES,
+    shapes: Sequence[str] = (),
     horizons: Sequence[int | None] = (None,),
     members: Sequence[int | None] = (None,),
     same: bool = False,
@@ -100,7 +119,7 @@ def sweep(
     sizes = sizes_by_tune(tune, candidates(kind, shapes, views), levels, storage, progress)
     chosen = choose(sizes, same=same)
     fitted = {
-        place: candidate.fit(*tune[candidate.view], levels[0] if same else place[1])
+        place: candidate.fit(*tune[candidate.view], *((levels[0], levels[1:]) if same else (place[1],)))
         for place, candidate in chosen.items()
     }
     menu: dict[tuple[str, View], list[Any]] = {}
@@ -146,6 +165,8 @@ def _row(
         return row | {"T": "", "test error": "", "interval": "", "size": "", "refuted": "", "file": "refused"}
     prefix = f"horizon-{horizon}-" if horizon else ""
     finding = found(results, certificate, view, prefix)
+    if isinstance(certificate.predictor.score, RankedScore):
+        row["score"] = f"{candidate}: {certificate.predictor.score}"
     row["T"] = certificate.predictor.threshold.value
     if finding.evaluation is None:
         return row | {"test error": "", "interval": "", "size": "", "refuted": "", "file": finding.file}

@@ -6,6 +6,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from pac_core.tables import file_digest
 
 IMAGES = 64
 """Images of a shard."""
-NEEDS_OF_IMAGES = ("numpy", "torch", "pillow")
 
 
 def rl_task(
@@ -55,7 +55,7 @@ def rl_task(
         raise InvalidInput(f"--propagation must be one of {', '.join(PROPAGATIONS)}, got {propagation!r}")
     file = ensemble() if callable(ensemble) else ensemble
     model = Ensemble.load(file)
-    digests = {"policy": file_digest(policy), "ensemble": file_digest(file)}
+    digests: dict[str, Any] = {"policy": file_digest(policy), "ensemble": file_digest(file)}
     first = 2 * TRAINING_SEEDS * seed
     seeds = range(first, first + tune + calibrate + test)
     forecasting = (env, controller, model, propagation, tuple(members))
@@ -117,6 +117,7 @@ def image_task(
         stopped at one may go on with it
     """
     from pac_vision import ClassifyImages, find_images, load_model
+    from pac_vision.scoring import first_replaced, packages
 
     if model.startswith("python:") and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # where `python` itself would look for the module
@@ -124,10 +125,11 @@ def image_task(
     classifier = load_model(model)
     truth = found.by_id(classifier.classes)
     ids = [str(name) for name in found.ids]
+    args = (found, model, batch, broken, classifier.digest)
     return Task.of(
         "imagenet",
         ids,
-        [Stage(ClassifyImages, (found, model, batch, broken), cpus, None, NEEDS_OF_IMAGES)],
+        [Stage(ClassifyImages, args, cpus, None, packages(model))],
         size=IMAGES,
         names=ids,
         unit="image",
@@ -137,6 +139,7 @@ def image_task(
         seed=seed,
         batch=batch,
         cpus=cpus,
+        replaced=partial(first_replaced, found),
         labels=ids_digest([f"{name}={truth[name]}" for name in ids]),
     )
 
@@ -208,6 +211,8 @@ def _tracked(
 ) -> tuple[list[str], Stage, Record, dict[str, Any]]:
     """Ids, stage, model and configuration of sequences that are read and tracked in the workers."""
     from pac_vision import Tracker, TrackSequences, find_sequences
+    from pac_vision.scoring import packages
+    from pac_vision.track_scoring import first_replaced_sequence
 
     model = Tracker.load(tracker)
     seen = set(model.trained_on)
@@ -215,9 +220,11 @@ def _tracked(
     if not units:
         raise InvalidInput(f"{folder} must have sequences that {tracker} was not trained on, got none")
     where = str(Path(folder).resolve())
-    stage = Stage(TrackSequences, (where, units, model, gamma, score, free), cpus, None, NEEDS_OF_IMAGES)
+    args, needs = (where, units, model, gamma, score, free), packages(model.settings.backbone)
+    stage = Stage(TrackSequences, args, cpus, None, needs)
     boxes = [f"{name}={hashlib.sha256(one.truth.tobytes()).hexdigest()}" for name, one in units.items()]
     about = {"free": free, "boxes": ids_digest(boxes), "trained_on": sorted(seen)}
+    about |= {"replaced": partial(first_replaced_sequence, where, units)}
     return list(units), stage, Record(str(model), digest=model.digest), about
 
 

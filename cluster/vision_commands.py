@@ -8,7 +8,8 @@ from typing import Any
 import click
 import numpy as np
 
-from cluster.launching import asked, launch
+from cluster.driver import Finding, Task
+from cluster.launching import asked, launch, resumable
 from cluster.options import engine_options
 from cluster.storage import RunFolder
 from cluster.stored_logits import say_broken
@@ -81,25 +82,27 @@ def run_imagenet(
         raise InvalidInput(
             f"--folder must lie outside --images, or its files would be among them, got {folder}"
         )
-    task = image_task(
-        images=images,
-        labels=labels,
-        classes=classes,
-        model=model,
-        broken=broken,
-        batch=batch,
-        tune=tune,
-        calibrate=calibrate,
-        seed=seed,
-        cpus=cpus,
-    )
-    try:
-        launch(task, place, shape=named, **engine)
-    except TooManyFailures:
-        say_broken(task, place)
-        raise
-    if broken == "miss" and not engine["estimate"]:
-        say_broken(task, place)
+    with resumable(place):
+        task = image_task(
+            images=images,
+            labels=labels,
+            classes=classes,
+            model=model,
+            broken=broken,
+            batch=batch,
+            tune=tune,
+            calibrate=calibrate,
+            seed=seed,
+            cpus=cpus,
+        )
+        home = Path(images) if Path(images).is_dir() else Path(images).absolute().parent
+        try:
+            launch(task, place, shape=named, data=home, **engine)
+        except TooManyFailures:
+            say_broken(task, place)
+            raise
+        if broken == "miss" and not engine["estimate"]:
+            say_broken(task, place)
 
 
 @click.command("otb")
@@ -130,17 +133,22 @@ def run_otb(
     asked(calibrate, engine["epsilon"], engine["delta"], "plain")
     videos: dict[str, Any] = {"tracks": tracks, "sequences": sequences, "tracker": tracker, "free": free}
     chosen: dict[str, Any] = {"gamma": gamma, "score": score, "power": power}
-    task = track_task(**videos, **chosen, calibrate=calibrate, seed=seed, cpus=cpus)
-    if left := task.job.configuration.get("trained_on"):
-        say("left out", f"{len(left)} sequences that the tracker was trained on: {', '.join(left)}")
     place = RunFolder(folder)
-    for finding in launch(task, place, **engine):
-        threshold = finding.certificate.predictor.threshold
-        sizes = box_sizes(task, place, threshold.value)
-        if sizes is not None:
-            level = f"epsilon={threshold.level.epsilon:g}, delta={threshold.level.delta:g}"
-            middle, mean = np.median(sizes), sizes.mean()
-            say(
-                "boxes",
-                f"{level}: half-diagonal of a test sequence: median {middle:.4g}, mean {mean:.4g} pixels",
-            )
+    with resumable(place):
+        task = track_task(**videos, **chosen, calibrate=calibrate, seed=seed, cpus=cpus)
+        if left := task.job.configuration.get("trained_on"):
+            say("left out", f"{len(left)} sequences that the tracker was trained on: {', '.join(left)}")
+        for finding in launch(task, place, data=tracks or sequences, **engine):
+            _say_boxes(task, place, finding)
+
+
+def _say_boxes(task: Task, place: RunFolder, finding: Finding) -> None:
+    threshold = finding.certificate.predictor.threshold
+    sizes = box_sizes(task, place, threshold.value)
+    if sizes is not None:
+        level = f"epsilon={threshold.level.epsilon:g}, delta={threshold.level.delta:g}"
+        middle, mean = np.median(sizes), sizes.mean()
+        say(
+            "boxes",
+            f"{level}: half-diagonal of a test sequence: median {middle:.4g}, mean {mean:.4g} pixels",
+        )

@@ -8,13 +8,16 @@ the first frame, whose box is given.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pac_vision.box_scores import BoxScore
+from pac_vision.decoding import read_bytes
 from pac_vision.scoring import Shard, known
 from pac_vision.sequences import Sequence as Frames
 from pac_vision.shares import share, share_score
@@ -60,7 +63,8 @@ class TrackSequences:
     score: of a frame
     free: whether the tracker runs freely from the first box, see `track`
 
-    A frame that cannot be read is an error with its path.
+    A frame that cannot be read is an error with its path. `contents` `[n]` are the `frames_mark` of each
+    sequence, for `first_replaced_sequence`.
     """
 
     def __init__(
@@ -80,11 +84,30 @@ class TrackSequences:
 
     def __call__(self, shard: Shard, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         ids = known(shard.ids, self.sequences)
-        return score_videos(ids, self.video, self.score, self.gamma)
+        marks = np.array([frames_mark(self.folder, self.sequences[name]) for name in ids], np.int64)
+        return score_videos(ids, self.video, self.score, self.gamma) | {"contents": marks}
 
     def video(self, name: str) -> Video:
         """The forecasts of a sequence."""
         return track(self.tracker, self.folder, self.sequences[name], free=self.free)
+
+
+def frames_mark(folder: str, sequence: Frames) -> int:
+    """A CRC-32 of the sizes of a sequence's frames, and of what the first of them holds."""
+    paths = [Path(folder) / name for name in sequence.frames]
+    sizes = ",".join(str(path.stat().st_size if path.is_file() else -1) for path in paths)
+    return zlib.crc32(sizes.encode(), zlib.crc32(read_bytes(paths[0])))
+
+
+def first_replaced_sequence(
+    folder: str, sequences: Mapping[str, Frames], arrays: Mapping[str, NDArray[Any]]
+) -> str | None:
+    """The first sequence of a shard whose frames are no longer those that were scored; None if none is.
+
+    arrays: of the shard, as `TrackSequences` gave them
+    """
+    stored = zip(arrays["ids"].tolist(), arrays["contents"].tolist(), strict=True)
+    return next((name for name, mark in stored if frames_mark(folder, sequences[name]) != mark), None)
 
 
 def score_videos(

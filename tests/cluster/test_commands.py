@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -112,8 +115,23 @@ def test_an_estimate_computes_one_shard_and_keeps_it(ensemble: Path, tmp_path: P
     assert re.search(
         r"takes \d+\.\d s and \d+ MB of memory: 2 left, about \d+ s on 1 worker; \d+ [kM]B", answer.output
     )
+    assert re.search(
+        r"driver takes about \d+ MB of memory; \S+ [MG]B are free for the \d+ [kM]B", answer.output
+    )
     assert len(shards(tmp_path / "run")) == 1
     assert not (tmp_path / "pac-ledger.json").exists()
+    asked = rl(ensemble, tmp_path / "run", "--address", "none")
+    assert "nothing is left" not in pac(*asked, "--estimate").output
+    assert "nothing is left to compute: all 3 shards" in pac(*asked, "--estimate").output
+
+
+def test_a_run_that_the_disk_has_no_room_for_is_refused(
+    ensemble: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    answer = pac(*rl(ensemble, tmp_path / "run", "--address", "none"))
+    refused(answer, "--folder must have room for another", "got 1 kB free")
+    assert len(shards(tmp_path / "run")) == 1
 
 
 @pytest.mark.parametrize(
@@ -125,6 +143,9 @@ def test_an_estimate_computes_one_shard_and_keeps_it(ensemble: Path, tmp_path: P
         (["--workers", "many"], "how many, or MIN..MAX"),
         (["--shape", "ball"], "--shape must be one of box, max, joint"),
         (["--address", "nowhere"], "--address must be local, auto, HOST:PORT"),
+        (["--address", "foo:bar"], "--address must be local, auto, HOST:PORT"),
+        (["--gpus", "-1"], "must be a part of one, as 0.5, or a whole number, got '-1'"),
+        (["--gpus", "1.5", "--workers", "1..2"], "must be a part of one"),
         (["--propagation", "magic"], "propagation must be one of"),
         (["--policy", "nothing.npz"], "nothing.npz"),
         (["--members", "9"], "members must be 1 to 3, got 9"),
@@ -152,6 +173,36 @@ def test_bad_input_is_refused_in_one_sentence(
 def test_nothing_is_trained_for_what_is_refused(tmp_path: Path, more: list[str], said: str) -> None:
     refused(pac("run", "rl", "--folder", tmp_path / "run", *more), said)
     assert not (tmp_path / "run" / "model" / "kept").exists()
+
+
+def test_ctrl_c_while_certifying_is_clean(
+    ensemble: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cluster.launching.certify_run", interrupted)
+    answer = pac(*rl(ensemble, tmp_path / "run", "--address", "none", *LEVEL, units=1))
+    assert answer.exit_code == 130
+    assert "the same command goes on from there" in answer.output
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ray Tune's open logs
+def test_ctrl_c_between_trials_is_clean(
+    ensemble: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def stopping(name: str) -> Iterator[Callable[[int, int], None]]:
+        yield lambda done, total: os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("cluster.launching.counted", stopping)
+    assert pac(*rl(ensemble, tmp_path / "run", "--address", "none", units=1)).exit_code == 0
+    answer = pac("tune", tmp_path / "run", *LEVEL, "--shape", "joint")
+    gc.collect()
+    assert answer.exit_code == 130, answer.output
+    assert "the same command goes on from there" in answer.output
+    assert not (tmp_path / "pac-ledger.json").exists()
 
 
 def test_training_that_is_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

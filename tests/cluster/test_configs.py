@@ -31,6 +31,8 @@ def test_the_cluster_launcher_accepts_its_files(name: str) -> None:
     validate_config(config)
     kinds = config["available_node_types"]
     assert config["head_node_type"] in kinds
+    if name == "machines.yaml":
+        assert config["docker"]["worker_image"].endswith("-gpu")
 
 
 def test_the_cloud_has_workers_of_both_kinds() -> None:
@@ -90,7 +92,7 @@ RAYJOB = fields(
         rayClusterSpec=CLUSTER,
     ),
 )
-"""Names and types of the fields we use, as KubeRay's API ray.io/v1 has them (its *_types.go)."""
+"""Names and types of the fields we use, written by hand from KubeRay's API ray.io/v1 (its *_types.go)."""
 
 
 def test_the_rayjob_is_one_that_kuberay_reads() -> None:
@@ -121,7 +123,9 @@ def valid_pod(spec: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["aws.yaml", "machines.yaml", "rayjob.yaml"])
 def test_commands_in_the_files_are_commands_we_have(name: str) -> None:
     text = re.sub(r"\s*\\?\n#?\s*", " ", (CONFIGS / name).read_text())
-    found = re.findall(r"(?:pac submit --address \S+|python -m cluster) (run rl .*?)(?= ray | #|  |$)", text)
+    found = re.findall(
+        r"(?:pac submit --address \S+|python -P -m cluster) (run rl .*?)(?= ray | #|  |$)", text
+    )
     assert found
     known = {option for parameter in run.commands["rl"].params for option in parameter.opts}
     for command in found:

@@ -20,8 +20,9 @@ from toy_runs import files
 from cluster.inprocess import run_here
 from cluster.storage import RunFolder
 from cluster.tasks import image_task
-from pac_core import PACLevel, fit_threshold, read_certificate, split
+from pac_core import PACError, PACLevel, fit_threshold, read_certificate, split
 from pac_vision import Images, find_images
+from pac_vision.scoring import packages
 
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
 
@@ -43,8 +44,9 @@ def shades(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(images: Path, folder: Path, *more: object) -> Result:
+    """A run with a ledger of its own, because the tests share their images."""
     asked = ["run", "imagenet", "--images", images, "--model", MODEL, "--folder", folder, *SIZES]
-    return pac(*asked, "--address", "none", *more)
+    return pac(*asked, "--address", "none", "--ledger", folder.parent / "ledger.json", *more)
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +84,76 @@ def test_ray_reads_tars_and_parquet_as_this_process_does(shades: Path, tmp_path:
         run_on_ray(job, RunFolder(tmp_path / name / "ray"), workers=(1, 1))
         run_here(job, RunFolder(tmp_path / name / "here"))
         assert files(tmp_path / name / "ray") == files(tmp_path / name / "here")
+
+
+def test_a_worker_with_another_model_is_refused(
+    shades: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function of the user's that reads weights, which are others where a worker looks."""
+    (tmp_path / "scaled_net.py").write_text(
+        "import pathlib, torch, toy_classifier\n"
+        "def make():\n"
+        "    net = toy_classifier.Bright()\n"
+        "    scale = float((pathlib.Path(__file__).parent / 'scale').read_text())\n"
+        "    net.register_buffer('scale', torch.tensor(scale))\n"
+        "    return net\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "scale").write_text("1")
+    task = image_task(
+        images=shades, labels=None, model="python:scaled_net:make", tune=20, calibrate=40, seed=0
+    )
+    (tmp_path / "scale").write_text("-1")
+    with pytest.raises(PACError, match="must be the same model on every machine"):
+        run_here(task.job, RunFolder(tmp_path / "run"))
+
+
+def test_the_libraries_of_a_model_are_among_the_versions(shades: Path, tmp_path: Path) -> None:
+    sizes: Any = {"tune": 20, "calibrate": 40, "seed": 0}
+    assert {"torchvision", "timm", "onnxruntime"} <= set(
+        image_task(images=shades, labels=None, model=MODEL, **sizes).job.describe()["versions"]
+    )
+    assert packages("torchvision:resnet18:r.pth")[3:] == ("torchvision",)
+
+
+def test_replaced_images_are_noticed_and_mended_ones_allowed(shades: Path, tmp_path: Path) -> None:
+    images, folder = tmp_path / "images", tmp_path / "a" / "run"
+    shutil.copytree(shades, images)
+    broken = images / "1" / "39.png"  # of the second shard
+    whole = broken.read_bytes()
+    broken.write_bytes(whole[:40])
+    refused(run(images, folder), "39.png cannot be read as an image")
+    broken.write_bytes(whole)
+    replaced = images / "0" / "05.png"
+    before = replaced.read_bytes()
+    Image.new("RGB", (33, 20), (9, 80, 7)).save(replaced)
+    refused(run(images, folder), "holds results of another 0/05.png than there is now")
+    replaced.write_bytes(before)
+    first = images / "0" / "00.png"
+    before = first.read_bytes()
+    first.write_bytes(before[:-1] + b"x")
+    refused(run(images, folder), "holds results of another 0/00.png than there is now")
+    first.write_bytes(before)
+    answer = run(images, folder)
+    assert answer.exit_code == 0, answer.output
+    assert "64 of 80 images were finished already" in answer.output
+
+
+def test_the_ledger_lies_beside_the_images_whatever_the_folder(shades: Path, tmp_path: Path) -> None:
+    shutil.copytree(shades, tmp_path / "data" / "images")
+    asked = ["run", "imagenet", "--images", tmp_path / "data" / "images", "--model", MODEL, *SIZES]
+    asked += ["--address", "none"]
+    first = pac(*asked, *LEVEL, "--folder", tmp_path / "a" / "run")
+    assert first.exit_code == 0, first.output
+    assert (tmp_path / "data" / "pac-ledger.json").exists()
+    assert not (tmp_path / "a" / "pac-ledger.json").exists()
+    other = [*asked, "--epsilon", 0.3, "--delta", 0.1, "--folder", tmp_path / "b" / "run"]
+    refused(pac(*other), "a new certificate needs units never calibrated on")
+    tuned = pac("tune", tmp_path / "b" / "run", "--epsilon", 0.3, "--delta", 0.1)
+    refused(tuned, "a new certificate needs units never calibrated on")
+    assert pac("logits", tmp_path / "b" / "run", "--out", tmp_path / "data" / "z.npz").exit_code == 0
+    fitted = pac("fit", tmp_path / "data" / "z.npz", *SIZES, *other[-6:-2], "--out", tmp_path / "c.json")
+    refused(fitted, "a new certificate needs units never calibrated on")
 
 
 def test_broken_images_count_as_errors_of_their_part(shades: Path, finished: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -81,7 +82,11 @@ def test_a_run_joins_a_cluster_and_is_submitted_as_a_job(tracks: list[object], t
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as short, head(Path(short)) as ports:
         dashboard = f"http://127.0.0.1:{ports['dashboard-port']}"
         folder = tmp_path / "job" / "run"
+        old = Path(short) / "cluster"  # a copy of ours where jobs start, which must not be run
+        old.mkdir()
+        (old / "__init__.py").write_text("raise ImportError('an old copy')")
         answers["job"] = program("submit", "--address", dashboard, *tracks, "--folder", folder)
+        shutil.rmtree(old)
         for how, address in (
             ("joined", f"127.0.0.1:{ports['port']}"),
             ("far", f"ray://127.0.0.1:{ports['ray-client-server-port']}"),
@@ -92,6 +97,17 @@ def test_a_run_joins_a_cluster_and_is_submitted_as_a_job(tracks: list[object], t
         assert "sequences missed" in answer.stdout
     certificates = {(tmp_path / how / "run" / "certificate-0.2-0.1.json").read_bytes() for how in answers}
     assert len(certificates) == 1, "the same certificate, whichever way it was launched"
+
+
+@pytest.mark.parametrize("folder", [["--folder=s3://me:WORD@b/x"], ["--folder", "s3://me:WORD@b/x"]])
+def test_secrets_and_wrong_addresses_are_not_submitted(folder: list[str]) -> None:
+    answer = pac("submit", "--address", "http://127.0.0.1:1", "run", "rl", *folder)
+    refused(answer, "without credentials")
+    assert "WORD" not in answer.output
+    refused(
+        pac("submit", "--address", "head", "run", "rl", "--folder", "x"),
+        "--address must be that of a dashboard",
+    )
 
 
 def test_nobody_there_is_said_in_one_sentence(tracks: list[object], tmp_path: Path) -> None:
@@ -126,4 +142,7 @@ def test_options_of_the_run_stay_with_the_run(monkeypatch: pytest.MonkeyPatch) -
     )
     assert answer.exit_code == 0, answer.output
     assert pac("submit", "--no-wait", "--address", "http://a:1", "run", "rl", "--folder", "x").exit_code == 0
+    given = ["run", "rl", "--folder", "x", "--address=auto"]
+    assert pac("submit", "--no-wait", "--address", "http://a:1", *given).exit_code == 0
+    assert asked.pop()[0] == given
     assert asked == 2 * [(["run", "rl", "--folder", "x", "--address", "auto"], "http://a:1")]

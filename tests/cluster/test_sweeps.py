@@ -16,7 +16,7 @@ from cluster.figures import heat_maps
 from cluster.inprocess import run_here
 from cluster.results import ALL, View
 from cluster.storage import RunFolder
-from cluster.sweeps import sweep
+from cluster.sweeps import sizes_by_tune, sweep
 from pac_core import (
     InvalidInput,
     Likelihood,
@@ -154,10 +154,11 @@ def test_sizes_are_measured_on_units_a_candidate_was_not_fitted_on() -> None:
     forecast, level = LogitForecast(10 * logits), PACLevel(0.1, 0.05)
     order = np.random.default_rng(0).permutation(2000)
     halves = [np.sort(order[::2]), np.sort(order[1::2])]
-    for candidate in candidates("labels", (), ()):
+    paper, plain, _ = candidates("labels", (), ())
+    for candidate in (paper, plain):
         scores, sets = [], []
         for mine, other in (halves, halves[::-1]):
-            tau = fit_temperature(forecast.take(mine), labels[mine]).tau if candidate.temperature else 1.0
+            tau = fit_temperature(forecast.take(mine), labels[mine]).tau if candidate is paper else 1.0
             z = 10 * logits[other] * tau
             negative = np.log(np.exp(z - z.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)) - z
             negative += z.max(axis=1, keepdims=True)
@@ -178,14 +179,43 @@ def test_scores_are_computed_once_for_all_levels_of_a_fit(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Likelihood, "scores", counted)
     forecast = LogitForecast(np.random.default_rng(0).normal(size=(1000, 3)))
-    sizes = held_out_sizes(Candidate("labels"), forecast, np.zeros(1000, dtype=int), LEVELS)
+    sizes = held_out_sizes(Candidate("plain"), forecast, np.zeros(1000, dtype=int), LEVELS)
     assert scored == [500, 500], "each half judges the other, once"
     assert sizes[0] > sizes[1] > sizes[2] > sizes[3], "a stricter level takes larger sets"
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_candidate_that_cannot_be_fitted_loses_to_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every label is the most likely one, so there is no most likely temperature: the plain score is left."""
+    logits = np.random.default_rng(0).normal(size=(400, 3))
+    tune = {ALL: (LogitForecast(logits), logits.argmax(axis=1))}
+    menu = candidates("labels", (), ())
+    sizes = sizes_by_tune(tune, menu, LEVELS[:1], tmp_path)
+    assert [str(one) for one in menu if sizes[one, LEVELS[0]] < np.inf] == ["plain"]
+    assert str(choose(sizes)[None, LEVELS[0]]) == "plain"
+    said = capsys.readouterr()
+    assert "left out  paper: " in said.out
+    assert "Traceback" not in said.out + said.err
+
+
+def test_scores_of_labels_are_compared_too() -> None:
+    """Some labels lie anywhere among the first twenty: a score that counts ranks makes smaller sets."""
+    rng = np.random.default_rng(0)
+    logits = -np.sort(-4 * rng.gumbel(size=(4000, 50)), axis=1)
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    labels[:320] = rng.integers(0, 20, size=320)
+    menu, levels = candidates("labels", (), ()), [PACLevel(0.02, 0.05)]
+    sizes = {(one, levels[0]): held_out_sizes(one, LogitForecast(logits), labels, levels)[0] for one in menu}
+    assert str(choose(sizes)[None, levels[0]]) == "smallest"
 
 
 def test_unknown_shapes_and_runs_without_forecasts_are_refused(finished: RunFolder, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="shapes must be of box, max, joint, got ball"):
         candidates("trajectories", ("ball",), (ALL,))
+    with pytest.raises(InvalidInput, match="--shape is for trajectories, but the run holds"):
+        candidates("labels", ("box",), (ALL,))
     task = walking(tune=0, calibrate=UNITS, score="a score")
     with pytest.raises(InvalidInput, match="a sweep needs forecasts and tune units"):
         sweep(task, finished, LEVELS, tmp_path / "l.json", tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,20 @@ def test_frames_are_tracked_in_workers_with_the_same_bits(home: Path, tmp_path: 
     assert here.predictor.threshold == there.predictor.threshold
     assert (here.unit, here.predictor.threshold.n) == ("sequence", 8)
     assert "in at most a share 0.1 of the frames" in here.predictor.score.name  # type: ignore[attr-defined]
+
+
+def test_replaced_frames_are_noticed(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "videos", tmp_path / "videos")
+    asked = ["--sequences", tmp_path / "videos", "--tracker", home / "tracker.safetensors", *LEVEL]
+    once = ["run", "otb", *asked, "--folder", tmp_path / "run", "--address", "none"]
+    assert pac(*once, "--estimate").exit_code == 0  # the first shard is Video003
+    frame = tmp_path / "videos" / "Video003" / "img" / "0004.jpg"
+    before = frame.read_bytes()
+    frame.write_bytes(before + b" ")
+    refused(pac(*once), "holds results of another Video003 than there is now")
+    frame.write_bytes(before)
+    (tmp_path / "videos" / "Video004" / "img" / "0004.jpg").write_bytes(before)  # not scored yet
+    assert pac(*once).exit_code == 0
 
 
 def test_box_sizes_grow_with_the_threshold(home: Path, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_run_joins_a_cluster_and_is_submitted_as_a_job(tracks: list[object], t
         ):
             answers[how] = program(*tracks, "--folder", tmp_path / how / "run", "--address", address)
     for how, answer in answers.items():
-        assert answer.returncode == 0, (how, answer.stdout, answer.stderr)
+        assert answer.returncode == 0, f"{how}\n{answer.stdout}\n{answer.stderr}"
         assert "sequences missed" in answer.stdout
     certificates = {(tmp_path / how / "run" / "certificate-0.2-0.1.json").read_bytes() for how in answers}
     assert len(certificates) == 1, "the same certificate, whichever way it was launched"

@@ -30,7 +30,7 @@ from pac_core import InvalidInput, PACError, write_certificate
 from pac_core.class_names import ClassNames, read_classes
 from pac_core.failures import unit_scores
 from pac_core.ledger import score_digest
-from pac_core.options import broken_option, refuse_unwritable
+from pac_core.options import broken_option, ledger_beside, refuse_unwritable
 from pac_vision import Images, find_images
 from pac_vision.class_reports import show_results, summary
 from pac_vision.class_results import OURS, ClassResults, compare_sets
@@ -39,6 +39,8 @@ from pac_vision.predictions import Predictions, read_predictions
 from pac_vision.result_folders import ResultFolder
 
 PATH = click.Path(path_type=Path)
+LEDGER = "ledger.txt"
+"""Beside logits that were kept: where the ledger of their images lies."""
 HELP = {
     "logits": "Stored logits, labels and ids (npz, parquet), as FILE or NAME=FILE; repeat it for other "
     "classifiers of the same images.",
@@ -56,7 +58,7 @@ HELP = {
     "deltas": "Of the tables; repeat it.",
     "seed": "Of the split.",
     "address": "Ray to score on: local, auto, HOST:PORT; none scores in this process.  [default: local]",
-    "ledger": "Where looks are recorded.  [default: pac-ledger.json beside the logits, or beside OUT]",
+    "ledger": "Where looks are recorded.  [default: pac-ledger.json beside the logits or the images]",
     "workers": "Of Ray: how many, or MIN..MAX where the cluster can grow.  [default: all]",
     "gpus": "GPUs of a worker, as 0.5.  [default: 1 if any]",
     "batch": "Images computed together; more on a GPU.",
@@ -124,22 +126,26 @@ def main(
     units = len(classified[0].ids) if classified else len(pictures.ids)
     parts = {"tune": units // 5 if tune is None else tune, "calibrate": 2 * units // 5 if n is None else n}
     levels = fit_levels(parts["calibrate"], epsilon=epsilon, delta=delta, epsilons=epsilons, deltas=deltas)
-    book = ledger or beside(named_file(logits[0])[1] if logits else out) / "pac-ledger.json"
+    data = named_file(logits[0])[1] if logits else images if images.is_dir() else images.absolute().parent
+    book = ledger or ledger_of(data)
     refuse_unwritable("--ledger", book)
     if model:  # the work, after all that can be refused without it
         asked = {"images": images, "labels": labels, "classes": classes, "batch": batch, "broken": broken}
         classified = score(model, out, address or "local", asked, workers, gpus)
+        (out / "logits" / LEDGER).write_text(str(book.resolve()))
     called = name_classes(names, pictures, classified[0])
     report(classified, levels, ResultFolder(out), called, pictures, book, seed=seed, **parts)
 
 
-def beside(path: Path) -> Path:
-    """The folder of the ledger, where `pac fit` and `pac run` keep theirs: beside the logits, or beside OUT.
+def ledger_of(data: Path) -> Path:
+    """Where `pac fit` and `pac run` have theirs: beside the logits, or the folder of the images.
 
-    Logits that this script kept in OUT/logits share the ledger of OUT.
+    Logits that this script kept were made of images, and have the images' ledger.
     """
-    kept = path.resolve()
-    return (kept.parent.parent if kept.parent.name == "logits" else kept).parent
+    noted = data.resolve().parent / LEDGER
+    if noted.is_file():
+        return Path(noted.read_text())
+    return ledger_beside(data)
 
 
 def report(

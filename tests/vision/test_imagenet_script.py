@@ -28,6 +28,7 @@ from pac_core import (
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = ROOT / "scripts" / "imagenet_results.py"
+pytestmark = pytest.mark.xdist_group("imagenet_script")  # one run of it serves most tests
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -245,14 +245,14 @@ class Tells:
 
 
 class TellsTogether(Tells):
-    """Hands over when so many workers have something, so that each of them takes part."""
+    """Goes on when so many workers are at work at the same time, and notes where each of them is."""
 
     def __init__(self, notes: str, workers: int, *, device: str) -> None:
         super().__init__(device=device)
         self.notes, self.workers = Path(notes), workers
 
     def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
-        told = super().__call__(shard, given)
-        (self.notes / f"worker-{os.getpid()}").touch()
-        wait_for(lambda: len(list(self.notes.glob("worker-*"))) >= self.workers)
-        return told
+        where = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        (self.notes / f"worker {os.getpid()} {self.device} {where}").touch()
+        wait_for(lambda: len(list(self.notes.glob("worker *"))) >= self.workers)
+        return super().__call__(shard, given)

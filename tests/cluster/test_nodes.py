@@ -152,11 +152,9 @@ def test_killing_workers_at_random_changes_no_digit_of_the_certificate(tmp_path:
     assert finding.certificate.predictor.threshold.value == scores[allowed]
 
 
-@pytest.mark.parametrize(
-    ("gpus", "each", "workers"), [(None, 1, 2), (0.5, 1, 4)], ids=["one each", "half of one each"]
-)
+@pytest.mark.parametrize(("gpus", "workers"), [(None, 2), (0.5, 4)], ids=["one each", "half of one each"])
 def test_model_workers_are_placed_on_gpus(
-    tmp_path: Path, notes: Path, gpus: float | None, each: int, workers: int
+    tmp_path: Path, notes: Path, gpus: float | None, workers: int
 ) -> None:
     """The GPUs are only counted: what is tested is where workers go and what they are told."""
     stages = [Stage(toys.Draw), Stage(toys.TellsTogether, (str(notes), workers), gpus=None)]
@@ -165,8 +163,10 @@ def test_model_workers_are_placed_on_gpus(
         folder = RunFolder(tmp_path)
         run(asked, folder, gpus=gpus)
     told = [arrays for _, arrays in folder.over(asked.shards, lambda shard, arrays: arrays)]
-    assert all(arrays["cuda"][0] == 1 and arrays["gpus"][0] == each for arrays in told)
-    assert len({int(arrays["process"][0]) for arrays in told}) == workers
+    assert all(arrays["cuda"][0] == arrays["gpus"][0] == 1 for arrays in told)
+    places = [path.name.split(" ")[2:] for path in notes.glob("worker *")]
+    assert len(places) >= workers, "at work at the same time; a slow one may have been replaced since"
+    assert {tuple(place) for place in places} == {("cuda", "0"), ("cuda", "1")}
 
 
 def test_a_range_of_workers_leaves_room_for_both_kinds(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def refuse_secrets(url: str) -> None:
         named = part.username is not None and part.scheme not in _NAMED
         if part.scheme and (named or part.password is not None or _SECRET.search(part.query)):
             raise InvalidInput(
-                f"the run folder must be a URL without credentials (got one of {part.scheme}://): storage "
+                f"a URL must be one without credentials (got one of {part.scheme}:// with some): storage "
                 "libraries take them from the environment or their own configuration"
             )
 

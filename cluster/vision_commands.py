@@ -19,7 +19,9 @@ from pac_core.label_scores import LABEL_SCORES, score_named
 from pac_core.options import FILE, broken_option, say
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-MODELS = "efficientnet-lite0, torchvision:NAME:FILE, timm:NAME:FILE, onnx:FILE, python:MODULE:FACTORY."
+MODELS = (
+    "efficientnet-lite0, torchvision:NAME[@WEIGHTS]:FILE, timm:NAME:FILE, onnx:FILE, python:MODULE:FACTORY."
+)
 
 
 @click.command("imagenet")

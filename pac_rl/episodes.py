@@ -40,6 +40,7 @@ class Episodes:
 
     seeds: `[N]` each episode's own; its id
     returns: `[N]` sum of the rewards
+    unbroken: `[N]` sum of the rewards before a limit is first broken: all that counts where that ends it
     violated: `[N, C]` whether each limit was broken at any step; a simulation that diverged broke all
     violation_steps: `[N]` steps at which some limit was broken; those lost by diverging count
     fallbacks: `[N]` decisions at which the fallback acted
@@ -51,6 +52,7 @@ class Episodes:
 
     seeds: NDArray[np.int64]
     returns: NDArray[np.float64]
+    unbroken: NDArray[np.float64]
     violated: NDArray[np.bool_]
     violation_steps: NDArray[np.int64]
     fallbacks: NDArray[np.int64]
@@ -102,7 +104,7 @@ def _run(
     controller: Controller, seeds: NDArray[np.int64], steps: int, along: NDArray[np.float64] | None
 ) -> Episodes:
     run, limits = Run(controller, seeds), controller.limits
-    returns = np.zeros(BATCH)
+    returns, unbroken = np.zeros(BATCH), np.zeros(BATCH)
     violated = np.zeros((BATCH, len(limits)), bool)
     broken, fallbacks, decisions = (np.zeros(BATCH, np.int64) for _ in range(3))
     kept = _no_traces(controller, steps) if along is not None else None
@@ -120,9 +122,12 @@ def _run(
         done = decision.plans[:, 0].double().cpu().numpy()[moving]
         states = run.step(moving, done)
         went = np.isfinite(states).all(axis=1)
-        returns[moving[went]] += controller.reward(states[went], done[went])
+        earned = np.zeros(len(moving))
+        earned[went] = controller.reward(states[went], done[went])
         now = broken_limits(limits, states)
         violated[moving] |= now
+        returns[moving] += earned
+        unbroken[moving] += np.where(violated[moving].any(axis=1), 0.0, earned)
         broken[moving] += np.where(went, now.any(axis=1), steps - t)
         if kept is not None and along is not None:
             kept.states[moving, t], kept.actions[moving, t] = states, done
@@ -134,6 +139,7 @@ def _run(
     return Episodes(
         seeds,
         returns[rows],
+        unbroken[rows],
         violated[rows],
         broken[rows],
         fallbacks[rows],

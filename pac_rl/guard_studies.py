@@ -22,12 +22,14 @@ from pac_core import (
     fit_shape,
     fit_threshold,
 )
+from pac_core.tables import file_digest
 from pac_rl.candidates import FACTORS, candidates_around
 from pac_rl.controllers import Controller
 from pac_rl.designs import TRAINING_SEEDS
-from pac_rl.ensembles import Ensemble, Transitions
+from pac_rl.ensembles import Ensemble, Settings, Transitions
 from pac_rl.limits import SPEED
-from pac_rl.policies import Governed
+from pac_rl.policies import Function, Governed
+from pac_rl.runs import BATCH
 from pac_rl.scaled_tubes import FittedTubes, MeanTubes, MemberTubes
 from pac_rl.studies import Study
 from pac_rl.training import train
@@ -38,6 +40,9 @@ PITCH = math.pi / 2
 LEVEL = PACLevel(0.05, 0.01)
 GOVERNED = tuple(product((2.5, 3.0, 3.5, 4.0), (0.3, 1.0), (0.0, 0.5)))
 """Bounds on speed, widths and jitters of the training episodes that keep near the limit."""
+PLANNED = tuple(product(((3, "return"), (6, "factor")), (0.0, 0.04, 0.08, 0.16)))
+"""Steps that are checked and the choice, and how far below the limit the predicted mean must stay, in the
+training episodes of the planner itself."""
 PARTS = ("tubes", "tune", "compare", "certify")
 """What seeds are for; no two parts share one."""
 
@@ -57,6 +62,9 @@ class Sizes:
     choice: str = "return"
     """which safe plan acts: "return", that of the largest predicted one; "factor", the boldest"""
     governed: tuple[tuple[float, float, float], ...] = GOVERNED
+    planned: tuple[tuple[tuple[int, str], float], ...] = PLANNED
+    epochs: int = 20
+    """of the model that guards; the one that it learns from has the study's"""
 
 
 class GuardStudy:
@@ -84,31 +92,66 @@ class GuardStudy:
         place = TASKS.index(self.task) * len(PARTS) + PARTS.index(part)
         return np.asarray(begin + 10**7 * place + first + np.arange(count))
 
+    def training_seeds(self, kind: str, i: int) -> NDArray[np.int64]:
+        """Of the i-th sort of "governed" or "planned" training episodes; no part of the study has them."""
+        place, share, sorts = {
+            "governed": (1, 2, self.sizes.governed),
+            "planned": (50, 4, self.sizes.planned),
+        }[kind]
+        each = max(1, self.study.design.episodes // (share * len(sorts)))
+        return np.asarray(self.study.seeds[0] + TRAINING_SEEDS + 10**6 * (place + i) + np.arange(each))
+
     @cached_property
     def ensemble(self) -> Ensemble:
-        """Half of its training episodes keep near the speed limit, where a guard holds the robot.
+        """Trained twice, because it must know where a guard holds the robot, and the planner's own mistakes.
 
-        Of the study's own episodes, at the policy's full speed, every other one is left out: the budget
-        is the same.
+        A planner picks what the model is mistaken about, so the second model also learns from episodes that
+        were planned with the first. Of the study's episodes a quarter is the policy's own, a half keeps
+        near the speed limit, a quarter is planned: the budget is the same.
         """
-        study = self.study
-        file = study.folder / "guard_ensemble.safetensors"
+        file = self.study.folder / "guard_ensemble.safetensors"
+        if file.exists():
+            return Ensemble.load(file, self.study.device)
+        near, settings = self._near_the_limit(), self.study.design.settings
+        first = self._trained("guard_first", near, settings)
+        later = Transitions.join([near, self._planned(first)])
+        return self._trained("guard_ensemble", later, replace(settings, epochs=self.sizes.epochs))
+
+    def _near_the_limit(self) -> Transitions:
+        """Every fourth of the study's episodes, and others that keep near the limit without a model."""
+        own, options = self.study.episodes, {"horizon": self.study.design.episode_steps, "burn_in": (0, 0)}
+        parts = [Transitions.of(own.take(slice(0, None, 4)))]
+        for i, governed in enumerate(self.sizes.governed):
+            seeds = self.training_seeds("governed", i)
+            done = simulate(self.study.environment, self._governed(*governed), seeds, **options)
+            parts.append(Transitions.of(done))
+        return Transitions.join(parts)
+
+    def _planned(self, first: Ensemble) -> Transitions:
+        """Episodes of planners that trust the predicted mean, down to some way below the limit."""
+        study, names, jobs = self.study, self.study.environment.names, []
+        along = np.eye(len(names))[names.index("forward velocity")]
+        digest = file_digest(study.folder / "guard_first.safetensors")[:12]
+        for i, ((checked, choice), below) in enumerate(self.sizes.planned):
+            limit = HalfSpace("speed limit", along, SPEED - below)
+            options: Any = {"horizon": 6, "checked": checked, "choice": choice}
+            planner = Controller(study.environment, first, study.policy, (limit,), MeanTubes(), **options)
+            acting = {"policy": _acting(planner), "horizon": study.design.episode_steps, "batch": BATCH}
+            seeds = self.training_seeds("planned", i)
+            jobs.append((f"planned-{digest}-{i}", seeds, acting | {"burn_in": (0, 0)}))
+        return Transitions.of(study.simulated("episodes of the planner", jobs))
+
+    def _trained(self, name: str, transitions: Transitions, settings: Settings) -> Ensemble:
+        study, file = self.study, self.study.folder / f"{name}.safetensors"
         if file.exists():
             return Ensemble.load(file, study.device)
-        own, each = study.episodes, max(1, study.design.episodes // 2 // len(self.sizes.governed))
-        parts = [Transitions.of(own.take(slice(0, None, 2)))]
-        for i, options in enumerate(self.sizes.governed):
-            seeds = study.seeds[0] + TRAINING_SEEDS + 10**6 * (i + 1) + np.arange(each)
-            policy, steps = self._governed(*options), own.states.shape[1]
-            done = simulate(study.environment, policy, seeds, burn_in=(0, 0), horizon=steps)
-            parts.append(Transitions.of(done))
-        study.say("training with episodes near the limit")
+        study.say(f"training on {len(transitions.states):,} steps: {name}")
         made = train(
-            Transitions.join(parts),
+            transitions,
             study.design.env,
-            study.design.settings,
+            settings,
             device=study.device,
-            checkpoint=study.folder / "guard_training.safetensors",
+            checkpoint=study.folder / f"{name}_training.safetensors",
             progress=lambda epoch: study.say(f"  {epoch}"),
         )
         made.save(file)
@@ -187,3 +230,12 @@ class GuardStudy:
         environment, names = self.study.environment, self.study.environment.names
         column = names.index("forward velocity")
         return Governed(self.study.policy, environment.view, len(names), column, bound, width, jitter)
+
+
+def _acting(planner: Controller) -> Function:
+    """The planner as a policy that sees the state."""
+
+    def act(states: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(planner.decide(states).plans[:, 0].double().cpu().numpy())
+
+    return Function(act, len(planner.environment.names), len(planner.environment.low))

@@ -118,7 +118,7 @@ class RunEpisodes:
 
     def __call__(self, shard: Any, given: Arrays) -> Arrays:
         done = run_episodes(self.controller, np.asarray(shard.ids), steps=self.steps)
-        names = ("errors", "returns", "violated", "violation_steps", "fallbacks", "decisions")
+        names = ("errors", "returns", "unbroken", "violated", "violation_steps", "fallbacks", "decisions")
         return {"ids": done.seeds} | {name: getattr(done, name) for name in names}
 
 

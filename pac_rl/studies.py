@@ -127,7 +127,7 @@ class Study:
             (f"episodes-{i}", group, changes | {"policy": Noisy(self.policy, extra)})
             for i, (group, extra) in enumerate(zip(groups, EXTRA_NOISE, strict=True))
         ]
-        return self._simulated("training data", jobs)
+        return self.simulated("training data", jobs)
 
     @cached_property
     def ensemble(self) -> Ensemble:
@@ -157,7 +157,7 @@ class Study:
         firsts = range(0, len(self.seeds), PART)
         jobs = [(f"rollouts-{i}", self.seeds[i : i + PART], usual) for i in firsts]
         # As many at once as occupy every CPU; kept part by part.
-        return self._simulated("rollouts", jobs, together=max(1, threads() * BATCH // PART))
+        return self.simulated("rollouts", jobs, together=max(1, threads() * BATCH // PART))
 
     @cache  # noqa: B019 - a study lives as long as its process
     def closed_loop(self, propagation: str = "particles") -> Case:
@@ -198,7 +198,7 @@ class Study:
         found: Rollouts = self._kept("plans carried out", Rollouts, make)
         return found
 
-    def _simulated(
+    def simulated(
         self, stage: str, jobs: list[tuple[str, Any, dict[str, Any]]], *, together: int = 1
     ) -> Rollouts:
         """The rollouts of all jobs (name, seeds, options), kept as soon as they are done.

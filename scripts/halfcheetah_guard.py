@@ -23,16 +23,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pac_core import PACError, error_interval
 from pac_rl import Controller, Design, Episodes, Study, run_episodes
 from pac_rl.figures import guarded_over_time, returns_and_violations
-from pac_rl.guard_studies import GOVERNED, LEVEL, TASKS, GuardStudy, Sizes
+from pac_rl.guard_studies import GOVERNED, LEVEL, PLANNED, TASKS, GuardStudy, Sizes
 from pac_rl.reports import Report
 
-SCALES = (2.0, 1.6, 1.4, 1.2, 1.0, 0.85, 0.7, 0.6, 0.5)
+SCALES = (2.0, 1.6, 1.4, 1.2, 1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 """Of our tubes, from wide to narrow; tried in this order on tune episodes, until one has a violation."""
-SMOKE = Sizes(steps=12, rollouts=320, horizon=2, checked=2, governed=GOVERNED[::5])
+SMOKE = Sizes(
+    steps=12, rollouts=320, horizon=2, checked=2, governed=GOVERNED[::5], planned=PLANNED[::5], epochs=3
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ def main(guards: GuardStudy, report: Report, counts: Counts) -> list[dict[str, A
         say(f"  {shown}: {done[name]}, after {seconds:.0f} s")
     title = f"Guards for the {guards.limits[0].name}, {counts.episodes} episodes of {steps} steps from rest"
     report.table(f"guard_{task}", rows, title=title)
+    ratio, wide = quotient(done["ours"].returns, done["mean"].returns)
+    say(f"return of ours / mean constraint's: {ratio:.4f} +- {wide:.4f} (95%, on the same episodes)")
     draw(report, guards, done, title)
     return rows
 
@@ -76,10 +81,18 @@ def choose_scale(
         done = run_episodes(guards.guarded(scale), seeds, steps=guards.sizes.steps)
         rows.append({"scale": scale, "return": float(done.returns.mean())})
         rows[-1] |= {"violations": int(done.errors.sum()), "fallbacks": float(share(done))}
+        guards.study.say(f"  scale {scale:g}, tune: {done}")
         if done.errors.any():
             break
     kept = [row["scale"] for row in rows if not row["violations"]]
     return (kept or scales)[-1 if kept else 0], rows
+
+
+def quotient(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> tuple[float, float]:
+    """The quotient of two means over the same episodes, and 1.96 of its standard errors (delta method)."""
+    ratio = float(ours.mean() / theirs.mean())
+    rest = ours - ratio * theirs
+    return ratio, float(1.96 * rest.std(ddof=1) / (np.sqrt(len(rest)) * abs(theirs.mean())))
 
 
 def share(done: Episodes) -> float:
@@ -93,6 +106,7 @@ def row(done: Episodes, seconds: float) -> dict[str, Any]:
     return {
         "return": float(done.returns.mean()),
         "sd": float(done.returns.std(ddof=1)),
+        "return before a violation": float(done.unbroken.mean()),
         "violated": f"{errors} of {n}",
         "low": low,
         "high": high,

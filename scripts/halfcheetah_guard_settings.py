@@ -25,13 +25,12 @@ from pac_rl.reports import Report
 
 SETTINGS = (
     (3, 3, "return"),
+    (3, 3, "factor"),
     (4, 4, "factor"),
-    (6, 2, "return"),
     (6, 3, "return"),
     (6, 6, "return"),
     (6, 6, "factor"),
-    (9, 3, "return"),
-    (9, 9, "factor"),
+    (9, 9, "return"),
 )
 """Horizon, steps that are checked, and which safe plan acts."""
 

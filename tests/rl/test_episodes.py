@@ -58,7 +58,7 @@ def controller(cheetah: Environment, ensemble: Ensemble, policy: Network) -> Con
 
 
 def same(one: object, other: object, rows: np.ndarray) -> None:
-    for name in ("seeds", "returns", "violated", "violation_steps", "fallbacks", "decisions"):
+    for name in ("seeds", "returns", "unbroken", "violated", "violation_steps", "fallbacks", "decisions"):
         np.testing.assert_array_equal(getattr(one, name)[rows], getattr(other, name), err_msg=name)
 
 
@@ -77,7 +77,7 @@ def test_a_worker_computes_the_same_bits(controller: Controller) -> None:
     options = {"horizon": 3, "factors": (0.0, 0.5, 1.0)}
     made = RunEpisodes("HalfCheetah-v5", *parts, 12, options)(Shard(SEEDS), {})
     counts = {"violation_steps", "fallbacks", "decisions"}
-    assert set(made) == {"ids", "errors", "returns", "violated", *counts}
+    assert set(made) == {"ids", "errors", "returns", "unbroken", "violated", *counts}
     np.testing.assert_array_equal(made["ids"], SEEDS)
     for name in set(made) - {"ids"}:
         np.testing.assert_array_equal(made[name], getattr(here, name))
@@ -87,8 +87,10 @@ def test_a_worker_computes_the_same_bits(controller: Controller) -> None:
         np.testing.assert_array_equal(found[name], getattr(there, name))
 
 
-def test_counts_are_those_of_the_traces(controller: Controller) -> None:
-    done = run_episodes(controller, SEEDS, steps=30, along=np.eye(18)[0])
+@pytest.mark.parametrize("bare", [False, True])
+def test_counts_are_those_of_the_traces(controller: Controller, bare: bool) -> None:
+    acting = controller.bare() if bare else controller
+    done = run_episodes(acting, SEEDS, steps=30, along=np.eye(18)[0])
     traces = done.traces
     assert traces is not None
     over = np.stack([traces.states[..., 0] > 1.0, traces.states[..., 2] > 0.3], axis=-1)
@@ -99,7 +101,10 @@ def test_counts_are_those_of_the_traces(controller: Controller) -> None:
     assert (done.decisions == 30).all()
     rewards = traces.states[..., 0] - 0.1 * (traces.actions**2).sum(axis=2)
     np.testing.assert_allclose(done.returns, rewards.sum(axis=1), rtol=1e-12)
-    # With a guard that looks at means alone, the upper end is the lower end.
+    before = np.cumsum(over.any(axis=2), axis=1) == 0  # without the step that breaks it
+    assert not bare or 0 < before.sum() < before.size
+    np.testing.assert_allclose(done.unbroken, (rewards * before).sum(axis=1), rtol=1e-12)
+    # With a guard that looks at means alone, the upper end is the lower end; without one there is none.
     np.testing.assert_array_equal(traces.lower, traces.upper)
 
 

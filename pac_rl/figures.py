@@ -13,6 +13,8 @@ from pac_core.figures import INK, canvas
 
 SIZE = "size of the tube (half-diagonal of its box, mean over steps)"
 STEP_SIZE = "size at the step (half-diagonal of the box)"
+CLOSE_UP = 30
+"""Last steps of an episode that are drawn larger."""
 
 Sizes = NDArray[np.float64]
 
@@ -218,30 +220,47 @@ def guarded_over_time(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.6 * len(panels), 3.6), dpi=130, layout="constrained")
+    figure = Figure(figsize=(4.6 * len(panels), 3.9), dpi=130, layout="constrained")
     for axes, (name, (values, tubes)) in zip(
         figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels.items(), strict=True
     ):
-        time = np.arange(1, len(values) + 1)
-        if tubes is not None:
-            horizon, floor = checked or tubes.shape[2], np.nanmin(values)
-            for t in range(0, len(values), horizon):
-                steps = t + 1 + np.arange(horizon)
-                lower, upper = (
-                    np.maximum(tubes[0, t, :horizon], floor),
-                    tubes[1, t, :horizon],
-                )  # an open end is drawn to the floor
-                axes.fill_between(steps, lower, upper, color=INK[0], alpha=0.15, linewidth=0)
-                axes.plot(steps, upper, color=INK[0], linewidth=1, marker=".", markersize=2)
-        over = np.any([values > bound if bound > 0 else values < bound for bound in bounds], axis=0)
-        axes.plot(time, values, color="black", linewidth=1.2, label="what happened")
-        axes.plot(time[over], values[over], ".", color=INK[1], label="violation")
-        for bound in bounds:
-            axes.axhline(bound, color=INK[1], linestyle="--", linewidth=1)
+        _episode(axes, values, tubes, bounds, checked)
         axes.set_title(name, loc="left", fontsize=10)
         axes.set_xlabel("step")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
+        if tubes is not None and len(values) > CLOSE_UP:
+            close = axes.inset_axes((0.3, 0.62, 0.68, 0.36))
+            _episode(close, values, tubes, bounds, checked)
+            near = 0.2 * max(float(np.nanmax(values) - np.nanmin(values)), 1e-9)
+            ends = (len(values) - CLOSE_UP, len(values))
+            close.set(xlim=ends, ylim=(bounds[0] - near, bounds[0] + near / 2))
+            close.tick_params(labelsize=7)
+            close.set_title(f"the last {CLOSE_UP} steps, near the limit", fontsize=8, loc="left")
     figure.axes[0].set_ylabel(label)
+    handles, labels = figure.axes[-1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     figure.suptitle(title, fontsize=11)
     return figure
+
+
+def _episode(
+    axes: Any, values: Sizes, tubes: Sizes | None, bounds: Sequence[float], checked: int | None
+) -> None:
+    """One controller's panel: the tubes behind what happened, and the limits."""
+    time = np.arange(1, len(values) + 1)
+    if tubes is not None:
+        horizon, floor = checked or tubes.shape[2], np.nanmin(values)
+        for t in range(0, len(values), horizon):
+            ends = tubes[:, t, :horizon]
+            style: Any = {"edges": t + 0.5 + np.arange(horizon + 1), "color": INK[0]}
+            told = "tube of a plan, its checked steps" if t == 0 else None
+            # An open end is drawn to the floor.
+            lower = np.maximum(ends[0], floor)
+            axes.stairs(ends[1], baseline=lower, fill=True, alpha=0.15, label=told, **style)
+            axes.stairs(ends[1], baseline=None, linewidth=0.8, **style)
+    over = np.any([values > bound if bound > 0 else values < bound for bound in bounds], axis=0)
+    axes.plot(time, values, color="black", linewidth=1, marker=".", markersize=3, label="what happened")
+    axes.plot(time[over], values[over], ".", color=INK[1], label="over the limit")
+    for i, bound in enumerate(bounds):
+        axes.axhline(bound, color=INK[1], linestyle="--", linewidth=1, label=None if i else "limit")

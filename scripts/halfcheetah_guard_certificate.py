@@ -46,7 +46,7 @@ KINDS = {
     "episode": (RunEpisodes, "a limit is violated at any step of an episode from rest, fallback included"),
     "tube": (RunSelections, "the plan chosen at a step drawn beforehand leaves its tube when carried out"),
 }
-SCALES = {"episode": (1.0, 0.8, 0.6), "tube": (1.4, 1.2, 1.0)}
+SCALES = {"episode": (1.0, 0.8, 0.6), "tube": (1.8, 1.6, 1.4)}
 """Of the tubes, chosen on tune episodes. Later plans mend what leaves a narrow tube, so episodes are safe in
 narrower ones than would hold a plan that is carried out to its end."""
 LEVEL = PACLevel(0.05, 0.01)
@@ -166,7 +166,7 @@ def opened() -> tuple[GuardStudy, argparse.Namespace]:
         "--scale",
         type=float,
         action="append",
-        help="of the tubes; several (by kind: 1, 0.8, 0.6 and 1.4, 1.2, 1)",
+        help="of the tubes; several (by kind: 1, 0.8, 0.6 and 1.8, 1.6, 1.4)",
     )
     add("--episodes", type=int, default=300, help="of each scale (%(default)s)")
     add("--allowed", type=int, default=6, help="errors with which a scale passes (%(default)s)")

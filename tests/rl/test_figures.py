@@ -26,5 +26,6 @@ def test_only_checked_steps_of_tubes_are_drawn(checked: int | None, highest: flo
     tubes = np.zeros((2, 8, 4))
     tubes[1, :, :2], tubes[1, :, 2:] = 1.0, 5.0
     figure = guarded_over_time({"ours": (np.full(8, 0.5), tubes)}, [2.0], "speed", "t", checked=checked)
-    drawn = [line.get_ydata() for line in figure.axes[0].lines if line.get_linewidth() == 1]
-    assert max(np.max(ends) for ends in drawn) == max(highest, 2.0)
+    tops = [patch.get_data().values.max() for patch in figure.axes[0].patches]
+    assert len(tops) == 2 * 8 // (checked or 4), "each tube filled and with its upper end, to the last step"
+    assert max(tops) == highest

@@ -42,7 +42,7 @@ def main(study: Study, report: Report, task: str, sizes: Sizes, settings: Any, e
         guards = GuardStudy(study, task, changed)
         bold = replace(guards.base, guard=MeanTubes())
         mean = run_episodes(bold, guards.seeds("tune", episodes), steps=sizes.steps)
-        scale, tried = choose_scale(guards, episodes, SCALES[2:])
+        scale, tried = choose_scale(guards, episodes, SCALES[4:])
         ours = next(row for row in tried if row["scale"] == scale)
         rows.append(
             {

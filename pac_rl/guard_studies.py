@@ -119,11 +119,11 @@ class GuardStudy:
 
     def _near_the_limit(self) -> Transitions:
         """Every fourth of the study's episodes, and others that keep near the limit without a model."""
-        own, options = self.study.episodes, {"horizon": self.study.design.episode_steps, "burn_in": (0, 0)}
-        parts = [Transitions.of(own.take(slice(0, None, 4)))]
+        study, steps = self.study, self.study.design.episode_steps
+        parts = [Transitions.of(study.episodes.take(slice(0, None, 4)))]
         for i, governed in enumerate(self.sizes.governed):
-            seeds = self.training_seeds("governed", i)
-            done = simulate(self.study.environment, self._governed(*governed), seeds, **options)
+            policy, seeds = self._governed(*governed), self.training_seeds("governed", i)
+            done = simulate(study.environment, policy, seeds, burn_in=(0, 0), horizon=steps)
             parts.append(Transitions.of(done))
         return Transitions.join(parts)
 

@@ -82,7 +82,7 @@ def main(args: argparse.Namespace, loop: Loop) -> list[dict[str, Any]]:
         row = {"guard": name, "return": float(returns.mean()), "violated": f"{int(errors.sum())} of {count}"}
         interval = {"low": low, "high": high, "fastest": float(fastest.mean())}
         row |= interval | {"fallback rate": float(fallbacks.sum() / (count * loop.steps))}
-        print(f"  {row}", flush=True)
+        print(f"  {name}: return {row['return']:.0f}, {row['violated']} over the limit", flush=True)
         return row
 
     def compare(launch: Any) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ from pac_rl.reports import Report
 SCALES = (2.0, 1.6, 1.4, 1.2, 1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 """Of our tubes, from wide to narrow; tried in this order on tune episodes, until one has a violation."""
 SMOKE = Sizes(
-    steps=12, rollouts=320, horizon=2, checked=2, governed=GOVERNED[::5], planned=PLANNED[::5], epochs=3
+    steps=12, rollouts=320, horizon=2, checked=2, governed=GOVERNED[::5], planned=PLANNED[:1], epochs=3
 )
 
 

@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.pac-sets-ready
 BENCH_READY := $(VENV)/.pac-sets-bench-ready
 
-.PHONY: demo test setup lint types bench format clean help
+.PHONY: demo test suite setup lint types bench format clean help
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -17,7 +17,10 @@ help:
 demo: $(READY)
 	@$(BIN)/python scripts/demo_halfcheetah.py
 
-test: lint types
+test: lint
+	@$(MAKE) --no-print-directory -j 2 types suite
+
+suite: $(READY)
 	@echo "== tests, doctests and the promise itself"
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q
 

@@ -43,6 +43,12 @@ def run() -> None:
 @click.option("--policy", type=FILE, help="npz, or a Stable-Baselines3 zip.  [default: the one that ships]")
 @click.option("--policy-std", type=float, help="Noise on each action, for a policy file that has none.")
 @click.option("--ensemble", type=FILE, help="safetensors.  [default: trained first, in a local folder]")
+@click.option(
+    "--trained-on",
+    multiple=True,
+    metavar="FIRST..LAST|unknown",
+    help="Seeds that the ensemble was trained on, where its file does not say.",
+)
 @click.option("--horizon", default=20, show_default=True, help="Steps of a tube.")
 @click.option("--burn-in", nargs=2, default=(0, 200), show_default=True, help="Least and most steps before.")
 @click.option("--propagation", default="particles", show_default=True, help="one-step, particles, jacobian.")
@@ -57,6 +63,7 @@ def run_rl(
     policy: Path | None,
     policy_std: float | None,
     ensemble: Path | None,
+    trained_on: tuple[str, ...],
     horizon: int,
     burn_in: tuple[int, int],
     propagation: str,
@@ -70,7 +77,11 @@ def run_rl(
     folder: str,
     **engine: Any,
 ) -> None:
-    """Rollouts of a robot (the half-cheetah) and an ensemble's forecasts of them."""
+    """Rollouts of a robot (the half-cheetah) and an ensemble's forecasts of them.
+
+    A rollout that the ensemble was trained on is refused as a unit. Units have the seeds from
+    2,000,000,000 times --seed on.
+    """
     from pac_rl.policy_files import SHIPPED
 
     place, chosen = RunFolder(folder), policy or SHIPPED
@@ -81,6 +92,7 @@ def run_rl(
             policy=chosen,
             policy_std=policy_std,
             ensemble=ensemble or partial(trained, place, env, chosen, policy_std, seed),
+            trained_on=trained_on,
             horizon=horizon,
             burn_in=burn_in,
             propagation=propagation,

@@ -50,7 +50,7 @@ class Task:
 
     names: `[N]` of the units, for ledger and certificate, in the order of the job's ids
     unit: what is drawn independently, in a word
-    model: for the certificate
+    model, train: for the certificate; train, what the model was trained on, None if it is not named
     score: of a run that stores scores, in words; None if it stores forecasts
     tune, calibrate, seed: of the split; the rest tests
     replaced: from the arrays of a stored shard to the first unit whose file is another by now, or None
@@ -65,6 +65,7 @@ class Task:
     calibrate: int
     seed: int
     replaced: Replaced | None = None
+    train: Record | None = None
 
     @classmethod
     def of(
@@ -82,6 +83,7 @@ class Task:
         calibrate: int,
         seed: int,
         replaced: Replaced | None = None,
+        train: Record | None = None,
         **configuration: Any,
     ) -> Task:
         """A task whose run folder holds everything that is needed to read it again."""
@@ -94,13 +96,15 @@ class Task:
             "tune": tune,
             "calibrate": calibrate,
         }
+        if train is not None:
+            about["train"] = asdict(train)
         if tune < 0 or calibrate < 1 or tune + calibrate > len(ids):
             raise InvalidInput(
                 f"tune and calibrate must be at least 0 and 1, and together at most the {len(ids):,} "
                 f"{unit}s, got {tune:,} and {calibrate:,}"
             )
         job = Job.of(name, ids, stages, size=size, seed=seed, **about, **configuration)
-        return cls(job, names, unit, model, score, tune, calibrate, seed, replaced)
+        return cls(job, names, unit, model, score, tune, calibrate, seed, replaced, train)
 
     def write(self, folder: RunFolder) -> None:
         """Writes down what the folder is for, and which units there are.
@@ -134,7 +138,8 @@ class Task:
         if (ids_digest(units["names"]), ids_fingerprint(job.shards)) != (about["names"], about["ids"]):
             raise UnreadableFile(f"{folder}/units.arrow is not the one of this run: start the run again")
         parts = {name: about[name] for name in ("unit", "score", "tune", "calibrate", "seed")}
-        return cls(job, units["names"], model=Record(**about["model"]), **parts)
+        train = Record(**about["train"]) if "train" in about else None
+        return cls(job, units["names"], model=Record(**about["model"]), train=train, **parts)
 
     def check(self, levels: Sequence[PACLevel]) -> None:
         """Refuse, before any work, what so many units cannot prove."""
@@ -188,6 +193,7 @@ def certify_results(task: Task, results: Results, menu: Sequence[Asked], ledger:
         tune=Record("tune", tune.n, tune.digest),
         test=Record("test", test.n, test.digest),
         model=task.model,
+        train=task.train,
         split=SplitRecord(task.seed, ids_digest(results.names), "ids"),
     )
 

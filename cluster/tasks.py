@@ -6,6 +6,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ def rl_task(
     policy: Path,
     policy_std: float | None = None,
     ensemble: Path | Callable[[], Path],
+    trained_on: Sequence[str] = (),
     horizon: int,
     burn_in: tuple[int, int],
     propagation: str,
@@ -43,6 +45,7 @@ def rl_task(
     """Rollouts of a policy, forecast by an ensemble; the unit is a rollout from its own reset.
 
     ensemble: a file, or what makes it; it is made last, because that may take long
+    trained_on: see `_with_training`; a unit that the ensemble was trained on is refused
     """
     from pac_rl import PROPAGATIONS, Design, Ensemble, load_policy
     from pac_rl.designs import TRAINING_SEEDS, checked
@@ -54,10 +57,12 @@ def rl_task(
     if propagation not in PROPAGATIONS:
         raise InvalidInput(f"--propagation must be one of {', '.join(PROPAGATIONS)}, got {propagation!r}")
     file = ensemble() if callable(ensemble) else ensemble
-    model = Ensemble.load(file)
+    model = _with_training(Ensemble.load(file), file, trained_on)
     digests: dict[str, Any] = {"policy": file_digest(policy), "ensemble": file_digest(file)}
     first = 2 * TRAINING_SEEDS * seed
     seeds = range(first, first + tune + calibrate + test)
+    if model.trained_on is not None:
+        model.refuse_seen(seeds)
     forecasting = (env, controller, model, propagation, tuple(members))
     ForecastRollouts(*forecasting)  # refuses here what would not do there
     return Task.of(
@@ -71,6 +76,7 @@ def rl_task(
         names=[f"{env}/{digests['policy'][:12]}/{unit}" for unit in seeds],
         unit="rollout",
         model=Record(str(model), digest=digests["ensemble"]),
+        train=model.train_record,
         tune=tune,
         calibrate=calibrate,
         seed=seed,
@@ -83,6 +89,36 @@ def rl_task(
         cpus=cpus,
         **digests,
     )
+
+
+def _with_training(model: Any, file: Path, stated: Sequence[str]) -> Any:
+    """The ensemble with the rollouts it was trained on: what its file says, or else what is stated.
+
+    stated: seeds, as "7" or "1000..1999", or the one word "unknown"
+    """
+    if model.trained_on is not None:
+        if stated:
+            raise InvalidInput(f"--trained-on must not be given: {file} says what it was trained on")
+        return model
+    if not stated:
+        raise InvalidInput(
+            f"{file} does not say which rollouts the ensemble was trained on: give their seeds with "
+            "--trained-on FIRST..LAST, or --trained-on unknown for a certificate that says 'not named'"
+        )
+    if [*stated] == ["unknown"]:
+        return model
+    ends = [text.split("..") for text in stated]
+    if not all(len(pair) <= 2 and all(end.isdecimal() for end in pair) for pair in ends):
+        raise InvalidInput(f"--trained-on must be a seed, FIRST..LAST or unknown, got {', '.join(stated)}")
+    from pac_rl.ensembles import MOST_ROLLOUTS
+
+    parts = [range(int(pair[0]), int(pair[-1]) + 1) for pair in ends]
+    if not all(parts) or max(part[-1] for part in parts) >= 2**63 or sum(map(len, parts)) > MOST_ROLLOUTS:
+        raise InvalidInput(
+            f"--trained-on must be 1 to {MOST_ROLLOUTS:,} seeds below 2**63, the first one first, "
+            f"got {', '.join(stated)}"
+        )
+    return replace(model, trained_on=np.concatenate([np.array(part, dtype=np.int64) for part in parts]))
 
 
 def trained(folder: RunFolder, env: str, policy: Path, policy_std: float | None, seed: int) -> Path:

@@ -19,12 +19,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from pac_core import InvalidInput, UnreadableFile
+from pac_core import InvalidInput, Record, UnreadableFile, ids_digest, refuse_overlap
 from pac_core.bounds import whole
+from pac_core.splits import unit_names
 from pac_rl.folders import unfinished
 from pac_rl.trajectories import Rollouts
 
 FORMAT = "pac-sets ensemble 1"
+MOST_ROLLOUTS = 10**7
+"""That an ensemble may be trained on: a file that claims more is not believed."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,16 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """M steps: `states` `[M, D]`, `actions` `[M, A]` and what followed, `[M, D]`."""
+    """M steps: `states` `[M, D]`, `actions` `[M, A]` and what followed, `[M, D]`.
+
+    ids: of the rollouts that the steps are taken from, each once: their seeds, or names of recordings; None
+        if nobody says, see `Ensemble.trained_on`
+    """
 
     states: NDArray[np.float64]
     actions: NDArray[np.float64]
     following: NDArray[np.float64]
+    ids: NDArray[Any] | None = None
 
     @classmethod
     def of(cls, rollouts: Rollouts) -> Transitions:
@@ -70,12 +78,15 @@ class Transitions:
         before = np.concatenate([rollouts.start[:, None], rollouts.states[:, :-1]], axis=1)
         taken = np.arange(horizon) < rollouts.lengths[:, None]
         taken &= np.isfinite(rollouts.states).all(axis=2)
-        return cls(before[taken], rollouts.actions[taken], rollouts.states[taken])
+        return cls(before[taken], rollouts.actions[taken], rollouts.states[taken], rollouts.seeds)
 
     @classmethod
     def join(cls, parts: list[Transitions]) -> Transitions:
+        """All steps; of which rollouts is known only if it is of every part."""
         names = ("states", "actions", "following")
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        known = [part.ids for part in parts if part.ids is not None]
+        ids = np.unique(np.concatenate(known)) if len(known) == len(parts) else None
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names), ids)
 
 
 @dataclass(frozen=True)
@@ -107,6 +118,8 @@ class Ensemble:
     units: `[D]` the deviation of a state's change in one step
     environment: its id
     history: one entry per epoch of training
+    trained_on: ids of the rollouts that it has seen in training, their seeds as a rule: nothing can be
+        promised about them, so they are refused as units; None if nobody says
     """
 
     network: GaussianMLP
@@ -116,6 +129,11 @@ class Ensemble:
     environment: str
     settings: Settings = field(default_factory=Settings)
     history: tuple[Epoch, ...] = ()
+    trained_on: NDArray[Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.trained_on is not None:
+            object.__setattr__(self, "trained_on", rollout_ids("trained_on", self.trained_on))
 
     @property
     def dims(self) -> int:
@@ -147,6 +165,25 @@ class Ensemble:
         log_var = self.network.max_logvar - torch.nn.functional.softplus(self.network.max_logvar - log_var)
         log_var = self.network.min_logvar + torch.nn.functional.softplus(log_var - self.network.min_logvar)
         return torch.addcmul(states, change, self.units), torch.exp(log_var) * self.units**2
+
+    def refuse_seen(self, ids: Any, part: str = "tune, calibrate or test") -> None:
+        """Raise `OverlappingSplits` if a unit is among the rollouts that the ensemble was trained on.
+
+        One that does not know them is refused: state them, `dataclasses.replace(ensemble, trained_on=ids)`.
+        """
+        if self.trained_on is None:
+            raise InvalidInput(
+                "the ensemble does not know which rollouts it was trained on, so they cannot be told from "
+                "the units: state their ids as its trained_on"
+            )
+        refuse_overlap({"train": self.trained_on, part: ids})
+
+    @property
+    def train_record(self) -> Record:
+        """The rollouts it was trained on, for a certificate; "not named" if it does not know them."""
+        if self.trained_on is None:
+            return Record("not named")
+        return Record("training rollouts, by seed or id", len(self.trained_on), ids_digest(self.trained_on))
 
     @property
     def _layers(self) -> list[tuple[Tensor, Tensor]]:
@@ -193,8 +230,12 @@ class Ensemble:
         return tensors | {"shift": self.shift, "scale": self.scale, "units": self.units}
 
     def about(self) -> dict[str, Any]:
-        history = [asdict(epoch) for epoch in self.history]
-        return {"environment": self.environment, "settings": asdict(self.settings), "history": history}
+        return {
+            "environment": self.environment,
+            "settings": asdict(self.settings),
+            "history": [asdict(epoch) for epoch in self.history],
+            "trained_on": _packed(self.trained_on),
+        }
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Ensemble:
@@ -217,10 +258,10 @@ class Ensemble:
             )
             history = tuple(Epoch(**epoch) for epoch in about["history"])
             parts = {name: tensors[name].to(device) for name in ("shift", "scale", "units")}
-            return cls(
-                network.eval(), **parts, environment=about["environment"], settings=settings, history=history
-            )
-        except (KeyError, TypeError, RuntimeError, InvalidInput) as error:
+            seen = _unpacked(about.get("trained_on"))
+            return cls(network.eval(), **parts, environment=about["environment"], settings=settings,
+                       history=history, trained_on=seen)  # fmt: skip
+        except (KeyError, TypeError, ValueError, RuntimeError, InvalidInput) as error:
             raise UnreadableFile(f"the ensemble's parts do not fit together: {error}") from None
 
     def __repr__(self) -> str:
@@ -245,6 +286,34 @@ def new_network(
             hid_size=settings.hidden,
             activation_fn_cfg={"_target_": "torch.nn.SiLU"},
         )
+
+
+def rollout_ids(name: str, ids: Any) -> NDArray[Any]:
+    """Ids of rollouts, each once and sorted: whole numbers as they are, anything else as text."""
+    names = unit_names(name, ids)
+    if len(names) > MOST_ROLLOUTS:
+        raise InvalidInput(f"{name} must be at most {MOST_ROLLOUTS:,} ids of rollouts, got {len(names):,}")
+    array = np.asarray(ids)
+    numbers = array.dtype.kind in "iu" and array.max() < 2**63
+    found: NDArray[Any] = np.unique(array.astype(np.int64) if numbers else names)
+    return found
+
+
+def _packed(ids: NDArray[Any] | None) -> list[Any] | None:
+    """Names as they are; whole numbers as pairs, the first of a range and the one after its last."""
+    if ids is None or ids.dtype.kind != "i":
+        return None if ids is None else ids.tolist()
+    ranges = np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1)
+    return [[int(part[0]), int(part[-1]) + 1] for part in ranges]
+
+
+def _unpacked(stored: Any) -> NDArray[Any] | None:
+    """What `_packed` made; refused before it takes more room than training could."""
+    if stored is None or (isinstance(stored, list) and all(isinstance(name, str) for name in stored)):
+        return None if stored is None else np.array(stored, dtype=np.str_)
+    if sum(whole("trained_on", end - first, least=1) for first, end in stored) > MOST_ROLLOUTS:
+        raise InvalidInput(f"trained_on must be at most {MOST_ROLLOUTS:,} ids of rollouts")
+    return np.concatenate([np.arange(first, end, dtype=np.int64) for first, end in stored])
 
 
 def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], about: dict[str, Any]) -> None:

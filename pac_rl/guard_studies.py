@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ class GuardStudy:
         """
         file = self.study.folder / "guard_ensemble.safetensors"
         if file.exists():
-            return Ensemble.load(file, self.study.device)
+            return self._loaded(file)
         near, settings = self._near_the_limit(), self.study.design.settings
         first = self._trained("guard_first", near, settings)
         later = Transitions.join([near, self._planned(first)])
@@ -144,7 +145,7 @@ class GuardStudy:
     def _trained(self, name: str, transitions: Transitions, settings: Settings) -> Ensemble:
         study, file = self.study, self.study.folder / f"{name}.safetensors"
         if file.exists():
-            return Ensemble.load(file, study.device)
+            return self._loaded(file)
         study.say(f"training on {len(transitions.states):,} steps: {name}")
         made = train(
             transitions,
@@ -156,6 +157,9 @@ class GuardStudy:
         )
         made.save(file)
         return made
+
+    def _loaded(self, file: Path) -> Ensemble:
+        return self.study.disjoint(Ensemble.load(file, self.study.device), file)
 
     @cached_property
     def base(self) -> Controller:
@@ -215,6 +219,7 @@ class GuardStudy:
         each = max(1, self.sizes.rollouts // len(self.sizes.governed))
         for i, options in enumerate(self.sizes.governed):
             seeds = self.seeds("tubes", each, first=i * each)
+            base.ensemble.refuse_seen(seeds, "tubes")
             policy, burn_in = self._governed(*options), (0, self.sizes.steps - 1)
             starts = simulate(environment, policy, seeds, horizon=1, burn_in=burn_in)
             around = {"horizon": base.horizon, "factors": base.factors}

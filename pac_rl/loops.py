@@ -189,6 +189,8 @@ def _calibrated(
     """Tubes for this very model, from fresh units: those of another model promise nothing of it."""
     fresh = seeds.take(loop.tune + loop.calibrate)
     units = replayed(environment, recorded, fresh, horizon=loop.search.checked)
+    seen = ensemble.trained_on
+    assert seen is not None
     made = certify(
         for_plans(ensemble, units.start, units.actions, propagation="one-step"),
         units.truth,
@@ -199,6 +201,8 @@ def _calibrated(
         ledger=ledger,
         fit=partial(fit_shape, shape="features", features=features),
         unit="replayed plan",
+        train_ids=[f"loop/{seed}" for seed in seen.tolist()],
+        train="recorded episodes",
     )
     return made.certificates[0].predictor
 

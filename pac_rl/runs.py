@@ -32,6 +32,8 @@ class Run:
     """
 
     def __init__(self, controller: Controller, seeds: NDArray[np.int64]) -> None:
+        if controller.ensemble.trained_on is not None:
+            controller.ensemble.refuse_seen(seeds, "episodes")
         self.environment, self._stops = controller.environment, controller.fallback == "stop"
         # One robot that stops must not stop the others of its batch.
         self.controller = replace(controller, fallback="hold") if self._stops else controller

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core import InvalidInput
+from pac_core import InvalidInput, refuse_overlap
 from pac_rl import runs
 from pac_rl.controllers import Controller, cheetah_reward
 from pac_rl.ensembles import Ensemble
@@ -79,6 +79,8 @@ class ForecastRollouts:
         self.propagation = propagation
 
     def __call__(self, shard: Any, given: Arrays) -> Arrays:
+        if self.ensembles[""].trained_on is not None:
+            self.ensembles[""].refuse_seen(shard.ids)
         horizon = given["truth"].shape[1]
         found = {name: given[name] for name in ("ids", "truth", "lengths")}
         for suffix, ensemble in self.ensembles.items():
@@ -153,12 +155,15 @@ class PlanEpisodes:
     ) -> None:
         self.environment, self.limits, self.steps = make_environment(env), limits, steps
         model = ensemble.to(device)
+        self.trained_on = model.trained_on
         tubes = PlanTubes(model, guard, search.population)
         self.agent = guarded_cem(
             self.environment, model, tubes, kept, cheetah_reward, search=search, policy=policy
         )
 
     def __call__(self, shard: Any, given: Arrays) -> Arrays:
+        if self.trained_on is not None:
+            refuse_overlap({"train": self.trained_on, "episodes": shard.ids})
         done, fallbacks = [], []
         for seed in np.asarray(shard.ids).tolist():
             before = self.agent.fallbacks

@@ -134,7 +134,7 @@ class Study:
         """The dynamics model."""
         file = self.folder / _ENSEMBLE
         if file.exists():
-            return Ensemble.load(file, self.device)
+            return self.disjoint(Ensemble.load(file, self.device), file)
         transitions = Transitions.of(self.episodes)
         settings = self.design.settings
         with self._stage("training", settings.epochs) as tick:
@@ -148,7 +148,17 @@ class Study:
             made = train(transitions, self.design.env, settings, **options)
         made.save(file)
         checkpoint.unlink()
-        return made
+        return self.disjoint(made, file)
+
+    def disjoint(self, ensemble: Ensemble, file: Path) -> Ensemble:
+        """`ensemble`, refused if it has seen a unit of the study, or does not know what it has seen."""
+        if ensemble.trained_on is None:
+            raise InvalidInput(
+                f"{file} does not say which rollouts the ensemble was trained on, as a file of an earlier "
+                "version does not: remove it, and it is trained anew"
+            )
+        ensemble.refuse_seen(self.seeds)
+        return ensemble
 
     @cached_property
     def rollouts(self) -> Rollouts:

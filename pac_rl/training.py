@@ -23,6 +23,7 @@ from pac_rl.ensembles import (
     Transitions,
     new_network,
     read_tensors,
+    rollout_ids,
     write_tensors,
 )
 
@@ -38,6 +39,7 @@ def train(
 ) -> Ensemble:
     """An ensemble trained on the transitions, with the weights of the best validation score.
 
+    transitions: its `ids` are kept with the ensemble, which refuses them as units from then on
     environment: the id, kept with the ensemble
     checkpoint: a file written after each epoch, from which an interrupted training goes on; it comes
         to the same weights as one that was not interrupted, on the same kind of device
@@ -76,7 +78,8 @@ class Training:
         self._train = all_inputs[order[kept:]], targets[order[kept:]]
         self._held_out = all_inputs[order[:kept]], targets[order[:kept]]
         network = new_network(settings, changes.shape[1], transitions.actions.shape[1], device)
-        self.latest = Ensemble(network, here(shift), here(scale), here(units), environment, settings)
+        parts = (network, here(shift), here(scale), here(units), environment, settings)
+        self.latest = Ensemble(*parts, trained_on=transitions.ids)
         self.best = self.latest.to(device)
         self._adam = torch.optim.Adam(network.parameters(), lr=settings.rate, fused=True)
 
@@ -142,7 +145,8 @@ class Training:
                 key[len(name) + 1 :]: tensor for key, tensor in tensors.items() if key.startswith(name + ".")
             }
 
-        self.best = Ensemble.of(part("best"), about, device)
+        best = Ensemble.of(part("best"), about, device)
+        self.best = replace(best, trained_on=self.latest.trained_on)  # of the same steps
         stored = Ensemble.of(part("latest"), about, device)
         self.latest.network.load_state_dict(stored.network.state_dict())
         self.latest = replace(self.latest, history=stored.history)
@@ -170,4 +174,6 @@ def _checked(transitions: Transitions) -> Transitions:
     for name, part in parts.items():
         if not np.isfinite(part).all():
             raise InvalidInput(f"{name} of the transitions must be finite, got NaN or infinity")
+    if transitions.ids is not None:
+        rollout_ids("ids of the transitions", transitions.ids)
     return transitions

@@ -34,6 +34,7 @@ def main(study: Study, report: Report) -> Certificate:
         ledger=report.folder / "pac-ledger.json",
         unit="rollout",
         train=f"{design.episodes:,} episodes of {design.env} with seeds of their own",
+        train_ids=study.ensemble.trained_on,
         model=Record(repr(study.ensemble), digest=file_digest(study.folder / "ensemble.safetensors")),
         data=Record(study.source, design.units),
     )

@@ -106,7 +106,9 @@ def main(guards: GuardStudy, args: argparse.Namespace) -> Descended:
 def episodes(guards: GuardStudy, kind: str, scales: int, n: int, attempt: int) -> Any:
     """`[S, n]` seeds that no other kind of certificate and no other attempt has."""
     first = (attempt * len(KINDS) + list(KINDS).index(kind)) * 10**5
-    return guards.seeds("certify", scales * n, first=first).reshape(scales, n)
+    seeds = guards.seeds("certify", scales * n, first=first)
+    guards.ensemble.refuse_seen(seeds, "episodes")
+    return seeds.reshape(scales, n)
 
 
 def parts(controller: Controller) -> tuple[Any, ...]:
@@ -129,6 +131,7 @@ def about(guards: GuardStudy) -> dict[str, Any]:
         "robot": base.environment.id,
         "policy": guards.study.about["policy"],
         "ensemble": file_digest(guards.study.folder / "guard_ensemble.safetensors"),
+        "trained on": asdict(guards.ensemble.train_record),
         "limits": [[limit.name, limit.normal.tolist(), limit.bound] for limit in guards.limits],
         "tubes": {"score": score_digest(ours.score), "threshold": threshold},
         **guards.options,

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,8 @@ from pac_program import refused
 from pac_program import run as pac
 from PIL import Image
 
-from pac_rl import Settings, Transitions, load_policy, make_environment, simulate, train
+from pac_core import ids_digest, read_certificate
+from pac_rl import Ensemble, Settings, Transitions, load_policy, make_environment, simulate, train
 
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
 
@@ -75,6 +77,34 @@ def test_ray_and_no_ray_give_the_same_certificate(ensemble: Path, tmp_path: Path
     assert re.search(r"logs in \S*/session_\S+/logs", words["local"])
     assert re.search(r"rl: 1,300 of 1,300 rollouts, \S+ a second, \d workers?, 0 retries", words["local"])
     assert "not refuted by 700 test units" in words["local"]
+
+
+def test_rollouts_that_trained_the_ensemble_are_no_units(ensemble: Path, tmp_path: Path) -> None:
+    """What it was trained on stands in its file or is stated; a certificate never pretends to know."""
+    file, first, words = tmp_path / "other.safetensors", 8 * 10**9, [*LEVEL, "--address", "none"]
+
+    def answer(seen: Any, folder: str, *more: str) -> Any:
+        replace(Ensemble.load(ensemble), trained_on=seen).save(file)
+        return pac(*rl(file, tmp_path / folder, *words, *more, units=1))
+
+    refused(answer([first + 600, 7], "a"), "'train' and 'tune, calibrate or test' share 1 units")
+    stated = ("--trained-on", f"{first - 9}..{first}")
+    refused(answer(None, "b", *stated), "share 1 units")
+    refused(answer(None, "c"), "does not say which rollouts the ensemble was trained on: give their seeds")
+    refused(answer([7], "d", *stated), "--trained-on must not be given")
+    for bad in ("7..x", "9..7", "-3", "0..99999999", "1..2..3", str(2**63)):
+        refused(answer(None, "e", f"--trained-on={bad}"), "--trained-on must be")
+    assert not list(tmp_path.glob("[a-e]")), "refused before anything is written"
+    assert not (tmp_path / "pac-ledger.json").exists()
+    for folder, more, known in (
+        ("unknown", ("--trained-on", "unknown"), ("not named", None, None)),
+        ("stated", ("--trained-on", "5", "--trained-on", "7..8"), (None, 3, ids_digest([5, 7, 8]))),
+    ):
+        made = answer(None, f"{folder}/run", *more)
+        assert made.exit_code == 0, made.output
+        train = read_certificate(tmp_path / folder / "run" / "certificate-0.1-0.05.json").parts["train"]
+        assert (train.n, train.digest) == known[1:]
+        assert train.name == (known[0] or "training rollouts, by seed or id")
 
 
 def test_a_killed_driver_goes_on_where_it_stopped(ensemble: Path, tmp_path: Path) -> None:

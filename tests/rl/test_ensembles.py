@@ -10,8 +10,9 @@ import pytest
 import torch
 from mbrl.models import ModelEnv
 
-from pac_core import InvalidInput, UnreadableFile
+from pac_core import InvalidInput, OverlappingSplits, UnreadableFile, ids_digest, split
 from pac_rl import Ensemble, Rollouts, Settings, Transitions, train
+from pac_rl.ensembles import read_tensors, write_tensors
 from pac_rl.training import Training
 
 SMALL = Settings(members=3, hidden=24, layers=2, epochs=6, batch=64, rate=5e-3, patience=6)
@@ -48,6 +49,69 @@ def test_save_and_load_give_the_same_numbers(ensemble: Ensemble, tmp_path: Path)
         assert torch.equal(left, right)
     assert (again.settings, again.history) == (ensemble.settings, ensemble.history)
     assert again.environment == "HalfCheetah-v5"
+
+
+def test_it_remembers_what_it_was_trained_on_and_refuses_it(
+    ensemble: Ensemble, episodes: Rollouts, tmp_path: Path
+) -> None:
+    """A unit among the training rollouts would make the promise worthless; so would not knowing."""
+    ensemble.save(tmp_path / "e.safetensors")
+    for known in (ensemble, Ensemble.load(tmp_path / "e.safetensors"), ensemble.first(2), ensemble.to("cpu")):
+        assert known.trained_on is not None
+        np.testing.assert_array_equal(known.trained_on, episodes.seeds)
+        known.refuse_seen(range(10**9 - 900, 10**9))
+        with pytest.raises(OverlappingSplits, match="'train' and 'tune, calibrate or test' share 1 units"):
+            known.refuse_seen([0, 10**9 + 39])
+        with pytest.raises(OverlappingSplits):
+            split([0, 10**9], tune=0, calibrate=1, seed=0, train=known.trained_on)
+    record = ensemble.train_record
+    assert (record.n, record.digest) == (40, ids_digest(episodes.seeds))
+    unknown = replace(ensemble, trained_on=None)
+    assert unknown.train_record.name == "not named"
+    with pytest.raises(InvalidInput, match="does not know which rollouts it was trained on"):
+        unknown.refuse_seen([0])
+
+
+def test_transitions_of_several_sources_are_known_only_if_all_are(episodes: Rollouts, tmp_path: Path) -> None:
+    parts = [Transitions.of(episodes.take(rows)) for rows in (slice(30, 40), slice(0, 10), slice(5, 15))]
+    joined = Transitions.join(parts).ids
+    assert joined is not None
+    np.testing.assert_array_equal(joined - 10**9, [*range(15), *range(30, 40)])
+    assert Transitions.join([*parts, replace(parts[0], ids=None)]).ids is None
+    named = train(replace(linear(300), ids=np.array(["run-7", "run-3"])), "linear", replace(SMALL, epochs=1))
+    named.save(tmp_path / "e.safetensors")
+    with pytest.raises(OverlappingSplits, match="run-3"):
+        Ensemble.load(tmp_path / "e.safetensors").refuse_seen(["run-3", "run-4"])
+    assert train(linear(300), "linear", replace(SMALL, epochs=1)).trained_on is None
+    with pytest.raises(InvalidInput, match="ids of the transitions must not be empty"):
+        train(replace(linear(300), ids=np.array([], dtype=np.int64)), "linear", SMALL)
+
+
+def test_a_resumed_training_knows_its_rollouts(episodes: Rollouts, tmp_path: Path) -> None:
+    """From the steps it goes on with, whatever the checkpoint says: an earlier version's says nothing."""
+    one, file = replace(SMALL, epochs=2, members=1, hidden=4), tmp_path / "c.safetensors"
+
+    def stop(epoch: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(Transitions.of(episodes), "HalfCheetah-v5", one, checkpoint=file, progress=stop)
+    tensors, about = read_tensors(file)
+    del about["trained_on"]
+    write_tensors(file, tensors, about)
+    resumed = train(Transitions.of(episodes), "HalfCheetah-v5", one, checkpoint=file)
+    np.testing.assert_array_equal(resumed.trained_on, episodes.seeds)
+
+
+@pytest.mark.parametrize(
+    "claim", [[[0, 2**62]], [[5, 5]], [["a", "b"]], [[0, 1, 2]], 7, [1.5], [[0.5, 2]], {"a": 1}, []]
+)
+def test_a_file_that_lies_about_its_training_is_refused(
+    ensemble: Ensemble, tmp_path: Path, claim: object
+) -> None:
+    write_tensors(tmp_path / "e.safetensors", ensemble.tensors(), ensemble.about() | {"trained_on": claim})
+    with pytest.raises(UnreadableFile, match="do not fit together"):
+        Ensemble.load(tmp_path / "e.safetensors")
 
 
 def test_it_is_the_ensemble_that_mbrl_lib_computes(ensemble: Ensemble) -> None:

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from pac_core import InvalidInput
+from pac_core import InvalidInput, OverlappingSplits
 from pac_rl import (
     Controller,
     Ensemble,
@@ -262,3 +262,13 @@ def test_steps_that_were_not_checked_do_not_make_a_plan_unsafe(controller: Contr
         assert not (first.unsafe & ~whole.unsafe).any()
         later += int((whole.unsafe & ~first.unsafe).sum())
     assert later, "some plan breaks a bound only after its first step"
+
+
+def test_no_episode_that_the_model_was_trained_on_is_run(controller: Controller) -> None:
+    """Whatever is certified or measured on it would be about what the model knows by heart."""
+    for run in (run_episodes, run_to_selection):
+        with pytest.raises(OverlappingSplits, match="'train' and 'episodes' share 1 units"):
+            run(controller, [3, 10**9 + 5], steps=2)
+    smaller = replace(controller, ensemble=controller.ensemble.first(2))
+    with pytest.raises(OverlappingSplits):
+        run_episodes(smaller, [10**9], steps=1)

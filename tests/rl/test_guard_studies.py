@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from pac_core import InvalidInput, OverlappingSplits
 from pac_rl import Design, Study
 from pac_rl.designs import TRAINING_SEEDS
 from pac_rl.ensembles import Ensemble, Settings
@@ -40,6 +42,10 @@ def test_the_model_learns_from_the_planner_and_goes_on_where_it_was_stopped(
     guards = GuardStudy(Study(TINY, tmp_path / "whole", quiet=True), "speed", SMALL)
     made = guards.ensemble
     first = Ensemble.load(tmp_path / "whole" / "guard_first.safetensors")
+    assert made.trained_on is not None
+    assert len(made.trained_on) == TINY.episodes, "every training episode, the planner's too, is remembered"
+    for part in PARTS:
+        made.refuse_seen(guards.seeds(part, 1000))
     assert (len(first.history), len(made.history)) == (SETTINGS.epochs, SMALL.epochs)
     # 10 episodes of the policy, 20 governed and 10 planned, of 30 steps: more than the first has seen.
     assert not np.array_equal(first.shift.numpy(), made.shift.numpy())
@@ -72,3 +78,16 @@ def test_the_planner_keeps_the_predicted_mean_below_its_limit(tmp_path: Path) ->
 def _trained(guards: GuardStudy, folder: Path) -> Path:
     guards._trained("guard_first", guards._near_the_limit(), SETTINGS)
     return folder / "guard_first.safetensors"
+
+
+def test_tubes_are_not_fitted_on_what_the_model_was_trained_on(tmp_path: Path) -> None:
+    study = Study(TINY, tmp_path, quiet=True)
+    guards = GuardStudy(study, "speed", SMALL)
+    guards._trained("guard_ensemble", guards._near_the_limit(), SETTINGS)
+    file = tmp_path / "guard_ensemble.safetensors"
+    replace(Ensemble.load(file), trained_on=guards.seeds("tubes", 1)).save(file)
+    with pytest.raises(OverlappingSplits, match="'train' and 'tubes'"):
+        guards.tubes(shape="joint")
+    replace(Ensemble.load(file), trained_on=None).save(file)
+    with pytest.raises(InvalidInput, match="does not say which rollouts"):
+        GuardStudy(study, "speed", SMALL).ensemble  # noqa: B018

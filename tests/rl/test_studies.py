@@ -11,8 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from pac_core import InvalidInput, NotEnoughData, PACLevel, UnreadableFile, evaluate, fit_tube, max_errors
-from pac_rl import Design, Environment, Function, Network, Study, make_environment, save_policy
+from pac_core import (
+    InvalidInput,
+    NotEnoughData,
+    OverlappingSplits,
+    PACLevel,
+    UnreadableFile,
+    evaluate,
+    fit_tube,
+    max_errors,
+)
+from pac_rl import Design, Ensemble, Environment, Function, Network, Study, make_environment, save_policy
 from pac_rl import studies as module
 from pac_rl.environments import never
 from pac_rl.reports import Report, opened
@@ -58,6 +67,20 @@ def test_the_parts_are_disjoint_from_each_other_and_from_the_training(tmp_path: 
     assert not set(study.episodes.seeds.tolist()) & set.union(*parts)
     other = Study(Design.smoke(seed=1), tmp_path / "other", quiet=True)
     assert not set(other.seeds.tolist()) & set(study.seeds.tolist())
+
+
+def test_an_ensemble_that_has_seen_units_is_refused(tmp_path: Path, ensemble: Ensemble) -> None:
+    """One that was put into the folder, or is of an earlier version, which did not keep its seeds."""
+    for seen, kind, said in (
+        (np.arange(831, 900), OverlappingSplits, "share 1 units"),
+        (None, InvalidInput, "ensemble.safetensors does not say which rollouts .* remove it"),
+    ):
+        study = Study(Design.smoke(), tmp_path, quiet=True)
+        replace(ensemble, trained_on=seen).save(study.folder / "ensemble.safetensors")
+        with pytest.raises(kind, match=said):
+            study.closed_loop()
+    replace(ensemble, trained_on=np.arange(832, 900)).save(study.folder / "ensemble.safetensors")
+    assert Study(Design.smoke(), tmp_path, quiet=True).ensemble.trained_on is not None
 
 
 def test_an_interrupted_study_goes_on_and_finds_the_same(

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from mbrl.models import ModelEnv
+from mbrl.models import BasicEnsemble, GaussianMLP, ModelEnv, OneDTransitionRewardModel
+from mbrl.types import TransitionBatch
+from safetensors import safe_open
 
 from pac_core import InvalidInput, OverlappingSplits, UnreadableFile, ids_digest, split
 from pac_rl import Ensemble, Rollouts, Settings, Transitions, train
@@ -261,3 +263,147 @@ def test_on_a_gpu(tmp_path: Path) -> None:
     states, actions = torch.randn(5, 2), torch.randn(5, 1)
     there = made.step(states.cuda(), actions.cuda())[0]
     torch.testing.assert_close(there.cpu(), here.step(states, actions)[0], rtol=1e-3, atol=1e-3)
+
+
+def from_elsewhere(
+    normalize: str = "double",
+    elites: tuple[int, ...] | None = None,
+    activation: dict | None = None,
+    rewards: bool = True,
+    members: int = 4,
+    deterministic: bool = False,
+    **wrapper: object,
+) -> OneDTransitionRewardModel:
+    """A model of 3 state and 2 action numbers that mbrl-lib trained itself, for a few steps."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        options = {"num_layers": 3, "ensemble_size": members, "hid_size": 16, "deterministic": deterministic}
+        network = GaussianMLP(5, 3 + rewards, "cpu", activation_fn_cfg=activation, **options)
+        model = OneDTransitionRewardModel(
+            network,
+            normalize=normalize != "none",
+            normalize_double_precision=normalize == "double",
+            learned_rewards=rewards,
+            **wrapper,
+        )
+        rng = np.random.default_rng(0)
+        kind = np.float64 if normalize == "double" else np.float32
+        draws = (rng.normal(size=(200, n)).astype(kind) * [1, 5, 40][:n] + 3 for n in (3, 2, 3))
+        states, actions, following = (draw.astype(kind) for draw in draws)
+        reward, ends = states[:, 0], states[:, 0] > 9
+        steps = TransitionBatch(states, actions, following, reward, ends, ends)
+        model.update_normalizer(steps)
+        adam = torch.optim.Adam(network.parameters(), lr=1e-2)
+        parts = [np.broadcast_to(part, (members, *part.shape)).copy() for part in steps.astuple()]
+        for _ in range(5):
+            model.update(TransitionBatch(*parts), adam)
+    if elites is not None:
+        network.set_elite(elites)
+    return model
+
+
+@pytest.mark.parametrize("normalize", ["none", "single", "double"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {},
+        {"rewards": False, "target_is_delta": False},
+        {"elites": (2, 0), "no_delta_list": [1, -1]},
+        {"elites": (3,), "rewards": False, "no_delta_list": [0]},
+        {"members": 1, "elites": (0,)},
+        *({"activation": {"_target_": f"torch.nn.{name}"}} for name in ("SiLU", "ELU", "LeakyReLU", "Tanh")),
+        *({"activation": {"_target_": f"torch.nn.{name}"}} for name in ("GELU", "Softplus", "Sigmoid")),
+        {"activation": {"_target_": "torch.nn.ReLU", "inplace": True}},
+    ],
+)
+def test_a_model_of_mbrl_lib_is_read_as_it_is(normalize: str, other: dict, tmp_path: Path) -> None:
+    """Against the model's own forward pass, and its own sample with each row bound to a member."""
+    model = from_elsewhere(normalize, **other)
+    made = Ensemble.from_mbrl(model, "mine", trained_on=[5, 6])
+    made.save(tmp_path / "e.safetensors")
+    rng = torch.Generator().manual_seed(1)
+    states = 3 + torch.randn((20, 3), generator=rng) * torch.tensor([1, 5, 40])
+    actions = 3 + torch.randn((20, 2), generator=rng)
+    used = other.get("elites") or tuple(range(4))
+    with torch.no_grad():
+        _, log_var = model.forward(model._get_model_input(states, actions), use_propagation=False)
+        model.set_propagation_method("fixed_model")
+        count = len(used)
+        bound = {"obs": states.repeat(count, 1), "propagation_indices": torch.arange(20 * count)}
+        expected, *_ = model.sample(actions.repeat(count, 1), {**bound}, deterministic=True)
+        for ours in (made, Ensemble.load(tmp_path / "e.safetensors"), made.to("cpu")):
+            mean, var = ours.step(states, actions)
+            assert mean.dtype == torch.float32
+            torch.testing.assert_close(mean, expected.reshape(count, 20, 3), rtol=1e-6, atol=1e-6)
+            wanted = log_var[list(used), :, :3].exp()
+            torch.testing.assert_close(var, wanted, rtol=1e-6, atol=1e-6)
+            assert ours.trained_on is not None
+            assert ours.trained_on.tolist() == [5, 6]
+        back = made.for_mbrl()
+        back.set_propagation_method("fixed_model")
+        again, *_ = back.sample(actions.repeat(count, 1), {**bound}, deterministic=True)
+        torch.testing.assert_close(again, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_model_of_mbrl_lib_that_cannot_be_read_is_refused() -> None:
+    class Doubled(GaussianMLP):
+        pass
+
+    hooked = from_elsewhere()
+    hooked.model.hidden_layers[0].register_forward_hook(lambda *given: given[2] * 1.1)
+    mixed = from_elsewhere()
+    mixed.model.hidden_layers[1][1] = torch.nn.Tanh()
+    broken = from_elsewhere()
+    broken.model.mean_and_logvar.bias.data[0, 0, 0] = torch.nan
+    flat = from_elsewhere()
+    flat.input_normalizer.std[:, 0] = 0.0
+    member = {"_target_": "mbrl.models.GaussianMLP", "in_size": 5, "out_size": 4, "device": "cpu"}
+    slope = {"_target_": "torch.nn.LeakyReLU", "negative_slope": 0.2}
+    for model, said in (
+        (from_elsewhere(deterministic=True), "must forecast a variance, got deterministic heads"),
+        (from_elsewhere(obs_process_fn=lambda states: states), "obs_process_fn, which no file can hold"),
+        (
+            from_elsewhere(activation=slope),
+            r"activation must be one of silu, .* got LeakyReLU\(negative_slope",
+        ),
+        (mixed, r"the same after every layer, got ReLU\(\), Tanh\(\)"),
+        (hooked, "must compute what its layers say"),
+        (broken, "weights must be finite"),
+        (flat, "scale and units above 0"),
+        (from_elsewhere(elites=(7,)), r"elites among its 4 members .* got \[7\]"),
+        (
+            from_elsewhere(no_delta_list=[2]).model,
+            "must be mbrl-lib's OneDTransitionRewardModel, got GaussianMLP",
+        ),
+        (OneDTransitionRewardModel(Doubled(5, 4, "cpu")), "must be mbrl-lib's GaussianMLP, got Doubled"),
+        (OneDTransitionRewardModel(BasicEnsemble(2, "cpu", member)), "GaussianMLP, got BasicEnsemble"),
+        (OneDTransitionRewardModel(GaussianMLP(3, 4, "cpu")), "inputs for the state and the action"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            Ensemble.from_mbrl(model, "mine")
+
+
+def test_a_network_is_not_run_as_another(ensemble: Ensemble, tmp_path: Path) -> None:
+    """Handed over directly, too: its activation counts, and sizes and elites must fit."""
+    settings = Settings(members=4, hidden=16, layers=3)
+    read = Ensemble.from_mbrl(from_elsewhere("none", rewards=False), "mine")
+    direct = Ensemble(read.network, read.shift, read.scale, read.units, "mine", settings)
+    states, actions = torch.randn(7, 3), torch.randn(7, 2)
+    torch.testing.assert_close(direct.step(states, actions), read.step(states, actions), rtol=0, atol=0)
+    for changes, said in (
+        ({"settings": Settings()}, r"network's members, hidden and layers, \(4, 16, 3\)"),
+        ({"units": read.units[:2]}, "each output and input of the network"),
+        ({"absolute": (3,)}, "absolute must be columns below 3"),
+        ({"scale": -read.scale}, "scale and units above 0"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            replace(direct, **changes)
+    with pytest.raises(InvalidInput, match="no elite members"):
+        Ensemble(
+            from_elsewhere("none", (1, 2), rewards=False).model, read.shift, read.scale, read.units, "mine"
+        )
+    # A reader of the first format knows SiLU and changes of state only: it must not get these files.
+    read.save(tmp_path / "e.safetensors")
+    ensemble.save(tmp_path / "f.safetensors")
+    formats = [safe_open(tmp_path / f"{n}.safetensors", "pt").metadata()["format"] for n in "ef"]
+    assert formats == ["pac-sets ensemble 2", "pac-sets ensemble 1"]

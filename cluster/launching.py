@@ -25,8 +25,9 @@ from cluster.scoring import Receipt
 from cluster.session import STORE, connected, gauges, run_on_ray
 from cluster.states import State
 from cluster.storage import RunFolder
+from cluster.stored_logits import PARTS, say_exploded
 from cluster.sweeps import sweep
-from pac_core import InvalidInput, PACLevel, error_interval, max_errors
+from pac_core import InvalidInput, PACLevel, TooManyFailures, error_interval, max_errors
 from pac_core.label_scores import LABEL_SCORES
 from pac_core.options import ledger_beside, refuse_unwritable, say
 from pac_core.ranked_scores import RankedScore
@@ -67,7 +68,10 @@ def launch(
         if failure.details:
             say("worker", f"what it said: {folder.put_text('failure.txt', failure.details)}")
         raise
-    return _certify(task, folder, levels, book, shape) if levels and not estimate else []
+    if estimate:
+        return []
+    with counting_explosions(task, folder, PARTS if levels else PARTS[:1]):
+        return _certify(task, folder, levels, book, shape) if levels else []
 
 
 def asked(calibrate: int, epsilon: Sequence[float], delta: Sequence[float], shape: str) -> list[PACLevel]:
@@ -80,6 +84,17 @@ def asked(calibrate: int, epsilon: Sequence[float], delta: Sequence[float], shap
     for level in levels:
         max_errors(calibrate, level)
     return levels
+
+
+@contextmanager
+def counting_explosions(task: Task, folder: RunFolder, parts: Sequence[str]) -> Iterator[None]:
+    """Says afterwards on how many units the model exploded: no part is read before its look."""
+    try:
+        yield
+    except TooManyFailures:
+        say_exploded(task, folder, parts)
+        raise
+    say_exploded(task, folder, parts)
 
 
 @contextmanager
@@ -119,7 +134,8 @@ def tune_run(
     task = Task.read(folder)
     levels = levels_of(epsilons, deltas)
     refuse_unwritable("--ledger", ledger)
-    with tempfile.TemporaryDirectory() as storage, counted("trials") as progress:
+    watched = counting_explosions(task, folder, PARTS)
+    with tempfile.TemporaryDirectory() as storage, watched, counted("trials") as progress:
         rows, cost = sweep(task, folder, levels, ledger, Path(storage), progress=progress, **options)
     click.echo(_table(rows))
     say("ledger", f"{len(rows)} asked for; any of them fails with probability below {cost:.3g} ({ledger})")

@@ -28,10 +28,10 @@ def checked(shard: Shard, arrays: Arrays) -> Arrays:
 
 
 def refuse_unfit(arrays: Arrays) -> None:
-    """Refuse scores or forecasts that no certificate can be made of, such as NaN, with the first such unit.
+    """Refuse scores or logits that no certificate can be made of, such as NaN, with the first such unit.
 
-    A simulation that diverges is an outcome, marked with an infinite truth. A forecast that is not finite is
-    the model's fault, the same at every try and again at run time: the run stops, and no unit is spent on it.
+    A simulation that diverges is an outcome, marked with an infinite truth. So is a Gaussian that is none, of
+    a model that explodes: the unit counts as an error, as it does when its set is served.
     """
     smaller = [name.removeprefix("mean") for name in arrays if name.startswith("mean_")]  # ensembles
     for suffix in ["", *smaller]:
@@ -39,7 +39,7 @@ def refuse_unfit(arrays: Arrays) -> None:
         if not ({"scores", "logits", "probabilities"} & set(chosen) or {"mean", "var"} <= set(chosen)):
             continue
         try:
-            meaning("the scorer's result", chosen)
+            meaning("the scorer's result", chosen, own=True)
         except InvalidInput as error:
             raise InvalidInput(_first_unfit(chosen) or str(error)) from None
 
@@ -48,7 +48,8 @@ def _first_unfit(arrays: Arrays) -> str:
     """The first unit that is refused alone, and why."""
     for row, unit in enumerate(arrays["ids"].tolist()):
         try:
-            meaning("the scorer's result", {name: array[row : row + 1] for name, array in arrays.items()})
+            one = {name: array[row : row + 1] for name, array in arrays.items()}
+            meaning("the scorer's result", one, own=True)
         except InvalidInput as error:
             return shorten(f"unit {unit!r}: {error}", 240)  # a row of logits can be long
     return ""

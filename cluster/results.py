@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -36,7 +36,7 @@ from pac_core import (
     moments,
 )
 from pac_core.datasets import meaning
-from pac_core.failures import failed_units, to_tune_on, unit_scores
+from pac_core.failures import to_tune_on, unit_scores
 from pac_core.predictors import Accumulated, GivenScore, Score
 
 
@@ -62,14 +62,13 @@ class View:
             if not set(names.values()) <= set(arrays):
                 raise InvalidInput(f"the run holds no forecasts of {self.members} members; run it with them")
             arrays = arrays | {name: arrays[stored] for name, stored in names.items()}
-        scores, forecast, truth = meaning("the run", arrays)
-        if self.horizon is None:
-            return scores, forecast, truth
-        if not isinstance(truth, Trajectories) or not 1 <= self.horizon <= truth.states.shape[1]:
-            raise InvalidInput(f"horizon must be within that of the run, got {self.horizon}")
-        first = slice(0, self.horizon)
-        shorter = Trajectories(truth.states[:, first], np.minimum(truth.lengths, self.horizon))
-        return scores, GaussianForecast(forecast.mean[:, first], forecast.var[:, first]), shorter
+        if self.horizon is not None:
+            if "lengths" not in arrays or not 1 <= self.horizon <= arrays["truth"].shape[1]:
+                raise InvalidInput(f"horizon must be within that of the run, got {self.horizon}")
+            # Cut first: a forecast that explodes later is one up to there.
+            steps = {name: arrays[name][:, : self.horizon] for name in ("mean", "var", "truth")}
+            arrays = arrays | steps | {"lengths": np.minimum(arrays["lengths"], self.horizon)}
+        return meaning("the run", arrays, own=True)
 
 
 ALL = View()
@@ -177,13 +176,13 @@ def levels_of(epsilons: Iterable[float], deltas: Iterable[float]) -> list[PACLev
 
 def _join(forecasts: Any, truths: Any) -> tuple[Any, Any]:
     first = forecasts[0]
-    if isinstance(first, GaussianForecast):
-        parts = (np.concatenate([getattr(f, name) for f in forecasts]) for name in ("mean", "var"))
-        forecast: Any = GaussianForecast(*parts)
-    else:
-        failed = [np.zeros(len(f.logits), bool) if failed_units(f) is None else f.failed for f in forecasts]
-        logits = np.concatenate([f.logits for f in forecasts])
-        forecast = type(first)(logits, first.tau, np.concatenate(failed))
+    marks = [
+        np.zeros(len(t), bool) if f.failed is None else f.failed
+        for f, t in zip(forecasts, truths, strict=True)
+    ]
+    names = ("mean", "var") if isinstance(first, GaussianForecast) else ("logits",)
+    parts = {name: np.concatenate([getattr(f, name) for f in forecasts]) for name in names}
+    forecast = replace(first, **parts, failed=np.concatenate(marks))
     if isinstance(truths[0], Trajectories):
         states, lengths = (np.concatenate([getattr(t, n) for t in truths]) for n in ("states", "lengths"))
         return forecast, Trajectories(states, lengths)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from pac_core.options import FILE, refuse_existing, refuse_unwritable, say, whol
 from pac_core.serving import to_float16
 
 ENDINGS = (".npz", ".parquet")
+PARTS = ("tune", "calibrate", "test")
 
 
 @dataclass(frozen=True)
@@ -111,19 +112,42 @@ def logits(folder: str, out: Path, float16: bool, force: bool) -> None:
 
 
 def say_broken(task: Task, folder: RunFolder) -> None:
-    """Says how many units of a finished run failed, in which parts, and lists them in the run folder."""
+    """Says how many images of a finished run cannot be decoded, in which parts, and lists them."""
     found = folder.over(task.job.shards, lambda shard, arrays: arrays["failed"])
     failed = np.concatenate([array for _, array in found])
     if not failed.any():
         say("broken", f"none of {len(failed):,} {task.unit}s")
         return
-    parts = task.results(folder).parts
-    tune, calibrate, test = (int(failed[part.rows].sum()) for part in parts)
-    listed = folder.put_text("broken.txt", "".join(f"{name}\n" for name in task.names[failed]))
+    _say_failed(task, folder, failed, "broken", "cannot be decoded", PARTS)
+
+
+def say_exploded(task: Task, folder: RunFolder, parts: Sequence[str]) -> None:
+    """Says on how many units of these parts the model exploded, if on any, and lists them."""
+    results = task.results(folder)
+    if (results.domain() or ("scores",))[0] not in ("vectors", "trajectories"):
+        return
+    lost = {
+        part: [rows[f.failed] for _, rows, (_, f, _) in results.over(part) if f.failed is not None]
+        for part in parts
+    }
+    if not any(lost.values()):
+        return
+    failed = np.zeros(task.job.units, bool)
+    failed[np.concatenate([rows for found in lost.values() for rows in found])] = True
+    _say_failed(task, folder, failed, "exploded", "have a forecast that is no Gaussian (NaN, say)", parts)
+
+
+def _say_failed(
+    task: Task, folder: RunFolder, failed: NDArray[np.bool_], word: str, why: str, parts: Sequence[str]
+) -> None:
+    marks = {part: failed[getattr(task.results(folder).parts, part).rows] for part in parts}
+    counts, read = {part: int(found.sum()) for part, found in marks.items()}, sum(map(len, marks.values()))
+    listed = folder.put_text(f"{word}.txt", "".join(f"{name}\n" for name in task.names[failed]))
+    errors = " and ".join(f"{counts[part]:,} to {part} on" for part in parts if part != "tune")
     say(
-        "broken",
-        f"{failed.sum():,} of {len(failed):,} {task.unit}s cannot be decoded: {tune:,} to tune on are not "
-        f"used, {calibrate:,} to calibrate on and {test:,} to test on count as errors; see {listed}",
+        word,
+        f"{failed.sum():,} of {read:,} {task.unit}s {why}: {counts['tune']:,} to tune on are not used"
+        f"{f', {errors} count as errors' if errors else ''}; see {listed}",
     )
 
 

@@ -46,7 +46,7 @@ def plain(name: str, value: Any, shape: str) -> NDArray[Any]:
     if isinstance(value, np.ma.MaskedArray):
         raise InvalidInput(f"{name} must have no mask: a unit is never left out, got a masked array")
     try:
-        array = np.asarray(value)
+        array = np.asarray(_here(value))
     except (ValueError, TypeError, RuntimeError) as error:
         raise InvalidInput(f"{name} must convert to a numpy array of shape {shape}: {error}") from None
     if array.dtype == object:
@@ -78,16 +78,27 @@ def doubles(values: Array) -> Array:
     if is_numpy_array(values):
         return np.asarray(values, dtype=np.float64)
     xp = array_namespace(values)
-    return xp.astype(values, xp.float64)
+    return values if values.dtype == xp.float64 else xp.astype(values, xp.float64)
 
 
 def like(array: Array, values: Any) -> Array:
     """`values` in the library, on the device and of the dtype of `array`."""
     if is_numpy_array(array):
-        values = values.detach().cpu() if is_torch_array(values) else values
-        return np.asarray(values, dtype=array.dtype)
-    values = values if is_torch_array(values) else np.asarray(values)
+        return np.asarray(_here(values), dtype=array.dtype)
+    if not is_torch_array(values):  # torch takes no views that run backwards, and native numbers only
+        values = np.asarray(values)
+        double = values.dtype.kind == "f" and values.dtype.itemsize > 8
+        native = np.dtype(np.float64) if double else values.dtype.newbyteorder("=")
+        values = values.astype(native, order="C", copy=False)
     return array_namespace(array).asarray(values, dtype=array.dtype, device=array.device)
+
+
+def _here(values: Any) -> Any:
+    """`values` as numpy can take them; it has no bfloat16, but every one is a float32."""
+    if not is_torch_array(values):
+        return values
+    values = values.detach().cpu()
+    return values.float() if str(values.dtype) == "torch.bfloat16" else values
 
 
 def threads() -> int:

@@ -114,7 +114,7 @@ def certify(
 
     Whatever can be refused without a look is refused before the ledger is written. If too many
     calibration units failed for some of the levels, those are in `refused`; for all: `TooManyFailures`.
-    A unit without a forecast (see `LogitForecast.failed`) is an error, and nothing is tuned on it.
+    A unit without a forecast (`failed` of either forecast) is an error, and nothing is tuned on it.
 
     >>> import tempfile
     >>> rng = np.random.default_rng(0)
@@ -137,7 +137,7 @@ def certify(
         truth = labels_for("labels", truth, *forecast.logits.shape)
         forecast.check()
     else:
-        truth = as_given(truth, forecast.check(truth))
+        truth = as_given(truth, forecast.check(truth, failures=True))
     if len(truth) != len(names):
         raise InvalidInput(f"forecast and ids must be of as many units, got {len(truth)} and {len(names)}")
     tuning, rows = parts.tune.rows, parts.calibrate.rows
@@ -177,7 +177,8 @@ def _content(forecast: Any, truth: Any) -> str:
     if isinstance(forecast, LogitForecast):
         arrays = [np.full(len(truth), forecast.tau), forecast.logits, truth]
     else:
-        arrays = [like(np.zeros(1), array) for array in (forecast.mean, forecast.var, forecast.check(truth))]
+        states = forecast.check(truth, failures=True)
+        arrays = [like(np.zeros(1), array) for array in (forecast.mean, forecast.var, states)]
     return digest_of(
         b"".join(np.asarray(row, dtype=np.float64).tobytes() for row in unit)
         for unit in zip(*arrays, strict=True)

@@ -74,17 +74,17 @@ def evaluate_command(
     groups = _groups(data, by, unknown)
     units = units.take(np.flatnonzero(unknown))
     say("test", f"{len(units.ids):,} units{left_out}")
+    failed = failed_units(units.forecast)
+    if failed is not None:
+        say("failed", f"{failed.sum():,} units have no forecast: their sets are empty, hence errors")
     if isinstance(units.forecast, LogitForecast):
         right = np.where(units.forecast.predictions() == units.truth, "right", "wrong")
-        failed = failed_units(units.forecast)
         groups["prediction"] = right if failed is None else np.where(failed, "none, failed", right)
-        if failed is not None:
-            say("failed", f"{failed.sum():,} units have no forecast: their sets are empty, hence errors")
     sets = document.predictor.sets(units.forecast)
     result = evaluate(sets, units.truth, document.predictor.threshold.level, by=groups)
     click.echo(str(result))
     score = document.predictor.score
-    some = failed_units(units.forecast) is None or not failed_units(units.forecast).all()
+    some = failed is None or not failed.all()
     if isinstance(units.forecast, LogitForecast) and isinstance(score, Likelihood) and some:
         forecast, truth = to_tune_on(units.forecast, units.truth)
         errors = (calibration_error(f, truth) for f in (forecast, score.prepared(forecast)))

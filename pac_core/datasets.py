@@ -24,8 +24,8 @@ A file holds arrays by name:
   mean, var, truth [N, H, D]                  trajectories; var is that of each single step,
                                               lengths [N] the steps until an early end, if there are any;
   ids [N]                                     names of the units, such as file names;
-  failed [N]                                  units of a classifier without a forecast (a broken image),
-                                              whose logits are NaN: they count as errors.
+  failed [N]                                  units without a forecast (a broken image, an exploded
+                                              model), whose logits are NaN: they count as errors.
 An npy is scores [N], or logits [N, K] with --labels labels.npy. In csv and parquet the columns
 are score, label, id, logit_0, logit_1, ... (or probability_, mean_, var_, truth_)."""
 
@@ -101,8 +101,12 @@ def known_model(arrays: dict[str, NDArray[Any]]) -> tuple[str | None, str | None
     return name, digest
 
 
-def meaning(path: Any, arrays: dict[str, NDArray[Any]]) -> tuple[Any, Any, Any]:
-    """Scores, forecast and truth, those that the file has."""
+def meaning(path: Any, arrays: dict[str, NDArray[Any]], *, own: bool = False) -> tuple[Any, Any, Any]:
+    """Scores, forecast and truth, those that the file has.
+
+    own: whether our own workers made the arrays; a unit on which the model exploded is then marked as
+        failed, where a file must have the mark
+    """
     if "scores" in arrays:
         return numbers("scores", arrays["scores"], "[N]"), None, None
     if "logits" in arrays or "probabilities" in arrays:
@@ -118,11 +122,12 @@ def meaning(path: Any, arrays: dict[str, NDArray[Any]]) -> tuple[Any, Any, Any]:
         parts = {
             k: v[:, None] if v.ndim == 1 else v for k, v in arrays.items() if k in ("mean", "var", "truth")
         }
-        gaussian = GaussianForecast(parts["mean"], parts["var"])
+        gaussian = GaussianForecast(parts["mean"], parts["var"], failed=arrays.get("failed"))
+        gaussian = gaussian.mark_failures() if own else gaussian
         truth: Any = parts.get("truth")
         if truth is not None and "lengths" in arrays:
             truth = Trajectories(truth, arrays["lengths"])
-        return None, gaussian, as_given(truth, gaussian.check(truth))
+        return None, gaussian, as_given(truth, gaussian.check(truth, failures=True))
     raise UnreadableFile(f"{path} has the arrays {', '.join(sorted(arrays))}. {KEYS}")
 
 

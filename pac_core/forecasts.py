@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_numpy_array, is_torch_array
+from numpy.typing import NDArray
 
 from pac_core.arrays import Array, Floats, doubles, like, plain
 from pac_core.covariances import definite
@@ -104,14 +105,19 @@ class GaussianForecast:
 
     mean: `[B, D]` or `[B, H, D]`, numpy or torch
     var: variances of the shape of `mean`, or covariances with one more axis `[..., D, D]`
+    failed: `[B]` bool, the units of which there is no forecast (the model exploded); None if there are none.
+        Their numbers make no Gaussian: where they would, the mean becomes NaN
 
     Steps are independent of each other, as in the paper. The constructor checks shapes only,
     so that a planner may build forecasts thousands of times a second; whatever is fitted from
-    a forecast checks its numbers.
+    a forecast checks its numbers. A unit that makes no Gaussian is refused there unless it is marked as
+    failed, by hand or by `mark_failures`: then it scores +inf and counts as an error. Its set is empty
+    either way.
     """
 
     mean: Array
     var: Array
+    failed: Any = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         try:
@@ -132,6 +138,30 @@ class GaussianForecast:
                 f"var must have the shape of mean {shape}, or that with one more axis of "
                 f"{shape[-1]} for covariances, got {tuple(self.var.shape)}"
             )
+        if self.failed is not None:
+            self._keep_marks(plain("failed", self.failed, "[B]"))
+
+    def _keep_marks(self, failed: Any) -> None:
+        if failed.dtype != np.bool_ or len(failed) != len(self.mean):
+            raise InvalidInput(f"failed must be a bool for each of {len(self.mean)} units, got {failed!r}")
+        object.__setattr__(self, "failed", failed if failed.any() else None)
+        if (strange := failed & like(failed, _gaussian(self.mean, self.var))).any():
+            xp = array_namespace(self.mean)
+            marked = xp.reshape(_mask(self.mean, strange), (-1,) + (1,) * (self.mean.ndim - 1))
+            object.__setattr__(self, "mean", xp.where(marked, like(self.mean, np.nan), self.mean))
+
+    def mark_failures(self) -> GaussianForecast:
+        """The forecast with every unit marked as failed whose numbers make no Gaussian, in any step.
+
+        For what a model says itself: a unit on which it explodes counts as an error, and the others
+        keep their promise.
+
+        >>> exploded = GaussianForecast(np.array([[0.0], [np.inf]]), np.ones((2, 1)))
+        >>> exploded.mark_failures().failed.tolist()
+        [False, True]
+        """
+        lost = ~like(np.zeros(1, bool), _gaussian(self.mean, self.var))
+        return replace(self, failed=lost if self.failed is None else lost | self.failed)
 
     @property
     def domain(self) -> tuple[str, *tuple[int, ...]]:
@@ -140,7 +170,9 @@ class GaussianForecast:
 
     def take(self, rows: Any) -> GaussianForecast:
         """The forecast of some of the inputs."""
-        return replace(self, mean=self.mean[rows], var=self.var[rows])
+        here = rows.cpu().numpy() if is_torch_array(rows) else rows
+        failed = None if self.failed is None else self.failed[here]
+        return replace(self, mean=self.mean[rows], var=self.var[rows], failed=failed)
 
     @property
     def full(self) -> bool:
@@ -193,27 +225,16 @@ class GaussianForecast:
         if self.mean.ndim != 3:
             raise InvalidInput(f"only a horizon [B, H, D] accumulates, got {tuple(self.mean.shape)}")
         xp = array_namespace(self.var)
-        return replace(self, var=xp.cumulative_sum(self.var, axis=1))
+        with np.errstate(over="ignore", invalid="ignore"):  # of units that failed
+            return replace(self, var=xp.cumulative_sum(self.var, axis=1))
 
     def wide(self) -> GaussianForecast:
         """The same in float64: scores and sets are computed so, whatever the model's precision."""
-        return GaussianForecast(doubles(self.mean), doubles(self.var))
+        return replace(self, mean=doubles(self.mean), var=doubles(self.var))
 
     def sound(self) -> Array:
         """`[B]` whether all numbers of a unit's forecast make Gaussians; a planner's may not."""
-        return self.wide()._sound()
-
-    def _sound(self) -> Array:
-        xp = array_namespace(self.mean)
-        inner = tuple(range(1, self.mean.ndim))
-        whole = tuple(range(1, self.var.ndim))
-        # A sum of doubles is finite only if all its terms are: cheaper than asking each.
-        good = xp.isfinite(xp.sum(self.mean, axis=inner) + xp.sum(self.var, axis=whole))
-        good = good & (xp.min(self.variances, axis=inner) > 0)
-        if self.full:
-            matrices = definite(self.var)
-            good = good & (xp.all(matrices, axis=-1) if matrices.ndim == 2 else matrices)
-        return good
+        return _gaussian(self.mean, self.var)
 
     def for_sets(self) -> tuple[GaussianForecast, Array]:
         """The forecast in float64, and `[B]` which units are sound; the others become standard normal.
@@ -222,7 +243,7 @@ class GaussianForecast:
         """
         xp = array_namespace(self.mean)
         wide = self.wide()
-        sound = wide._sound()
+        sound = wide.sound()
         if bool(xp.all(sound)):
             return wide, sound
         where = xp.reshape(sound, (-1,) + (1,) * (self.mean.ndim - 1))
@@ -233,30 +254,55 @@ class GaussianForecast:
         var = xp.where(where[..., None] if self.full else where, wide.var, unit)
         return GaussianForecast(mean, var), sound
 
-    def check(self, truth: Any = None) -> Any:
+    def check(self, truth: Any = None, *, failures: bool = False) -> Any:
         """`truth` in float64 and the mean's library, after refusing a forecast that is not one.
 
         It is never rounded to the mean's precision: a set compares with the truth as it is.
         The truth may hold +inf or -inf, the mark of a unit that failed; NaN is refused. Of `Trajectories`
         the steps after the end become NaN.
+
+        failures: whether units marked as failed may be among them; what scores or tunes knows none
         """
-        xp = array_namespace(self.mean)
-        wrong = xp.nonzero(~self.sound())[0]
-        if wrong.shape[0]:
+        lost = ~like(np.zeros(1, bool), self.sound())
+        known = np.zeros_like(lost) if self.failed is None else self.failed
+        if (wrong := lost & ~known if failures else lost).any():
             rule = "positive definite covariances" if self.full else "variances above 0"
+            why = "has no score of its own" if known[wrong.argmax()] else "counts as an error"
             raise InvalidInput(
-                f"mean and var must be finite numbers with {rule}, got others in {wrong.shape[0]} units, "
-                f"the first in row {int(wrong[0])}"
+                f"mean and var must be finite numbers with {rule}, got others in {int(wrong.sum())} units, "
+                f"the first in row {int(wrong.argmax())}; a unit marked as failed (`failed`, or "
+                f"mark_failures()) {why}"
             )
         if truth is None:
             return None
-        shape, mean = tuple(self.mean.shape), doubles(self.mean)
+        xp, shape, mean = array_namespace(self.mean), tuple(self.mean.shape), doubles(self.mean)
         if isinstance(truth, Trajectories):
             return shaped(truth.marked(), mean, shape)
         truth = shaped(truth, mean, shape)
         if bool(xp.any(xp.isnan(truth))):
             raise InvalidInput("truth must not contain NaN; mark a failed unit with inf")
         return truth
+
+
+def _gaussian(mean: Array, var: Array) -> Array:
+    """`[B]` whether all numbers of a unit make Gaussians."""
+    xp, full = array_namespace(mean), var.ndim > mean.ndim
+    mean, var = doubles(mean), doubles(var)
+    # A sum of doubles is finite only if all its terms are: cheaper than asking each.
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = [xp.sum(part, axis=tuple(range(1, part.ndim))) for part in (mean, var)]
+        good = xp.isfinite(sums[0] + sums[1])
+    variances = xp.linalg.diagonal(var) if full else var
+    good = good & (xp.min(variances, axis=tuple(range(1, variances.ndim))) > 0)
+    if full:
+        matrices = definite(var)
+        good = good & (xp.all(matrices, axis=-1) if matrices.ndim == 2 else matrices)
+    return good
+
+
+def _mask(array: Array, rows: NDArray[np.bool_]) -> Array:
+    """`rows` in the library and on the device of `array`."""
+    return rows if is_numpy_array(array) else array_namespace(array).asarray(rows, device=array.device)
 
 
 def positive_tau(tau: Any, shape: str) -> Any:

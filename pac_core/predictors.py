@@ -11,7 +11,7 @@ import numpy as np
 from pac_core.arrays import Array
 from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.errors import BadCertificate, InvalidInput
-from pac_core.failures import unit_scores, unit_sets
+from pac_core.failures import to_tune_on, unit_scores, unit_sets
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.scores import gaussian_nll, nll
 from pac_core.sets import ConfidenceSets, LabelSets, gaussian_sets, label_sets
@@ -76,8 +76,9 @@ class Likelihood:
         """Each preparation is fitted on what the ones before it made of the tune forecast."""
         fitted: list[Preparation] = []
         if isinstance(forecast, GaussianForecast):
-            truth = as_given(truth, forecast.check(truth))
+            truth = as_given(truth, forecast.check(truth, failures=True))
             forecast = forecast.wide()
+        forecast, truth = to_tune_on(forecast, truth)
         for fit in prepare:
             fitted.append(fit(forecast, truth))
             forecast = fitted[-1](forecast)

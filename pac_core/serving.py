@@ -19,6 +19,7 @@ from pac_core.class_names import read_classes
 from pac_core.datasets import ROUNDED
 from pac_core.documents import read_certificate
 from pac_core.errors import InvalidInput
+from pac_core.failures import failed_units
 from pac_core.features import FeatureTube
 from pac_core.forecasts import LogitForecast
 from pac_core.options import FILE, broken_option, ids_option, refuse_existing, say, whole_file
@@ -115,6 +116,9 @@ def sets_command(
         _write_labels([(units.ids, units.forecast, sets)], names, out)
     else:
         _write_regions(units.ids, sets, out)
+        if (failed := failed_units(units.forecast)) is not None:
+            text = f"units without a forecast: {failed.sum():,}; their sets are empty, hence misses"
+            click.echo(f"{'failed':10}{text}", err=True)
     if out is not None:
         say(
             "wrote", f"{len(units.ids):,} sets, mean size {np.mean(sets.size()):.4g} {sets.size_in}, to {out}"

@@ -143,6 +143,8 @@ def _gather(file: Path, header: list[str], columns: list[NDArray[Any]]) -> dict[
         name = _PLURAL.get(name, name)
         if name in arrays:
             raise UnreadableFile(f"{file} must name each column once, got {name!r} twice")
+        if name == "failed":
+            column = _marks(file, column)
         arrays[name] = _parse(file, name, column) if name in ("scores", "labels") else column
     for name, parts in numbered.items():
         if sorted(parts) != list(range(len(parts))):
@@ -167,6 +169,16 @@ def _parse(file: Path, name: str, column: NDArray[Any]) -> NDArray[Any]:
             raise UnreadableFile(f"{file} column 'label' must hold whole numbers, got others")
         values = values.astype(np.int64)
     return values
+
+
+def _marks(file: Path, column: NDArray[Any]) -> NDArray[Any]:
+    """A column of marks as booleans: written as true and false, or as 1 and 0."""
+    if column.dtype.kind != "U":
+        return column
+    words = np.char.lower(column)
+    if not np.isin(words, ("true", "false", "1", "0")).all():
+        raise UnreadableFile(f"{file} column 'failed' must hold true or false, or 1 or 0, got others")
+    return np.isin(words, ("true", "1"))
 
 
 def _is_number(text: str) -> bool:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pac_core.arrays import Floats, labels_for, like, over_rows
 from pac_core.errors import InvalidInput, NoTemperature
+from pac_core.failures import to_tune_on
 from pac_core.forecasts import GaussianForecast, LogitForecast, positive_tau
 
 Forecast = TypeVar("Forecast", LogitForecast, GaussianForecast)
@@ -56,7 +57,7 @@ def fit_temperature(forecast: LogitForecast | GaussianForecast, truth: Any) -> T
 
     One tau for labels (a convex problem in one dimension, by Newton's method) and for a
     Gaussian of one step (closed form); one per step for a horizon (H closed forms). Units that
-    failed (infinite truth) are left out of a Gaussian fit: tau is a choice, not a guarantee.
+    failed (no forecast, or an infinite truth of a Gaussian) are left out: tau is a choice, not a guarantee.
 
     >>> forecast = GaussianForecast(np.zeros((4, 1)), np.ones((4, 1)))
     >>> fit_temperature(forecast, np.array([[2.0], [-2.0], [2.0], [-2.0]]))
@@ -64,6 +65,7 @@ def fit_temperature(forecast: LogitForecast | GaussianForecast, truth: Any) -> T
     """
     if isinstance(forecast, LogitForecast):
         labels = labels_for("labels", truth, *forecast.logits.shape)
+        forecast, labels = to_tune_on(forecast, labels)
         return Temperature(_label_tau(forecast, labels), len(labels))
     if not isinstance(forecast, GaussianForecast):
         kind = type(forecast).__name__
@@ -88,12 +90,16 @@ class Moments:
 
 def moments(forecast: GaussianForecast, truth: Any) -> Moments:
     """The sums of one shard, over the units that did not fail."""
-    truth = forecast.check(truth)
+    truth = forecast.check(truth, failures=True)
+    dims = int(forecast.mean.shape[-1])
+    steps = int(forecast.mean.shape[1]) if forecast.mean.ndim == 3 else None
+    if forecast.failed is not None:
+        if forecast.failed.all():
+            return Moments(np.zeros(steps or 1), np.zeros(steps or 1, np.int64), dims, steps)
+        forecast, truth = forecast.take(~forecast.failed), truth[~forecast.failed]
     distances = like(np.zeros(1), forecast.wide().mahalanobis2(truth))
     distances = distances.reshape(len(distances), -1)
     whole = np.isfinite(distances).all(axis=1)
-    dims = int(forecast.mean.shape[-1])
-    steps = int(forecast.mean.shape[1]) if forecast.mean.ndim == 3 else None
     lived = ~np.isnan(like(np.zeros(1), truth).reshape(*distances.shape, dims)[whole, :, 0])
     squares = np.array([math.fsum(step) for step in distances[whole].T])
     return Moments(squares, lived.sum(axis=0) * dims, dims, steps)

@@ -15,6 +15,7 @@ from pac_core import plugins
 from pac_core.arrays import like
 from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.errors import InvalidInput
+from pac_core.failures import to_tune_on
 from pac_core.features import FeatureShape
 from pac_core.forecasts import GaussianForecast
 from pac_core.predictors import Likelihood, Predictor, Score, accumulated, calibrate
@@ -48,9 +49,10 @@ def fit_shape(
         raise InvalidInput(
             f"a tube needs a horizon [B, H, D], got mean of shape {tuple(forecast.mean.shape)}"
         )
-    here = np.zeros(1)  # shapes are fitted in numpy, wherever the forecast lives
-    truth, mean, var = (like(here, part) for part in (forecast.check(states), forecast.mean, forecast.var))
-    return fit(GaussianForecast(mean, var), as_given(states, truth), level, **options)
+    truth = as_given(states, like(np.zeros(1), forecast.check(states, failures=True)))
+    forecast, truth = to_tune_on(forecast, truth)
+    mean, var = (like(np.zeros(1), part) for part in (forecast.mean, forecast.var))  # fitted in numpy
+    return fit(GaussianForecast(mean, var), truth, level, **options)
 
 
 def fit_tube(

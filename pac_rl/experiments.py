@@ -23,6 +23,7 @@ from pac_core import (
     max_errors,
 )
 from pac_core.choices import deviation
+from pac_core.failures import unit_scores
 from pac_core.predictors import Prepare, Score
 from pac_rl.environments import Environment
 from pac_rl.studies import Case
@@ -59,7 +60,7 @@ class Fitted:
     @classmethod
     def of(cls, score: Score, case: Case) -> Fitted:
         forecast, truth = case.part("calibrate")
-        return cls(score, np.asarray(score.scores(forecast, truth)), forecast.domain)
+        return cls(score, np.asarray(unit_scores(score, forecast, truth)), forecast.domain)
 
     def at(self, level: PACLevel) -> Predictor:
         """The predictor of this level."""
@@ -103,16 +104,16 @@ def hindsight(case: Case, level: PACLevel) -> ConfidenceSets:
     """Boxes of the same heuristic, fitted on the test part itself, scales and threshold; no predictor."""
     forecast, truth = case.part("test")
     score = fit_shape(forecast, truth, level, shape="box")
-    ordered = np.sort(np.asarray(score.scores(forecast, truth)))
+    ordered = np.sort(np.asarray(unit_scores(score, forecast, truth)))
     return score.sets(forecast, float(ordered[-1 - max_errors(len(ordered), level)]))  # type: ignore[no-any-return]
 
 
 def half_widths(tube: ConfidenceSets, environment: Environment) -> dict[str, float]:
-    """The mean half-width along each watched number."""
+    """The mean half-width along each watched number, of the tubes that are not empty."""
     found = {}
     for name, words in watched(environment).items():
         along = np.eye(len(environment.names))[environment.names.index(name)]
-        found[f"half-width, {words}"] = float(np.mean(tube.support(along) + tube.support(-along)) / 2)
+        found[f"half-width, {words}"] = float(np.nanmean(tube.support(along) + tube.support(-along)) / 2)
     return found
 
 

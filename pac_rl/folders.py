@@ -52,7 +52,7 @@ class Folder:
         file = self._file(name)
         file.parent.mkdir(parents=True, exist_ok=True)
         with unfinished(file) as part:
-            np.savez(part, **vars(arrays))
+            np.savez(part, **{field: array for field, array in vars(arrays).items() if array is not None})
 
     def _file(self, name: str) -> Path:
         return self.path / "kept" / f"{name.replace(', ', '-').replace(' ', '-')}.npz"

@@ -107,6 +107,8 @@ def closed_loop(
 ) -> GaussianForecast:
     """Where the policy will take the robot from `starts` `[B, D]`, numpy or torch.
 
+    A unit on which the ensemble explodes is marked as failed: it counts as an error, and its tube is empty.
+
     propagation: "one-step" is the paper's (accumulate its variances for the paper's tubes); see the
         functions of this file
     progress: called with the number of forecasts that were finished
@@ -133,7 +135,10 @@ def for_plans(
     batch: int = BATCH,
     progress: Callable[[int], None] | None = None,
 ) -> GaussianForecast:
-    """Where the plans `[B, H, A]` will take the robot from `starts` `[B, D]`, numpy or torch."""
+    """Where the plans `[B, H, A]` will take the robot from `starts` `[B, D]`, numpy or torch.
+
+    A plan on which the ensemble explodes is marked as failed, see `closed_loop`.
+    """
     if len(plans.shape) != 3 or tuple(plans.shape[::2]) != (len(starts), ensemble.action_dims):
         wanted = f"[{len(starts)}, H, {ensemble.action_dims}]"
         raise InvalidInput(f"plans must have shape {wanted}, got {tuple(plans.shape)}")
@@ -193,9 +198,9 @@ def _in_batches(
             if progress is not None:
                 progress(rows.stop - first)
     mean, var = (torch.cat(part) for part in zip(*parts, strict=True))
-    if isinstance(starts, Tensor):
-        return GaussianForecast(mean, var)
-    return GaussianForecast(mean.cpu().numpy(), var.cpu().numpy())
+    if not isinstance(starts, Tensor):
+        mean, var = mean.cpu().numpy(), var.cpu().numpy()
+    return GaussianForecast(mean, var).mark_failures()
 
 
 def as_tensor(name: str, values: Any, ensemble: Ensemble) -> Tensor:

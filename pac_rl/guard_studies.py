@@ -23,6 +23,7 @@ from pac_core import (
     fit_shape,
     fit_threshold,
 )
+from pac_core.failures import unit_scores
 from pac_core.tables import file_digest
 from pac_rl.candidates import FACTORS, candidates_around
 from pac_rl.controllers import Controller
@@ -205,7 +206,7 @@ class GuardStudy:
         forecast, truth = self.carried_out
         half = len(truth) // 2
         score = fit_shape(forecast.take(slice(half)), truth[:half], LEVEL, **options)
-        scores = score.scores(forecast.take(slice(half, None)), truth[half:])
+        scores = unit_scores(score, forecast.take(slice(half, None)), truth[half:])
         return FittedTubes(score, fit_threshold(np.asarray(scores), LEVEL))
 
     @cached_property
@@ -229,7 +230,8 @@ class GuardStudy:
             forecasts.append(picked.forecast)
         mean, var = (torch.cat([getattr(f, name) for f in forecasts]).cpu() for name in ("mean", "var"))
         done, mixed = Rollouts.join(parts), draw.permutation(len(mean))
-        return GaussianForecast(mean.numpy(), var.numpy()).take(mixed), done.truth[mixed]
+        forecast = GaussianForecast(mean.numpy(), var.numpy()).mark_failures()
+        return forecast.take(mixed), done.truth[mixed]
 
     def _governed(self, bound: float, width: float, jitter: float) -> Governed:
         environment, names = self.study.environment, self.study.environment.names

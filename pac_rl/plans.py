@@ -48,7 +48,7 @@ def propose(
         states = padded(given[rows], batch)
 
         def act(t: int, states: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-            wanted = actions(environment, policy, states, noise)
+            wanted = actions(environment, policy, states, noise).nan_to_num()  # where the ensemble explodes
             plans[rows, t] = np.clip(wanted[:n].cpu().numpy() + perturbation[rows, t], low, high)  # noqa: B023
             wanted[:n] = like(wanted, plans[rows, t])  # noqa: B023
             return wanted

@@ -178,8 +178,7 @@ class Study:
             options: Any = {"horizon": self.design.horizon, "propagation": propagation, "progress": tick}
             return closed_loop(ensemble, self.environment, self.policy, rollouts.start, **options)
 
-        name = f"closed loop, {propagation}"
-        return Case("closed loop", self._kept(name, GaussianForecast, make), rollouts.truth, self.parts)
+        return self._case("closed loop", propagation, make, rollouts.truth)
 
     @cache  # noqa: B019
     def given_plans(self, propagation: str = "particles") -> Case:
@@ -189,8 +188,16 @@ class Study:
         def make(tick: Tick) -> GaussianForecast:
             return for_plans(ensemble, done.start, done.actions, propagation=propagation, progress=tick)
 
-        name = f"given plans, {propagation}"
-        return Case("given plans", self._kept(name, GaussianForecast, make), done.truth, self.parts)
+        return self._case("given plans", propagation, make, done.truth)
+
+    def _case(
+        self, name: str, propagation: str, make: Callable[[Tick], GaussianForecast], truth: Trajectories
+    ) -> Case:
+        forecast: GaussianForecast = self._kept(f"{name}, {propagation}", GaussianForecast, make)
+        if forecast.failed is not None:
+            lost = f"{forecast.failed.sum():,} of {len(truth):,} units"
+            self.say(f"{name}, {propagation}: the ensemble explodes on {lost}, which count as errors")
+        return Case(name, forecast, truth, self.parts)
 
     @cached_property
     def executed(self) -> Rollouts:

@@ -67,7 +67,7 @@ class BoxScore:
         var = np.maximum(forecast.var, self.floor)
         if self.power != 1:
             var = var**self.power * box_sides(forecast.mean) ** (2 - 2 * self.power)
-        return GaussianForecast(forecast.mean, var / self.tau)
+        return replace(forecast, var=var / self.tau)
 
     def scores(self, forecast: GaussianForecast, truth: Any) -> Floats:
         """`[R]` the score of each true box `[R, 4]`."""

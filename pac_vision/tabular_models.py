@@ -64,7 +64,8 @@ class ValueModel:
         mean, var = _mean_and_var(_outputs(self.weights, inputs))
         spread = var.mean(dim=0) + mean.var(dim=0, unbiased=False)
         center = self.shift + self.scale * mean.mean(dim=0)
-        return GaussianForecast(center[:, None].numpy(), (self.scale**2 * spread)[:, None].numpy())
+        made = GaussianForecast(center[:, None].numpy(), (self.scale**2 * spread)[:, None].numpy())
+        return made.mark_failures()
 
     @property
     def digest(self) -> str:

@@ -26,6 +26,7 @@ import halfcheetah_tables
 import numpy as np
 
 from pac_core.documents import write_json
+from pac_core.failures import unit_scores
 from pac_rl.experiments import fit_ablation, fit_box
 from pac_rl.reports import Report, run
 from pac_rl.studies import Study
@@ -93,8 +94,8 @@ def keep_scores(study: Study, report: Report) -> None:
     arrays = {"seeds": study.seeds, "part": parts}
     for name, case_of in (("closed", study.closed_loop), ("plans", study.given_plans)):
         paper, ours = case_of("one-step"), case_of("particles")
-        joint = fit_ablation(paper, "A+C+D").score.scores(paper.forecast, paper.truth)
-        box = fit_box(ours, study.design.level).score.scores(ours.forecast, ours.truth)
+        joint = unit_scores(fit_ablation(paper, "A+C+D").score, paper.forecast, paper.truth)
+        box = unit_scores(fit_box(ours, study.design.level).score, ours.forecast, ours.truth)
         arrays |= {f"{name}_joint": np.asarray(joint), f"{name}_box": np.asarray(box)}
     np.savez(report.folder / "scores.npz", **arrays)
 

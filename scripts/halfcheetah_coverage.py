@@ -18,6 +18,7 @@ import numpy as np
 from scipy.stats import binom, binomtest
 
 from pac_core import NotEnoughData, PACLevel, fit_threshold, max_errors
+from pac_core.failures import unit_scores
 from pac_core.figures import INK, canvas
 from pac_rl.experiments import fit_box
 from pac_rl.reports import Report, run
@@ -30,7 +31,9 @@ LEVELS = [PACLevel(0.05, 0.1), PACLevel(0.02, 0.1), PACLevel(0.02, 0.01), PACLev
 def main(study: Study, report: Report) -> list[dict[str, Any]]:
     case, n = study.closed_loop("particles"), study.design.calibrate
     score = fit_box(case, study.design.level).score
-    pool = np.concatenate([np.asarray(score.scores(*case.part(part))) for part in ("calibrate", "test")])
+    pool = np.concatenate(
+        [np.asarray(unit_scores(score, *case.part(part))) for part in ("calibrate", "test")]
+    )
     world = np.sort(pool)
     rows, errors = [], {}
     for level in dict.fromkeys([*LEVELS, study.design.level]):

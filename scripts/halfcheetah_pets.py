@@ -22,6 +22,7 @@ import numpy as np
 
 from cluster import Job, RunFolder, Stage, connected, run_here, run_on_ray
 from pac_core import HalfSpace, LinearFeatures, PACError, PACLevel, error_interval, fit_shape, fit_threshold
+from pac_core.failures import unit_scores
 from pac_rl import (
     FittedTubes,
     MeanTubes,
@@ -119,7 +120,7 @@ def papers_tubes(robot: Any, last: Round, learnt: list[Round], loop: Loop) -> Fi
     forecast = for_plans(last.ensemble, units.start, units.actions, propagation="one-step")
     tune, rest = ((forecast.take(part), units.truth[part]) for part in (slice(0, 400), slice(400, 800)))
     score = fit_shape(*tune, LEVEL, shape="joint")
-    return FittedTubes(score, fit_threshold(np.asarray(score.scores(*rest)), LEVEL))
+    return FittedTubes(score, fit_threshold(np.asarray(unit_scores(score, *rest)), LEVEL))
 
 
 def opened() -> tuple[argparse.Namespace, Loop]:

@@ -34,10 +34,20 @@ class Walks:
         return found | {"mean_2": found["mean"], "var_2": 4 * found["var"]}
 
 
-def walking(**changes: Any) -> Task:
+class ExplodingWalks(Walks):
+    """The model explodes on every fiftieth unit, in its last step; the smaller one on none."""
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
+        found = super().__call__(shard, given)
+        mean = found["mean"].copy()
+        mean[found["ids"] % 50 == 0, -1] = np.nan
+        return found | {"mean": mean}
+
+
+def walking(make: Any = Walks, **changes: Any) -> Task:
     options: dict[str, Any] = {"tune": 300, "calibrate": 300, "seed": 3} | changes
     names = [f"walk/{i}" for i in range(UNITS)]
     model = Record("a walk", digest="0" * 64)
     return Task.of(
-        "walks", range(UNITS), [Stage(Walks)], size=64, names=names, unit="walk", model=model, **options
+        "walks", range(UNITS), [Stage(make)], size=64, names=names, unit="walk", model=model, **options
     )

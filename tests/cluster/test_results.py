@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from pac_program import run as pac
-from toy_walks import DIMS, walking, world
+from toy_walks import DIMS, UNITS, ExplodingWalks, walking, world
 
 from cluster.driver import Task, certify_run
 from cluster.errors import Incomplete
 from cluster.inprocess import run_here
+from cluster.launching import launch
 from cluster.packing import pack, unpack
 from cluster.results import View
 from cluster.storage import RunFolder
@@ -21,10 +24,12 @@ from pac_core import (
     InvalidInput,
     PACLevel,
     SecondLook,
+    TooManyFailures,
     Trajectories,
     UnreadableFile,
     accumulated,
     evaluate,
+    fit_shape,
     fit_temperature,
     fit_threshold,
     read_certificate,
@@ -139,3 +144,51 @@ def test_parts_that_cannot_be_are_refused(sizes: dict[str, int]) -> None:
         InvalidInput, match="tune and calibrate must be at least 0 and 1, and together at most"
     ):
         walking(**sizes)
+
+
+@pytest.mark.parametrize("shape", ["joint", "box"])
+def test_a_forecast_that_explodes_is_an_error_of_its_unit_and_stops_no_run(
+    shape: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, task, exploded = RunFolder(tmp_path / "run"), walking(ExplodingWalks), np.arange(UNITS) % 50 == 0
+    about: Any = {"workers": None, "gpus": None, "dashboard": False, "estimate": False}
+    levels: Any = {"epsilon": [0.1], "delta": [0.01], "ledger": tmp_path / "ledger.json"}
+    [finding] = launch(task, folder, address="none", shape=shape, **levels, **about)
+    results = task.results(folder)
+    tune, calibrate, test = (int(exploded[part.rows].sum()) for part in results.parts)
+    assert min(tune, calibrate, test) > 0
+    assert (
+        f"{tune} to tune on are not used, {calibrate} to calibrate on and {test} to test on count as errors"
+        in (capsys.readouterr().out)
+    )
+    listed = (tmp_path / "run" / "exploded.txt").read_text().split()
+    assert listed == task.names[exploded].tolist()
+    # Nothing is tuned on them, each scores +inf, and the set of each is empty.
+    whole = walking()
+    here = {part: directly(whole, folder, part) for part in ("tune", "calibrate", "test")}
+    alive = {part: ~exploded[getattr(results.parts, part).rows] for part in here}
+    fit = partial(Likelihood.fit, prepare=(accumulated, fit_temperature)) if shape == "joint" else None
+    tuning = here["tune"][0].take(alive["tune"]), here["tune"][1][alive["tune"]]
+    score = fit(*tuning) if fit else fit_shape(*tuning, LEVEL)
+    predictor = finding.certificate.predictor
+    assert predictor.score.to_json() == score.to_json()
+    scores = np.where(alive["calibrate"], score.scores(*here["calibrate"]), np.inf)
+    assert predictor.threshold == fit_threshold(scores, LEVEL)
+    assert finding.evaluation is not None
+    assert finding.evaluation.all.empty == test
+    missed = ~score.sets(here["test"][0], predictor.threshold).contains(here["test"][1])
+    assert finding.evaluation.all.errors == (missed | ~alive["test"]).sum()
+    # A forecast that explodes in its last step is one of fewer steps, and the smaller model's did not.
+    assert len(results.gathered("tune", View(horizon=3))[1]) == len(alive["tune"])
+    assert len(results.gathered("tune", View(members=2))[1]) == len(alive["tune"])
+
+
+def test_more_explosions_than_errors_allowed_are_refused_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, task = RunFolder(tmp_path / "run"), walking(ExplodingWalks)
+    about: Any = {"workers": None, "gpus": None, "dashboard": False, "estimate": False}
+    levels: Any = {"epsilon": [0.02], "delta": [0.05], "ledger": tmp_path / "ledger.json"}
+    with pytest.raises(TooManyFailures):
+        launch(task, folder, address="none", shape="joint", **levels, **about)
+    assert "18 of 900 walks have a forecast that is no Gaussian" in capsys.readouterr().out

@@ -7,11 +7,14 @@ easier units than those to come; one that computes them again, or counts them as
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+from scipy.special import erfc
 from scipy.stats import binom
 
-from pac_core import PACLevel, TooManyFailures, fit_threshold
+from pac_core import GaussianForecast, Likelihood, PACLevel, TooManyFailures, calibrate, fit_threshold
 
 LEVEL, N, TRIALS = PACLevel(0.1, 0.05), 300, 4000
 
@@ -48,3 +51,37 @@ def test_units_that_are_computed_again_or_counted_keep_the_promise(how: str) -> 
 def test_units_that_are_dropped_break_it() -> None:
     breaches = (true_errors("dropped") > LEVEL.epsilon).sum()
     assert breaches > 10 * LEVEL.delta * TRIALS, "half of all certificates would be false"
+
+
+EXPLOSIONS = 0.04
+
+
+def errors_of_a_model_that_explodes(how: str) -> np.ndarray:
+    """The true error of each of many calibrations of a Gaussian that explodes on 4% of the units.
+
+    The truth is the forecast's own Gaussian, so an interval of half-width w misses it with probability
+    erfc(w / sqrt 2), and the empty set of a unit on which the model explodes always does.
+    """
+    rng, found = np.random.default_rng(1), []
+    new = GaussianForecast(np.array([[0.0], [np.nan]]), np.ones((2, 1)))
+    for _ in range(TRIALS // 4):
+        truth, lost = rng.normal(size=(N, 1)), rng.uniform(size=N) < EXPLOSIONS
+        forecast = GaussianForecast(np.where(lost[:, None], np.nan, 0.0), np.ones((N, 1))).mark_failures()
+        if how == "dropped":
+            forecast, truth = forecast.take(~lost), truth[~lost]
+        try:
+            sets = calibrate(Likelihood(), forecast, truth, LEVEL).sets(new)
+        except TooManyFailures:
+            found.append(0.0)  # refused: nothing was promised
+            continue
+        assert sets.empty.tolist() == [False, True]
+        outside = erfc(sets.box()[1][0, 0] / math.sqrt(2))
+        found.append(EXPLOSIONS + (1 - EXPLOSIONS) * outside)
+    return np.array(found)
+
+
+@pytest.mark.slow
+def test_a_model_that_explodes_now_and_then_keeps_the_promise_if_its_failures_count() -> None:
+    most = binom.ppf(1 - 1e-4, TRIALS // 4, LEVEL.delta)
+    assert (errors_of_a_model_that_explodes("counted") > LEVEL.epsilon).sum() <= most
+    assert (errors_of_a_model_that_explodes("dropped") > LEVEL.epsilon).mean() > 10 * LEVEL.delta

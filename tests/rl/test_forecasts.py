@@ -253,3 +253,40 @@ def test_a_forecast_tells_the_likely_from_the_unlikely(cheetah: Environment, ens
     error = np.sqrt(((forecast.mean - rollouts.states) ** 2).mean(axis=(0, 1)))
     still = np.sqrt(((rollouts.start[:, None] - rollouts.states) ** 2).mean(axis=(0, 1)))
     assert (error < still).mean() > 0.8
+
+
+class Explosive(Linear):
+    """Explodes from the second step on where the first number of the state is large."""
+
+    def step(self, states: torch.Tensor, done: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, var = super().step(states, done)
+        return torch.where(mean[..., :1] > 5, torch.nan, mean), var
+
+
+@pytest.mark.parametrize("propagation", PROPAGATIONS)
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+def test_a_start_on_which_the_ensemble_explodes_is_marked_and_touches_no_other(
+    propagation: str, kind: Any
+) -> None:
+    """One unit must not refuse the certificate of all others."""
+    starts, plans = np.zeros((3, 2), np.float32), np.zeros((3, 4, 1), np.float32)
+    starts[1] = 100
+    explosive: Any = Explosive()
+    found = for_plans(explosive, kind(starts), kind(plans), propagation=propagation)
+    assert found.failed.tolist() == [False, True, False]
+    usual = for_plans(LINEAR, kind(starts), kind(plans), propagation=propagation)
+    assert usual.failed is None
+    for name in ("mean", "var"):
+        assert np.array_equal(*(np.asarray(getattr(one, name))[[0, 2]] for one in (found, usual)))
+
+
+def test_a_plan_is_proposed_where_the_ensemble_explodes() -> None:
+    robot: Any = SimpleNamespace(
+        id="line", names=("x", "v"), low=np.array([-1.0]), high=np.array([1.0]), view=lambda states: states
+    )
+    explosive: Any = Explosive()
+    follow = Function(lambda rows: rows @ FEEDBACK.numpy().T, 2, 1)
+    starts = np.array([[0.0, 0.0], [100.0, 0.0]])
+    plans = propose(explosive, robot, follow, starts, np.arange(2), horizon=3)
+    assert np.isfinite(plans).all()
+    assert for_plans(explosive, starts, plans).failed.tolist() == [False, True]

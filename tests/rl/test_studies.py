@@ -13,6 +13,7 @@ import torch
 
 from pac_core import (
     InvalidInput,
+    Likelihood,
     NotEnoughData,
     OverlappingSplits,
     PACLevel,
@@ -24,6 +25,7 @@ from pac_core import (
 from pac_rl import Design, Ensemble, Environment, Function, Network, Study, make_environment, save_policy
 from pac_rl import studies as module
 from pac_rl.environments import never
+from pac_rl.experiments import Fitted, fit_box
 from pac_rl.reports import Report, opened
 
 LEVEL = PACLevel(0.1, 1e-3)
@@ -129,6 +131,22 @@ def test_forecasts_of_another_ensemble_are_not_taken_for_its_own(tmp_path: Path)
     second = Study(design, tmp_path / "a", quiet=True).closed_loop("one-step")
     assert (first.forecast.mean != second.forecast.mean).any()
     np.testing.assert_array_equal(first.truth.states, second.truth.states)
+
+
+def test_a_study_says_and_keeps_on_which_units_the_ensemble_explodes(
+    tmp_path: Path, ensemble: Ensemble, capsys: pytest.CaptureFixture[str]
+) -> None:
+    design = Design.smoke(horizon=2, burn_in=(0, 3))
+    study = Study(design, tmp_path)
+    replace(ensemble, units=1e38 * ensemble.units).save(tmp_path / "ensemble.safetensors")
+    assert study.closed_loop("one-step").forecast.failed.all()
+    said = "closed loop, one-step: the ensemble explodes on 832 of 832 units, which count as errors"
+    assert said in capsys.readouterr().out
+    again = Study(design, tmp_path, quiet=True).closed_loop("one-step")
+    assert again.forecast.failed.all()
+    with pytest.raises(InvalidInput, match="tune must have a unit that did not fail, got 256 that did"):
+        fit_box(again, LEVEL)
+    assert np.isinf(Fitted.of(Likelihood(), again).scores).all()
 
 
 def test_a_folder_of_another_design_is_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pac_core.arrays import numbers, plain
 from pac_core.bounds import PACLevel, a_level
 from pac_core.errors import InvalidInput, NothingAccepted
 from pac_core.evaluation import error_interval
-from pac_core.sets import LabelSets
+from pac_core.sets import LabelSets, label_limit
 from pac_core.thresholds import Threshold, fit_threshold
 
 
@@ -39,12 +39,13 @@ class AlarmRule:
     def suppress(self, scores: Any) -> NDArray[np.bool_]:
         """`[N]` which alarms to suppress, from `scores` `[N]`, -log f(true|x) as for the calibration alarms.
 
-        A score that is no finite number suppresses nothing: where the model fails, the alarm sounds.
+        A score that is no finite number suppresses nothing: where the model fails, the alarm sounds. T is
+        widened as that of label sets, so that the last bits of another CPU suppress nothing either.
         """
         array = plain("scores", scores, "[N]")
         if array.dtype.kind not in "fiu":
             raise InvalidInput(f"scores must be numbers, got dtype {array.dtype}")
-        return np.asarray(np.isfinite(array) & (array > self.threshold.value))
+        return np.asarray(np.isfinite(array) & (array > label_limit(self.threshold)))
 
     def __repr__(self) -> str:
         level = self.threshold.level

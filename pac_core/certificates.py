@@ -157,17 +157,13 @@ def check_unit(unit: Any) -> None:
         raise InvalidInput(f"unit must be a word such as 'image', got {unit!r}")
 
 
-def verify(
-    certificate: Certificate, scores: Any, ids: Any = None, *, computed_again: bool = False
-) -> list[Check]:
-    """Whether the certificate follows from these calibration scores, point by point.
+def verify(certificate: Certificate, scores: Any, ids: Any = None) -> list[Check]:
+    """Whether the certificate follows from these calibration scores, point by point and to the last bit.
 
-    Scores that were `computed_again`, perhaps by another library, may differ by a billionth.
     It says that the arithmetic is right, not that the world obeys.
     """
     array = numbers("scores", scores, "[N]")
     threshold = certificate.predictor.threshold
-    slack = 1e-9 * max(1.0, abs(threshold.value)) if computed_again else 0.0
     checks = [
         Check("n", len(array) == threshold.n, f"{len(array)} scores, the certificate says {threshold.n}"),
     ]
@@ -179,8 +175,8 @@ def verify(
         Check(
             "k", refit.errors == threshold.errors, f"{refit.errors} errors allowed, stated {threshold.errors}"
         ),
-        Check("T", threshold.value >= refit.value - slack, _compare(refit.value, threshold.value, slack)),
-        _same_scores(scores_digest(array) == certificate.scores, computed_again),
+        Check("T", threshold.value >= refit.value, _compare(refit.value, threshold.value)),
+        _same_scores(scores_digest(array) == certificate.scores),
     ]
     stated = certificate.parts["calibrate"].digest
     if ids is None or stated is None:
@@ -197,17 +193,14 @@ def scores_digest(scores: Any) -> str:
     return digest_of(data[i : i + 8] for i in range(0, len(data), 8))
 
 
-def _same_scores(same: bool, computed_again: bool) -> Check:
-    if same:
-        return Check("scores", True, "the scores are those the certificate was made from")
-    if computed_again:
-        return Check("scores", None, "computed again, the scores are not the same to the last bit")
-    return Check("scores", False, "the scores are others than those the certificate was made from")
+def _same_scores(same: bool) -> Check:
+    words = "those" if same else "others than those"
+    return Check("scores", same, f"the scores are {words} the certificate was made from")
 
 
-def _compare(found: float, stated: float, slack: float) -> str:
+def _compare(found: float, stated: float) -> str:
     other = "larger, hence safe" if stated > found else "smaller, hence void"
-    word = "the same" if abs(stated - found) <= slack else other
+    word = "the same" if stated == found else other
     return f"T is {found!r}, stated {stated!r}: {word}"
 
 

@@ -48,7 +48,11 @@ class LogitForecast:
 
     @classmethod
     def from_probabilities(cls, probabilities: Any) -> LogitForecast:
-        """The forecast with these probabilities `[N, K]`, each row summing to 1."""
+        """The forecast with these probabilities `[N, K]`, each row summing to 1.
+
+        Logs are taken in float64: those of float32 differ between CPUs, by more than scores may. Of float16
+        they are rounded again, which no CPU's last bit decides: there are few numbers, none of them near.
+        """
         array = plain("probabilities", probabilities, "[N, K]")
         if array.dtype.kind != "f" or not ((array >= 0) & (array <= 1)).all():
             raise InvalidInput("probabilities must be floats in [0, 1], got others")
@@ -61,7 +65,8 @@ class LogitForecast:
                 f"{worst}; normalise them, or give logits"
             )
         with np.errstate(divide="ignore"):
-            return cls(np.log(array))
+            logs = np.log(array, dtype=np.float64)
+        return cls(logs.astype(np.float16) if array.dtype == np.float16 else logs)
 
     @cached_property
     def normaliser(self) -> tuple[Floats, Floats]:

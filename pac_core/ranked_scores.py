@@ -12,7 +12,7 @@ import numpy as np
 from pac_core.arrays import Floats, labels_for, over_rows
 from pac_core.errors import BadCertificate, InvalidInput
 from pac_core.forecasts import LogitForecast
-from pac_core.sets import LabelSets, limit_of
+from pac_core.sets import LabelSets, label_limit
 from pac_core.thresholds import Threshold
 
 BASES = ("likelihood", "margin", "mass", "top")
@@ -91,8 +91,8 @@ class RankedScore:
         return found
 
     def sets(self, forecast: LogitForecast, threshold: Threshold | float) -> LabelSets:
-        """The labels whose score is at most T, by the very numbers that `scores` gives."""
-        limit = limit_of(threshold)
+        """The labels whose score is at most `label_limit(T)`, by the very numbers that `scores` gives."""
+        limit = label_limit(threshold, moves=self.moves)
         member = np.empty(_labelled(forecast).logits.shape, dtype=bool)
 
         def block(rows: slice, z: Floats, fallen: Floats, ordered: Floats) -> None:
@@ -132,6 +132,15 @@ class RankedScore:
         if not self.share:
             return [(self.tau, 0.0)]
         return [(self.tau, math.log1p(-self.share)), (self.flat * self.tau, math.log(self.share))]
+
+    @property
+    def moves(self) -> int:
+        """By how many times as much as its normalisers the score may be off on another CPU.
+
+        -log p of a mixture is off by no more than the worse of its parts, and so are sums of p; a difference
+        of two of them ("margin"), whose parts have other weights, by twice that.
+        """
+        return 2 if self.share else 1
 
     def close_to(self, other: RankedScore) -> bool:
         """Whether they are the same but for the last digits of their numbers."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pac_core.arrays import Array, labels_for, like
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast, LogitForecast
+from pac_core.normalisers import EXACT_TO
 from pac_core.regions import Ellipsoids, Region
 from pac_core.scores import gaussian_nll, label_nll, volume_term
 from pac_core.thresholds import Threshold
@@ -30,7 +31,19 @@ def limit_of(threshold: Threshold | float) -> float:
 
 def widened(limit: float, *, least: float = 0.0) -> float:
     """T a billionth larger, so that another library's last bit never decides at a tie."""
-    return limit + 1e-9 * max(abs(limit), least)
+    return limit + 1e-9 * max(abs(limit), least) if np.isfinite(limit) else limit
+
+
+def label_limit(threshold: Threshold | float, *, moves: int = 1) -> float:
+    """T of label sets, widened so that the promise holds on a CPU other than the one it was calibrated on.
+
+    moves: by how many `EXACT_TO` a score may be off where its normalisers are off by one
+
+    If every score lies within b of its exact value, T of the exact scores is at most T + b, and a new label
+    whose exact score is at most that scores at most T + 2 b, whichever CPU computed which. Another precision
+    of the same logits is covered too.
+    """
+    return widened(limit_of(threshold), least=1.0) + 2 * moves * EXACT_TO
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +75,8 @@ class LabelSets:
 def label_sets(forecast: LogitForecast, threshold: Threshold | float) -> LabelSets:
     """The labels whose score is at most T, for each input: C_T(x) of the paper.
 
-    Membership agrees with `nll(forecast, y) <= T` to the last bit: each row's limit is moved to
+    T is widened by 2e-5 (see `label_limit`), so that the last bits of another CPU do not decide at a tie.
+    Membership agrees with `nll(forecast, y) <= label_limit(T)` to the last bit: each row's limit is moved to
     the smallest logit whose score passes, then the logits are compared with it.
 
     Appendix A.1 of the paper: of the forecasts (1/3, 1/3, 1/3) and (3/4, 1/4, 0), no threshold
@@ -76,7 +90,7 @@ def label_sets(forecast: LogitForecast, threshold: Threshold | float) -> LabelSe
     >>> label_sets(two.tempered(1e-3), -math.log(2/5)).member.tolist() == wanted
     True
     """
-    limit = limit_of(threshold)
+    limit = label_limit(threshold)
     logits, (shift, log) = forecast.logits, forecast.normaliser
 
     def inside(least: Any) -> Any:

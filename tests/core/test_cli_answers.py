@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import numpy as np
-from pac_program import load, refused, run
+import pytest
+from pac_program import LEVEL, SPLIT, load, on_another_cpu, refused, run
 
 from pac_core import LogitForecast, read_certificate
+from pac_core.certificates import scores_digest
 from pac_core.documents import seal
 
 
@@ -93,4 +95,37 @@ def test_verify_notices_changed_labels_that_leave_t_alone(
     result = run("verify", certificate, tmp_path / "changed.npz")
     assert result.exit_code == 1
     assert "ok  T" in result.output
-    assert "NO  scores       computed again, the scores are others" in result.output
+    assert "NO  forecasts    computed again, the scores are others" in result.output
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_threshold_that_is_lower_by_a_millionth_is_void(logits: Path, dtype: type) -> None:
+    """Sealed again, it follows neither from the scores nor from the forecasts, of whatever precision."""
+    arrays = load(logits)
+    np.savez(logits, **(arrays | {"logits": arrays["logits"].astype(dtype)}))
+    certificate = logits.with_name("c.json")
+    assert run("fit", logits, *LEVEL, *SPLIT, "--score", "paper", "--out", certificate).exit_code == 0
+    document = json.loads(certificate.read_text())
+    document["threshold"]["value"] -= 1e-6
+    certificate.write_text(json.dumps(document | {"seal": seal(document)}))
+    for data in (logits, certificate.with_name("c.scores.npz")):
+        result = run("verify", certificate, data)
+        assert result.exit_code == 1
+        assert "NO  T" in result.output
+        assert "smaller, hence void" in result.output
+
+
+def test_verify_computes_the_scores_again_on_another_cpu(logits: Path, certificate: Path) -> None:
+    """Float32 scores differ there in their last digits, and only so far as is proved."""
+    answer = on_another_cpu("-m", "pac_core", "verify", certificate, logits)
+    assert answer.returncode == 0, answer.stdout
+    assert "the same but for rounding" in answer.stdout
+    path = certificate.with_name("certificate.scores.npz")
+    known = load(path)
+    known["scores"][0] += 1e-4
+    document = json.loads(certificate.read_text()) | {"scores": scores_digest(known["scores"])}
+    np.savez(path, **known)
+    certificate.write_text(json.dumps(document | {"seal": seal(document)}))
+    answer = on_another_cpu("-m", "pac_core", "verify", certificate, logits)
+    assert answer.returncode == 1
+    assert "NO  forecasts    computed again, the scores are others" in answer.stdout

@@ -1,4 +1,4 @@
-"""Ranked scores by hand, and their sets: the labels whose score is at most T, to the last bit."""
+"""Ranked scores by hand, and their sets: the labels whose score is at most the widened T, to the last bit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from pac_core import InvalidInput, LogitForecast, RankedScore, nll
 from pac_core.ranked_scores import BASES
+from pac_core.sets import label_limit
 
 THREE = LogitForecast.from_probabilities(np.array([[0.2, 0.7, 0.1]]))
 
@@ -71,7 +72,7 @@ def test_a_share_of_the_probability_is_flatter() -> None:
 def test_a_label_is_in_its_set_exactly_when_its_score_is_at_most_t(
     dtype: type, base: str, weight: float, power: float, share: float
 ) -> None:
-    """Thresholds are scores that occur and their neighbours, logits are rounded so that many are equal."""
+    """Thresholds, once widened, are scores that occur and their neighbours; many logits are equal."""
     rng = np.random.default_rng(0)
     logits = np.round(3 * rng.normal(size=(120, 17)), 1).astype(dtype)
     logits[:9, 4] = -np.inf
@@ -79,9 +80,11 @@ def test_a_label_is_in_its_set_exactly_when_its_score_is_at_most_t(
     forecast, score = LogitForecast(logits), RankedScore(base, 1.3, weight, power, share, 0.4)
     every = of_all(score, forecast)
     finite = rng.choice(every[np.isfinite(every)], 12).tolist()
-    limits = [limit for t in finite for limit in (t, np.nextafter(t, -np.inf), np.nextafter(t, np.inf))]
-    for limit in (*limits, -1.0, np.inf):
-        assert (score.sets(forecast, float(limit)).member == (every <= limit)).all()
+    limits = {2 * t - label_limit(t, moves=score.moves) for t in finite}  # widened, it is a score
+    limits |= {np.nextafter(t, side) for t in limits for side in (-np.inf, np.inf)}
+    for limit in (*limits, *finite, -1.0, np.inf):
+        wide = label_limit(float(limit), moves=score.moves)
+        assert (score.sets(forecast, float(limit)).member == (every <= wide)).all()
 
 
 def test_equal_logits_share_the_worst_rank() -> None:

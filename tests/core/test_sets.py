@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pac_program import on_another_cpu
 
 from pac_core import (
     Boxes,
@@ -24,6 +28,8 @@ from pac_core import (
     label_sets,
     nll,
 )
+from pac_core.normalisers import EXACT_TO
+from pac_core.sets import label_limit
 
 ONE = np.array([True])
 
@@ -46,12 +52,57 @@ def gaussian(full: bool, shape: tuple[int, ...] = (4, 3), seed: int = 0) -> Gaus
 def test_membership_is_score_at_most_t_to_the_last_bit(
     dtype: Any, scale: float, tau: float, seed: int
 ) -> None:
-    """T is set to a score itself, so every rounding slip would show."""
+    """T, once widened, is a score itself, so every rounding slip would show."""
     rng = np.random.default_rng(seed)
     forecast = LogitForecast((rng.normal(size=(20, 7)) * scale).astype(dtype), tau)
     scores = np.stack([nll(forecast, np.full(20, label)) for label in range(7)], axis=1)
-    for limit in (*rng.choice(scores.ravel(), 5), *forecast.normaliser[1][:3], 0.0):
-        assert (label_sets(forecast, float(limit)).member == (scores <= limit)).all()
+    for edge in (*rng.choice(scores.ravel(), 5), *forecast.normaliser[1][:3], 0.0):
+        near = 2 * edge - label_limit(edge)
+        for limit in (near, np.nextafter(near, -np.inf), np.nextafter(near, np.inf), edge):
+            member = label_sets(forecast, float(limit)).member
+            assert (member == (scores <= label_limit(float(limit)))).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("tau", [1.0, 0.37, 30.0])
+def test_the_normaliser_is_as_exact_as_is_proved(dtype: type, tau: float) -> None:
+    """Rows whose plain sum lies at both ends of the range in which it is trusted, and beyond."""
+    rng = np.random.default_rng(0)
+    middle = np.linspace(-55, 75, 400)[:, None] - np.log(200)
+    wanted = np.where(np.arange(200) % 3, middle, middle - rng.exponential(30, size=(400, 200)))
+    logits = np.clip((wanted + rng.normal(size=wanted.shape)) / tau, -6e4, 6e4).astype(dtype)
+    shift, log = LogitForecast(logits, tau).normaliser
+    exact = tau * logits.astype(np.longdouble)
+    exact = np.log(np.exp(exact - exact.max(axis=1, keepdims=True)).sum(axis=1)) + exact.max(axis=1)
+    assert 0 < np.count_nonzero(shift) < len(shift), "both ways of computing it must be met"
+    assert abs(shift + log - exact).max() < (1e-12 if dtype == np.float64 else EXACT_TO)
+
+
+def test_probabilities_have_the_same_scores_on_another_cpu(tmp_path: Path) -> None:
+    code = """
+import sys
+import numpy as np
+from pac_core import LogitForecast, nll
+p = np.random.default_rng(0).dirichlet(np.full(6, 0.5), size=9999).astype(np.float32)
+np.save(sys.argv[1], nll(LogitForecast.from_probabilities(p), np.zeros(9999, int)))
+"""
+    answer = on_another_cpu("-c", code, tmp_path / "there.npy")
+    assert answer.returncode == 0, answer.stderr
+    subprocess.run([sys.executable, "-c", code, tmp_path / "here.npy"], check=True)
+    assert np.load(tmp_path / "there.npy") == pytest.approx(
+        np.load(tmp_path / "here.npy"), rel=1e-14, abs=1e-14
+    )
+
+
+def test_no_probability_in_float16_has_a_log_that_rounds_by_chance() -> None:
+    """The log of each lies further from the middle of two float16 than any CPU's float64 log is off."""
+    every = np.arange(1, 0x3C01, dtype=np.uint16).view(np.float16)
+    exact = np.log(every.astype(np.float64))
+    near = exact.astype(np.float16)
+    for side in (-np.inf, np.inf):
+        middle = (near.astype(np.float64) + np.nextafter(near, np.float16(side)).astype(np.float64)) / 2
+        assert (abs(exact - middle) > 1e-12 * np.maximum(abs(exact), 1e-9)).all()
+    assert (LogitForecast.from_probabilities(np.stack([every, 1 - every], axis=1)).logits[:, 0] == near).all()
 
 
 @given(st.floats(-5, 40), st.floats(0, 10))

@@ -16,9 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pac_program import on_another_cpu
 from scipy.stats import binom, binomtest
 
 from pac_core import (
+    Likelihood,
     LogitForecast,
     PACLevel,
     RankedScore,
@@ -182,3 +184,46 @@ def test_the_choice_on_tune_units_leaves_the_promise_whole(tmp_path: Path) -> No
 def test_a_choice_on_calibrate_units_would_be_noticed(tmp_path: Path) -> None:
     broken, _, _ = chosen_breaches(tmp_path, cheat=True)
     assert doubt(broken) < DOUBT
+
+
+# Another CPU: the inputs of a world are few and come again, so T is the score of many calibration units.
+WORLDS, KINDS, CHOICES, UNITS = 400, 5, 4, 2_000
+STRICT = PACLevel(0.05, 0.01)
+SERVE = """
+import sys
+import numpy as np
+from pac_core import Likelihood, LogitForecast, RankedScore
+with np.load(sys.argv[1]) as made:
+    logits, limits, share = made["logits"], made["limits"], float(made["share"])
+score = RankedScore("margin", 0.8, share=share, flat=0.5) if share else Likelihood()
+sets = [score.sets(LogitForecast(z), T).member for z, T in zip(logits, limits, strict=True)]
+np.savez(sys.argv[2], member=np.stack(sets))
+"""
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2], ids=["paper", "mixture"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_certificate_keeps_its_promise_on_another_cpu(tmp_path: Path, dtype: type, share: float) -> None:
+    """Sets made there hold every label that was at most T here; with a bare T, 94 of 400 would be broken."""
+    rng = np.random.default_rng(2)
+    logits = (3 * rng.normal(size=(WORLDS, KINDS, CHOICES))).astype(dtype)
+    score: Score = RankedScore("margin", 0.8, share=share, flat=0.5) if share else Likelihood()
+    weights = np.exp(logits.astype(np.float64))
+    truth = weights / weights.sum(axis=2, keepdims=True) / KINDS
+    every = np.empty(logits.shape)
+    for label in range(CHOICES):
+        flat = LogitForecast(logits.reshape(-1, CHOICES))
+        every[..., label] = score.scores(flat, np.full(WORLDS * KINDS, label)).reshape(WORLDS, KINDS)
+    limits = []
+    for scores, chances in zip(every, truth, strict=True):
+        drawn = rng.multinomial(UNITS, chances.ravel() / chances.sum())
+        limits.append(fit_threshold(np.repeat(scores.ravel(), drawn), STRICT).value)
+    here, there = tmp_path / "here.npz", tmp_path / "there.npz"
+    np.savez(here, logits=logits, limits=limits, share=share)
+    answer = on_another_cpu("-c", SERVE, here, there)
+    assert answer.returncode == 0, answer.stderr
+    with np.load(there) as served:
+        member = served["member"]
+    assert (member | (every > np.array(limits)[:, None, None])).all()
+    broken = ((truth * ~member).sum(axis=(1, 2)) > STRICT.epsilon).sum()
+    assert binomtest(int(broken), WORLDS, STRICT.delta, alternative="greater").pvalue > DOUBT

@@ -29,7 +29,7 @@ from cluster.stored_logits import PARTS, say_exploded
 from cluster.sweeps import sweep
 from pac_core import InvalidInput, PACLevel, TooManyFailures, error_interval, max_errors
 from pac_core.label_scores import LABEL_SCORES
-from pac_core.options import ledger_beside, refuse_unwritable, say
+from pac_core.options import ledger_beside, refuse_unwritable, say, say_cost
 from pac_core.ranked_scores import RankedScore
 
 DATA = "data.txt"
@@ -138,7 +138,7 @@ def tune_run(
     with tempfile.TemporaryDirectory() as storage, watched, counted("trials") as progress:
         rows, cost = sweep(task, folder, levels, ledger, Path(storage), progress=progress, **options)
     click.echo(_table(rows))
-    say("ledger", f"{len(rows)} asked for; any of them fails with probability below {cost:.3g} ({ledger})")
+    say_cost(len(rows), cost, ledger)
     folder.put("tune.csv", csv_bytes(rows))
     say("wrote", f"{folder}/tune.csv")
     for horizon in dict.fromkeys(row["horizon"] for row in rows):
@@ -205,8 +205,7 @@ def _certify(task: Task, folder: RunFolder, levels: list[PACLevel], book: Path, 
         domains = {one.predictor.domain[0] for one in made.certificates if one.predictor.domain}
         known = isinstance(made.score, RankedScore) or domains == {"labels"}
         say("tune", str(made.score) if known else f"{made.score.kind} from {task.tune:,} {task.unit}s")
-    many = "it fails" if len(levels) == 1 else "any of them fails"
-    say("ledger", f"{len(levels)} asked for; {many} with probability below {made.look.cost:.3g} ({book})")
+    say_cost(len(levels), made.look.cost, book)
     for level in made.refused:
         say("refused", f"epsilon={level.epsilon:g}, delta={level.delta:g}: too many {task.unit}s failed")
     for finding in findings:

@@ -1,6 +1,6 @@
 """PAC confidence sets: the statistics, for numpy and torch."""
 
-from pac_core.acceptance import AcceptedRisk, accepted_risk, draw_steps
+from pac_core.acceptance import AcceptedRisk, accepted_risk, claim_accepted_risk, draw_steps
 from pac_core.alarms import (
     AlarmRule,
     RiskGiven,
@@ -16,7 +16,7 @@ from pac_core.certificates import Certificate, Check, Record, SplitRecord, issue
 from pac_core.certification import Asked, Certified, certify, certify_menu, certify_scores, tempered
 from pac_core.checker import Checked, TubeChecker
 from pac_core.class_names import ClassNames, read_classes
-from pac_core.costs import Entry, joint_cost
+from pac_core.costs import Entry, Family, joint_cost
 from pac_core.descending import descend, read_descent, verify_descent, write_descent
 from pac_core.descents import Descended, Descent, Trial, episodes_needed
 from pac_core.documents import read_certificate, write_certificate
@@ -26,6 +26,7 @@ from pac_core.errors import (
     NoTemperature,
     NotEnoughData,
     NothingAccepted,
+    OverBudget,
     OverlappingSplits,
     PACError,
     SecondLook,
@@ -45,7 +46,16 @@ from pac_core.feature_limits import FeatureLimit
 from pac_core.features import LinearFeatures
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.label_scores import choose_label_score
-from pac_core.ledger import Note, Opening, add_note, open_split, read_ledger, read_notes
+from pac_core.ledger import (
+    Note,
+    Opening,
+    add_note,
+    open_ledger,
+    open_split,
+    read_family,
+    read_ledger,
+    read_notes,
+)
 from pac_core.limits import HalfSpace, Limit, StayIn, TubeLike
 from pac_core.monitors import Monitor, detection_times
 from pac_core.obstacles import KeepOutBall, KeepOutBox
@@ -83,6 +93,7 @@ __all__ = [
     "Ellipsoids",
     "Entry",
     "Evaluation",
+    "Family",
     "FeatureLimit",
     "GaussianForecast",
     "HalfSpace",
@@ -101,6 +112,7 @@ __all__ = [
     "Note",
     "NothingAccepted",
     "Opening",
+    "OverBudget",
     "OverlappingSplits",
     "PACError",
     "PACLevel",
@@ -136,6 +148,7 @@ __all__ = [
     "certify_menu",
     "certify_scores",
     "choose_label_score",
+    "claim_accepted_risk",
     "descend",
     "detection_times",
     "digit_counts",
@@ -166,10 +179,12 @@ __all__ = [
     "min_samples",
     "moments",
     "nll",
+    "open_ledger",
     "open_split",
     "read_certificate",
     "read_classes",
     "read_descent",
+    "read_family",
     "read_ledger",
     "read_notes",
     "refuse_overlap",

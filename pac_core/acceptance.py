@@ -6,17 +6,30 @@ about each of them. It has a bound of its own, from one decision of each episode
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pac_core.arrays import plain
-from pac_core.bounds import whole
-from pac_core.errors import InvalidInput, NothingAccepted
+from pac_core.bounds import rounded_up, share, whole
+from pac_core.costs import Family
+from pac_core.errors import InvalidInput, NothingAccepted, SecondLook
 from pac_core.evaluation import error_interval
-from pac_core.splits import unit_names
+from pac_core.ledger import (
+    CLAIM,
+    Opening,
+    add_note,
+    json_digest,
+    open_split,
+    read_family,
+    read_ledger,
+    read_notes,
+)
+from pac_core.splits import ids_digest, unit_names
 
 _STREAM = 0x57E9  # keeps the draw of the step apart from all else that an episode draws from its seed
 
@@ -30,6 +43,7 @@ class AcceptedRisk:
     accepted, unsafe: decisions that were accepted, and how many of those went wrong
     episodes: all of them
     choices: among so many controllers this one was picked by these very episodes, and the limit allows for it
+    family: all that its ledger held when it was stated; None where no ledger was kept
 
     The promise is about a decision drawn like these, at a drawn step of a fresh episode of the same
     controller, if it is accepted. It is not about the worst step, nor about a whole episode.
@@ -41,19 +55,50 @@ class AcceptedRisk:
     unsafe: int
     episodes: int
     choices: int = 1
+    family: Family | None = None
 
     def __repr__(self) -> str:
         picked = f" It holds for whichever of {self.choices:,} was picked." if self.choices > 1 else ""
         return (
-            f"P(unsafe given accepted) <= {self.limit:.4g} with confidence {self.confidence:g}, for a "
-            f"decision at a drawn step of a fresh episode drawn like these: {self.unsafe:,} of "
+            f"P(unsafe given accepted) <= {rounded_up(self.limit)} with confidence {self.confidence:g}, for "
+            f"a decision at a drawn step of a fresh episode drawn like these: {self.unsafe:,} of "
             f"{self.accepted:,} accepted decisions were unsafe, one from each of {self.episodes:,} episodes."
             + picked
+            + (f" {self.family}" if self.family else "")
         )
 
 
+def claim_accepted_risk(episodes: Any, *, confidence: float, ledger: str | os.PathLike[str]) -> Opening:
+    """Lay down in the ledger, before the episodes are run, that P(unsafe given accepted) will be stated.
+
+    episodes: `[S, n]` ids, a row for each controller that may be picked by looking at them, such as the
+        scales of a descent on the same episodes, which is laid down after its claim; `[n]` if there is one
+    confidence: of the limit; 1 - confidence is what the ledger charges, however many rows are stated
+
+    `accepted_risk` then states it, with the same confidence, `choices=S` and this ledger. A claim on units
+    that were looked at before raises `SecondLook`, and so does a look at units of a claim that was stated.
+    """
+    rows = np.atleast_2d(plain("episodes", episodes, "[S, n]" if np.ndim(episodes) == 2 else "[n]"))
+    names = unit_names("episodes", rows.ravel())
+    if len(np.unique(names)) != len(names):
+        raise InvalidInput(f"episodes must differ, got {len(names) - len(np.unique(names)):,} repeats")
+    plan = {
+        "kind": CLAIM,
+        "delta": _delta(share("confidence", confidence)),
+        "confidence": float(confidence),
+        "episodes": [ids_digest(row) for row in rows],
+    }
+    return open_split(ledger, Opening.of(rows.ravel(), (), json_digest(plan), plan))
+
+
 def accepted_risk(
-    ids: Any, accepted: Any, unsafe: Any, *, confidence: float, choices: int = 1
+    ids: Any,
+    accepted: Any,
+    unsafe: Any,
+    *,
+    confidence: float,
+    choices: int = 1,
+    ledger: str | os.PathLike[str] | None = None,
 ) -> AcceptedRisk:
     """The upper limit of P(unsafe given accepted), from one pre-drawn decision of each episode.
 
@@ -65,6 +110,8 @@ def accepted_risk(
     choices: among how many controllers this one was picked by looking at these episodes, such as the S scales
         of a descent; the limit is then computed at 1 - (1 - confidence) / S, so that it holds for whichever
         is picked with the confidence stated
+    ledger: a file that holds the claim since before the episodes were run (`claim_accepted_risk`); what was
+        counted goes into it. Without one, nobody counts what else was stated
 
     Given how many were accepted, the number of unsafe ones is binomial. Steps are drawn by `draw_steps`,
     never chosen after the episode. With nothing accepted: `NothingAccepted`. The episodes that a
@@ -72,7 +119,7 @@ def accepted_risk(
     `choices` all scales of the plan, those that were not reached included.
 
     >>> accepted_risk(range(100), [True] * 90 + [False] * 10, [False] * 100, confidence=0.99)
-    P(unsafe given accepted) <= 0.04988 with confidence 0.99, for a decision at a drawn step of a fresh \
+    P(unsafe given accepted) <= 0.04989 with confidence 0.99, for a decision at a drawn step of a fresh \
 episode drawn like these: 0 of 90 accepted decisions were unsafe, one from each of 100 episodes.
     """
     names = unit_names("ids", ids)
@@ -83,17 +130,51 @@ episode drawn like these: 0 of 90 accepted decisions were unsafe, one from each 
             "pooling them would make the limit too small; give one pre-drawn decision of each episode"
         )
     took, wrong = (_booleans(n, v, len(names)) for n, v in (("accepted", accepted), ("unsafe", unsafe)))
-    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0 < confidence < 1:
-        raise InvalidInput(f"confidence must lie strictly between 0 and 1, got {confidence!r}")
+    share("confidence", confidence)
     whole("choices", choices, least=1)
     count, bad = int(took.sum()), int((took & wrong).sum())
+    if ledger is not None:
+        _state(ledger, ids_digest(ids), confidence, choices, {"accepted": count, "unsafe": bad})
     if not count:
         raise NothingAccepted(
             f"none of the {len(names):,} decisions was accepted, so nothing is known of accepted ones: use "
             "narrower tubes, wider limits or more episodes"
         )
     high = error_interval(bad, count, (1 - confidence) / choices)[1]
-    return AcceptedRisk(high, float(confidence), count, bad, len(names), choices)
+    family = None if ledger is None else read_family(ledger)
+    return AcceptedRisk(high, float(confidence), count, bad, len(names), choices, family)
+
+
+def _state(
+    ledger: str | os.PathLike[str], ids: str, confidence: float, choices: int, counts: dict[str, int]
+) -> None:
+    """Write the counts behind their claim; refused unless it is there, and these are its first."""
+    claims = [(one.data, one.plan) for one in read_ledger(ledger) if one.plan and one.claim]
+    claimed = {
+        (plan["confidence"], len(plan["episodes"])): data for data, plan in claims if ids in plan["episodes"]
+    }
+    if (confidence, choices) not in claimed:
+        known = " and ".join(f"confidence {c:g} with choices={s}" for c, s in claimed) or "none"
+        raise InvalidInput(
+            f"the ledger must hold this claim since before its episodes were run (claim_accepted_risk), with "
+            f"confidence {confidence:g} and choices={choices}; of these episodes {ledger} holds {known}"
+        )
+    facts = {"plan": claimed[confidence, choices], "episodes": ids, **counts}
+    stated = [note.facts for note in read_notes(ledger) if note.kind == CLAIM]
+    earlier = [one for one in stated if (one.get("plan"), one.get("episodes")) == (facts["plan"], ids)]
+    if not earlier:
+        add_note(ledger, CLAIM, facts)
+    elif earlier[0] != facts:
+        raise SecondLook(
+            f"of these episodes the ledger counted {earlier[0]['unsafe']:,} unsafe of "
+            f"{earlier[0]['accepted']:,} accepted, got {counts['unsafe']:,} of {counts['accepted']:,}: the "
+            "first count stands"
+        )
+
+
+def _delta(confidence: float) -> float:
+    """1 - confidence, as one would write it: 0.002 and not 0.0020000000000000018."""
+    return float(1 - Decimal(repr(float(confidence))))
 
 
 def draw_steps(seeds: Any, steps: int) -> NDArray[np.int64]:

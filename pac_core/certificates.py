@@ -10,6 +10,7 @@ import numpy as np
 
 from pac_core.arrays import numbers
 from pac_core.bounds import BOUNDS
+from pac_core.costs import Family
 from pac_core.errors import BadCertificate, InvalidInput, PACError
 from pac_core.predictors import Predictor
 from pac_core.splits import add_digests, digest_of, ids_digest, unit_names
@@ -43,10 +44,14 @@ class SplitRecord:
 
 @dataclass(frozen=True)
 class MenuRecord:
-    """How many certificates were asked for in one look, and the probability that any of them fails."""
+    """How many certificates were asked for in one look, and the probability that any of them fails.
+
+    family: all that the ledger held when they were issued, whatever it was called
+    """
 
     asked: int
     cost: float
+    family: Family | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +88,8 @@ class Certificate:
                 f" It is one of {self.menu.asked} asked for in one look, of which any fails with "
                 f"probability below {self.menu.cost!r}."
             )
+        if self.menu is not None and self.menu.family is not None:
+            more += f" {self.menu.family}"
         return (
             f"The set of a new {self.unit} misses its truth with probability at most "
             f"{level.epsilon!r}; this holds with confidence at least 1 - {level.delta!r} over the draw "

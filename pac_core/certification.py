@@ -17,7 +17,7 @@ from pac_core.costs import Entry
 from pac_core.errors import InvalidInput, TooManyFailures
 from pac_core.failures import to_tune_on, unit_scores
 from pac_core.forecasts import GaussianForecast, LogitForecast
-from pac_core.ledger import Opening, open_split, score_digest
+from pac_core.ledger import Opening, open_split, read_family, score_digest
 from pac_core.predictors import Likelihood, Predictor, Score
 from pac_core.splits import Splits, digest_of, ids_digest, split, unit_names
 from pac_core.temperatures import fit_temperature
@@ -238,7 +238,7 @@ def certify_menu(
         max_errors(len(names), level)
     entries = [Entry(asked.digest, level.epsilon, level.delta) for asked in menu for level in asked.levels]
     look = open_split(ledger, Opening.of(ids, entries, data))
-    about["menu"] = MenuRecord(len(entries), look.cost)
+    about["menu"] = MenuRecord(len(entries), look.cost, read_family(ledger))
     made = []
     for asked in menu:
         found = asked.scores()

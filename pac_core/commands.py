@@ -10,7 +10,7 @@ from typing import Any
 import click
 import numpy as np
 
-from pac_core.bounds import PACLevel, max_errors, min_samples
+from pac_core.bounds import PACLevel, max_errors, min_samples, rounded_up
 from pac_core.certificates import Certificate
 from pac_core.datasets import ROWS, Dataset
 from pac_core.errors import InvalidInput
@@ -18,8 +18,8 @@ from pac_core.evaluation import calibration_error, evaluate
 from pac_core.failures import failed_units, to_tune_on
 from pac_core.figures import plot_bounds
 from pac_core.forecasts import LogitForecast
-from pac_core.ledger import read_ledger, read_notes
-from pac_core.options import FILE, ids_option, labels_option, level_options, say
+from pac_core.ledger import open_ledger, read_family, read_ledger, read_notes
+from pac_core.options import FILE, ids_option, labels_option, level_options, refuse_unwritable, say
 from pac_core.predictors import GivenScore, Likelihood
 from pac_core.serving import sets_command
 from pac_core.splits import ids_digest
@@ -94,12 +94,27 @@ def evaluate_command(
 
 @click.command("ledger")
 @click.argument("path", type=FILE)
-def ledger_command(path: Path) -> None:
-    """What each look was for, what it cost, and what was noted since."""
+@click.option("--budget", type=float, help="Begin a ledger that charges every attempt to this budget.")
+def ledger_command(path: Path, budget: float | None) -> None:
+    """What each look was for, what it cost, and what was noted since.
+
+    \b
+    pac ledger pac-ledger.json
+    pac ledger new/pac-ledger.json --budget 0.01
+
+    With a budget, no statement ever issued from the ledger is false, with confidence 1 - budget: every
+    attempt is charged to it beforehand, and refused once it is spent. It is laid down before the first look.
+    """
+    if budget is not None:
+        refuse_unwritable("PATH", path)
+        open_ledger(path, budget=budget)
+    family = read_family(path)
+    click.echo(str(family))
+    if family.left is not None:
+        click.echo(f"left: {family.left!r}, of which {family.share!r} allows any number of later attempts")
     for opening in read_ledger(path):
-        click.echo(
-            f"{opening.n:,} units {opening.calibrate[:12]}: any fails with probability < {opening.cost:.3g}"
-        )
+        failing = f"any statement fails with probability < {rounded_up(opening.cost)}"
+        click.echo(f"{opening.n:,} units {opening.calibrate[:12]}: {failing}")
         for entry in opening.menu:
             click.echo(f"  score {entry.score[:12]}  epsilon={entry.epsilon:g}  delta={entry.delta:g}")
         for name, value in (opening.plan or {}).items():

@@ -1,4 +1,4 @@
-"""What several certificates from the same units cost together: the probability that any of them fails."""
+"""What several statements cost together: the probability that any of them fails."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from pac_core.bounds import PACLevel, max_errors
+from pac_core.bounds import PACLevel, max_errors, whole
+from pac_core.errors import InvalidInput, OverBudget
 
+_ROUNDED = 1 + 1e-12  # three thirds of a budget do not exceed it
 _WIDEST = 4_000_000  # entries of a transition matrix; a wider one falls back to the sum of deltas
 _SIGMAS = 12
 _CUT_OFF = 1e-20  # more than the probability of leaving a window of twelve sigmas
@@ -28,6 +30,69 @@ class Entry:
     @property
     def level(self) -> PACLevel:
         return PACLevel(self.epsilon, self.delta)
+
+
+@dataclass(frozen=True)
+class Family:
+    """All that was asked of one ledger, whatever it was called: who tries again pays again.
+
+    attempts: looks, descents and claims, failed, renamed and retrained ones included, and monitors begun anew
+    cost: their failure probabilities, added up
+    budget: laid down before the first, and never exceeded; None if there was none
+    """
+
+    attempts: int
+    cost: float
+    budget: float | None = None
+
+    def __post_init__(self) -> None:
+        whole("attempts", self.attempts, least=0)
+        for name, value in (("cost", self.cost), ("budget", self.budget)):
+            if value is not None and not (isinstance(value, float) and 0 <= value < math.inf):
+                raise InvalidInput(f"{name} must be a float of at least 0, got {value!r}")
+        if self.budget is not None and (not 0 < self.budget < 1 or self.cost > self.budget * _ROUNDED):
+            raise InvalidInput(
+                f"budget must lie strictly between 0 and 1 and cover the cost, got {self.budget!r} for "
+                f"{self.cost!r}"
+            )
+
+    @property
+    def left(self) -> float | None:
+        """What is left of the budget; None if there is none."""
+        return None if self.budget is None else max(0.0, self.budget - self.cost)
+
+    @property
+    def share(self) -> float | None:
+        """A delta for the next attempt that leaves something for any number of later ones.
+
+        Attempt a costs B / (a (a + 1)) where each before it took its share.
+
+        >>> Family(0, 0.0, 0.01).share, Family(1, 0.005, 0.01).share
+        (0.005, 0.0016666666666666668)
+        """
+        return None if self.left is None else self.left / (self.attempts + 2)
+
+    def and_one_of(self, cost: float) -> Family:
+        """The family with one more attempt; `OverBudget` if the budget does not cover it."""
+        total = math.fsum((self.cost, cost))
+        if self.budget is not None and total > self.budget * _ROUNDED:
+            raise OverBudget(cost, self)
+        return Family(self.attempts + 1, total, self.budget)
+
+    def __str__(self) -> str:
+        many = f"{self.attempts:,} attempt{'s' * (self.attempts != 1)} or look{'s' * (self.attempts != 1)}"
+        if self.budget is not None:
+            return (
+                f"Its ledger holds {many}, charged {self.cost!r} in all to a budget laid down before the "
+                f"first: with confidence 1 - {self.budget!r}, no statement ever issued from it is false."
+            )
+        if self.attempts == 1:
+            return "Its ledger holds 1 attempt or look: no other is known."
+        return (
+            f"Its ledger holds {many} in all, whatever they were called; their deltas add up to "
+            f"{self.cost!r}, which is no confidence level where one was made because of what another had "
+            "shown. A budget laid down before the first would give one."
+        )
 
 
 def joint_cost(n: int, menu: Iterable[Entry]) -> float:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,13 +13,15 @@ from numpy.typing import NDArray
 from pac_core.arrays import plain
 from pac_core.bounds import PACLevel, whole
 from pac_core.certificates import Check
+from pac_core.costs import Family
 from pac_core.descents import NOTE, Descended, Descent, Trial, follow
 from pac_core.documents import read_json, seal, write_json
 from pac_core.errors import BadCertificate, InvalidInput, PACError, SecondLook
-from pac_core.ledger import Opening, add_note, open_split, read_ledger, read_notes
+from pac_core.ledger import Opening, add_note, open_split, read_family, read_ledger, read_notes
 
 FORMAT = "pac-sets descent"
-VERSION = 1
+VERSIONS = (1, 2)
+"""Without and with `family`."""
 RunEpisodes: TypeAlias = Callable[[float, NDArray[Any]], Any]
 """From a scale and the ids of its episodes `[n]` to whether each was an error, `[n]` booleans."""
 
@@ -33,7 +34,8 @@ def descend(plan: Descent, run: RunEpisodes, *, ledger: str | os.PathLike[str]) 
         that was interrupted is run again.
     ledger: a file; the plan goes into it before the first episode, and each scale's count as soon as it is
         known. The same plan again goes on where it stopped: what was counted is not run again. Any other
-        plan that shares an episode with an earlier one raises `SecondLook`.
+        plan that shares an episode with an earlier one raises `SecondLook`, and one whose delta the ledger's
+        budget does not cover `OverBudget`. What is shown states all that the ledger holds.
 
     >>> import tempfile
     >>> plan = Descent(scales=(2.0, 1.0, 0.5), n=90, allowed=0, level=PACLevel(0.05, 0.01),
@@ -60,7 +62,8 @@ def descend(plan: Descent, run: RunEpisodes, *, ledger: str | os.PathLike[str]) 
             known = counted(ledger, look)  # where two ran at once, the first count stands
         return known[scale]
 
-    return follow(plan, count)
+    shown = follow(plan, count)
+    return replace(shown, family=read_family(ledger))
 
 
 def counted(ledger: str | os.PathLike[str], look: Opening) -> dict[float, int]:
@@ -73,35 +76,27 @@ def counted(ledger: str | os.PathLike[str], look: Opening) -> dict[float, int]:
 
 
 def verify_descent(descended: Descended, ledger: str | os.PathLike[str]) -> list[Check]:
-    """Whether the ledger holds this plan, written down as it is, these counts, and no other attempt.
+    """Whether the ledger holds this plan, written down as it is, these counts, and no unpaid attempt.
 
     That the certified scale follows from the counts is checked whenever a `Descended` is made. It says that
     the arithmetic is right and nothing was tried twice, not that the world obeys. Who tries again, on fresh
-    episodes, until a descent passes, pays delta for each attempt: the check says how much that is.
+    episodes, until a descent passes, pays delta for each attempt, whatever it is called: a new name, other
+    words and a retrained model do not make a controller a new one. Within a budget that is paid for; without
+    one, several descents in a ledger do not stand.
     """
     look = descended.plan.look
     known = counted(ledger, look)
     shown = {trial.scale: trial.errors for trial in descended.trials}
     openings = read_ledger(ledger)
     same, planned = known == shown, look in openings
-    attempts = [one for one in openings if _same_claim(one, look)]
-    cost = min(1.0, math.fsum(one.cost for one in attempts))
-    alone = (
-        f"{len(attempts)} of this controller: that any of them is false has a probability below {cost:.4g}"
-    )
+    family = read_family(ledger)
+    alone = sum(one.plan is not None and one.plan.get("kind") == NOTE for one in openings) <= 1
     text = "as the ledger counted them" if same else f"the ledger counted {known}, this says {shown}"
     return [
         Check("plan", planned, "written down beforehand" if planned else "not in this ledger"),
         Check("errors", same, text),
-        Check("attempts", len(attempts) == 1, alone),
+        Check("attempts", alone or family.budget is not None, str(family)),
     ]
-
-
-def _same_claim(one: Opening, other: Opening) -> bool:
-    """Whether both are descents of the same controller, with the same error."""
-    if one.plan is None or other.plan is None:
-        return False
-    return all(one.plan.get(name) == other.plan.get(name) for name in ("kind", "tested", "error"))
 
 
 def write_descent(descended: Descended, path: str | os.PathLike[str]) -> None:
@@ -122,9 +117,10 @@ def read_descent(path: str | os.PathLike[str]) -> Descended:
 def to_json(descended: Descended) -> dict[str, Any]:
     """The result as a sealed document of plain JSON."""
     plan = descended.plan
+    told = {} if descended.family is None else {"family": asdict(descended.family)}
     document = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": 1 + len(told),
         "promise": descended.sentence,
         "certified": descended.certified,
         "scales": list(plan.scales),
@@ -135,14 +131,14 @@ def to_json(descended: Descended) -> dict[str, Any]:
         "error": plan.error,
         "tested": plan.tested,
         "trials": [asdict(trial) for trial in descended.trials],
-    }
+    } | told
     return document | {"seal": seal(document)}
 
 
 def from_json(document: Mapping[str, Any]) -> Descended:
     """The result in a document, refused unless sealed, understood, and what its counts say."""
-    if document.get("format") != FORMAT or document.get("version") != VERSION:
-        raise BadCertificate(f"this is not a {FORMAT} of version {VERSION}")
+    if document.get("format") != FORMAT or document.get("version") not in VERSIONS:
+        raise BadCertificate(f"this is not a {FORMAT} of version {' or '.join(map(str, VERSIONS))}")
     if seal(document) != document.get("seal"):
         raise BadCertificate("it was changed after it was written: its seal does not fit its content")
     try:
@@ -150,7 +146,8 @@ def from_json(document: Mapping[str, Any]) -> Descended:
         plan = Descent(
             level=PACLevel(**document["level"]), episodes=np.asarray(document["episodes"]), **parts
         )
-        descended = Descended(plan, tuple(Trial(**trial) for trial in document["trials"]))
+        family = Family(**document["family"]) if "family" in document else None
+        descended = Descended(plan, tuple(Trial(**trial) for trial in document["trials"]), family)
     except (PACError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadCertificate(f"it is damaged: {error}") from None
     if to_json(descended) != document:

@@ -9,7 +9,6 @@ below delta: so all the scales together cost one delta.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,9 +19,9 @@ from numpy.typing import NDArray
 
 from pac_core.arrays import numbers, plain
 from pac_core.bounds import PACLevel, a_level, min_samples, proves, whole
-from pac_core.costs import Entry
+from pac_core.costs import Entry, Family
 from pac_core.errors import InvalidInput, NotEnoughData
-from pac_core.ledger import Opening
+from pac_core.ledger import Opening, json_digest
 from pac_core.splits import ids_digest, unit_names
 
 NOTE = "descent"
@@ -91,7 +90,7 @@ class Descent:
     @property
     def controller(self) -> str:
         """A fingerprint of what is tested."""
-        return _digest(self.tested)
+        return json_digest(self.tested)
 
     @property
     def look(self) -> Opening:
@@ -106,7 +105,7 @@ class Descent:
             "episodes": [ids_digest(row) for row in self.episodes],
         }
         menu = [Entry(self.controller, self.level.epsilon, self.level.delta)]
-        return Opening.of(self.episodes.ravel(), menu, _digest(plan), plan)
+        return Opening.of(self.episodes.ravel(), menu, json_digest(plan), plan)
 
 
 @dataclass(frozen=True)
@@ -125,6 +124,7 @@ class Descended:
 
     plan: as it was laid down
     trials: the scales that were run, in order; refused unless they follow from their counts
+    family: all that its ledger held when it was shown, whatever it was called; None where no ledger was kept
 
     The promise is about a fresh episode, drawn like the tested ones, of exactly the tested controller at
     the certified scale. It says nothing of another controller, scale or start, of episodes chosen
@@ -133,6 +133,7 @@ class Descended:
 
     plan: Descent
     trials: tuple[Trial, ...]
+    family: Family | None = None
 
     def __post_init__(self) -> None:
         plan, trials = self.plan, self.trials
@@ -165,6 +166,7 @@ class Descended:
         evidence = (
             f"Errors among {plan.n:,} fresh episodes of each scale, {plan.allowed:,} allowed: {seen}. "
             f"An error: {plan.error}. Controller {plan.controller[:12]}."
+            + (f" {self.family}" if self.family else "")
         )
         if self.certified is None:
             return (
@@ -213,7 +215,3 @@ def _plain_json(tested: Any) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"tested must be plain JSON without NaN: {error}") from None
     return copy
-
-
-def _digest(document: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

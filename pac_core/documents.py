@@ -15,6 +15,7 @@ from typing import Any
 from pac_core import plugins
 from pac_core.bounds import BOUNDS, PACLevel
 from pac_core.certificates import Certificate, MenuRecord, Record, SplitRecord, check_unit
+from pac_core.costs import Family
 from pac_core.errors import BadCertificate, InvalidInput, PACError
 from pac_core.features import FeatureShape
 from pac_core.predictors import GivenScore, Likelihood, Predictor, Score
@@ -54,10 +55,14 @@ def write_certificate(certificate: Certificate, path: str | os.PathLike[str]) ->
         "model": asdict(certificate.model),
         "data": asdict(certificate.data),
         "split": asdict(certificate.split) if certificate.split else None,
-        "menu": asdict(certificate.menu) if certificate.menu else None,
+        "menu": _told(asdict(certificate.menu)) if certificate.menu else None,
         "versions": dict(certificate.versions),
     }
     write_json(path, document | {"seal": seal(document)})
+
+
+def _told(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name != "family" or value is not None}
 
 
 def seal(document: Mapping[str, Any]) -> str:
@@ -108,9 +113,6 @@ def _from_document(document: dict[str, Any]) -> Certificate:
     split = document["split"]
     if split is not None:
         _keys("split", split, {"seed": int, "pool": str, "ids": str})
-    menu = document["menu"]
-    if menu is not None:
-        _keys("menu", menu, {"asked": int, "cost": float})
     certificate = Certificate(
         predictor=Predictor(_score(document["score"]), threshold, _domain(document["forecast"])),
         unit=document["unit"],
@@ -119,7 +121,7 @@ def _from_document(document: dict[str, Any]) -> Certificate:
         model=_record("model", document["model"]),
         data=_record("data", document["data"]),
         split=None if split is None else SplitRecord(**split),
-        menu=None if menu is None else MenuRecord(**menu),
+        menu=_menu(document["menu"]),
         versions=document["versions"],
     )
     if certificate.promise != document["promise"]:
@@ -166,6 +168,16 @@ def _keys(name: str, value: Any, wanted: Mapping[str, Any]) -> None:
 def _record(name: str, value: Any) -> Record:
     _keys(name, value, {"name": str, "n": int | None, "digest": str | None})
     return Record(**value)
+
+
+def _menu(document: dict[str, Any] | None) -> MenuRecord | None:
+    """Certificates of before do not say what else their ledger held."""
+    if document is None:
+        return None
+    told = "family" in document
+    _keys("menu", document, {"asked": int, "cost": float} | ({"family": dict} if told else {}))
+    family = Family(**document["family"]) if told else None
+    return MenuRecord(document["asked"], document["cost"], family)
 
 
 def _domain(document: list[Any] | None) -> tuple[Any, ...] | None:

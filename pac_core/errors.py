@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pac_core.bounds import PACLevel
+    from pac_core.costs import Family
 
 
 class PACError(ValueError):
@@ -103,6 +104,21 @@ class NoTemperature(PACError):
 
 class BadCertificate(PACError):
     """A certificate is not one, is of a version this program does not know, or contradicts itself."""
+
+
+class OverBudget(PACError):
+    """The ledger's budget does not cover another attempt of this cost."""
+
+    def __init__(self, cost: float, family: Family) -> None:
+        super().__init__(cost, family)
+        self.cost, self.family = cost, family
+
+    def __str__(self) -> str:
+        return (
+            f"this would cost {self.cost:.4g}, but of the ledger's budget of {self.family.budget:g} only "
+            f"{self.family.left:.4g} is left after {self.family.attempts:,} attempts and looks: ask for a "
+            f"smaller delta ({self.family.share:.4g} leaves something for any number of later ones)."
+        )
 
 
 class SecondLook(PACError):

@@ -27,6 +27,7 @@ from pac_core.options import (
     refuse_existing,
     refuse_unwritable,
     say,
+    say_cost,
 )
 from pac_core.predictors import GivenScore, Likelihood
 from pac_core.ranked_scores import RankedScore
@@ -172,8 +173,7 @@ def fit(
             **about,
         )
         _say_tuned(made, units)
-    many = "it fails" if len(levels) == 1 else "any of them fails"
-    say("ledger", f"{len(levels)} asked for; {many} with probability below {made.look.cost:.3g} ({book})")
+    say_cost(len(levels), made.look.cost, book)
     for level in made.refused:
         say(
             "refused",

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pac_core.arrays import numbers
-from pac_core.bounds import whole
+from pac_core.bounds import share, whole
 from pac_core.descents import check_words
 from pac_core.documents import read_json, seal, write_json
 from pac_core.errors import BadCertificate, InvalidInput
-from pac_core.ledger import add_note
+from pac_core.ledger import RESET, add_note
 
 FORMAT = "pac-sets monitor"
 VERSION = 1
@@ -153,14 +153,15 @@ class Monitor:
     def reset(self, ledger: str | os.PathLike[str], reason: str) -> None:
         """Begin anew, with wealth 1, after writing into the ledger what is given up, and why.
 
-        Each life may raise a false alarm with probability alpha.
+        Each life may raise a false alarm with probability alpha, which the ledger counts, and charges to its
+        budget if it has one.
         """
         check_words("reason", reason)
         self._owned("reset")
         if self._phase != "between":
             raise InvalidInput("reset must come between episodes: finish the running one first")
         facts = {name: value for name, value in self._state().items() if name not in ("format", "version")}
-        add_note(ledger, "monitor reset", facts | {"wealth": self.wealth, "reason": reason})
+        add_note(ledger, RESET, facts | {"wealth": self.wealth, "reason": reason})
         self._clear()
         self._told = False
         self._save()
@@ -267,10 +268,3 @@ def detection_times(
         if np.isfinite(times).all():
             break
     return times
-
-
-def share(name: str, value: Any) -> float:
-    """`value`, refused unless it lies strictly between 0 and 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating) or not 0 < value < 1:
-        raise InvalidInput(f"{name} must lie strictly between 0 and 1, got {value!r}")
-    return float(value)

@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
+from pac_core.bounds import rounded_up
 from pac_core.errors import InvalidInput
+from pac_core.ledger import read_family
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -94,6 +96,13 @@ def whole_file(path: Path) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def say_cost(count: int, cost: float, ledger: Path) -> None:
+    """What the certificates of a look cost together, and what else their ledger holds."""
+    many = "it fails" if count == 1 else "any of them fails"
+    say("ledger", f"{count} asked for; {many} with probability below {rounded_up(cost)} ({ledger})")
+    say("ledger", str(read_family(ledger)))
 
 
 def say(what: str, text: str) -> None:

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from pac_core.arrays import Floats, numbers
 from pac_core.bounds import PACLevel, a_level, max_errors, whole
-from pac_core.costs import Entry
+from pac_core.costs import Entry, Family
 from pac_core.errors import InvalidInput, NotEnoughData, TooFewAccepted
-from pac_core.ledger import Opening, open_split
+from pac_core.ledger import Opening, open_split, read_family
 from pac_core.splits import digest_of, unit_names
 from pac_core.thresholds import Threshold, fit_threshold
 
@@ -43,18 +43,20 @@ class Reweighted:
     rows: `[M]` which units were accepted
     units: N, all of them
     bound: b, the proven bound of the weights
+    family: all that its ledger held when it was fitted; None where no ledger was kept
     """
 
     threshold: Threshold
     rows: NDArray[np.intp]
     units: int
     bound: float
+    family: Family | None = None
 
     def __repr__(self) -> str:
         return (
             f"{self.threshold} These are what rejection left of {self.units:,} units of the old policy, at "
             f"the weight bound {self.bound:g}; the promise is about the new policy under the same dynamics "
-            "and resets."
+            "and resets." + (f" {self.family}" if self.family else "")
         )
 
 
@@ -92,7 +94,8 @@ def fit_reweighted(
     if ledger is not None:
         policy = _digest(ids, numbers("weights", weights, "[N]"), f"{float(bound)!r} {seed}")
         open_split(ledger, Opening.of(ids, [Entry(policy, level.epsilon, level.delta)], _digest(ids, values)))
-    return Reweighted(fit_threshold(values[rows], level), rows, units, float(bound))
+    family = None if ledger is None else read_family(ledger)
+    return Reweighted(fit_threshold(values[rows], level), rows, units, float(bound), family)
 
 
 def reweigh(ids: Any, weights: Any, bound: float, *, seed: int) -> NDArray[np.intp]:

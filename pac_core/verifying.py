@@ -20,7 +20,7 @@ from pac_core.errors import InvalidInput, PACError
 from pac_core.failures import to_tune_on, unit_scores
 from pac_core.forecasts import LogitForecast
 from pac_core.label_scores import choose_label_score
-from pac_core.ledger import score_digest
+from pac_core.ledger import read_family, read_ledger, score_digest
 from pac_core.normalisers import EXACT_TO
 from pac_core.options import FILE, ids_option, labels_option
 from pac_core.predictors import Likelihood
@@ -35,7 +35,7 @@ from pac_core.temperatures import Temperature
 @click.argument("data", type=FILE, required=False)
 @ids_option
 @labels_option
-@click.option("--ledger", type=FILE, help="Of a descent of scales: the ledger it was laid down in.")
+@click.option("--ledger", type=FILE, help="The ledger it was laid down in; of a descent, it must be given.")
 def verify_command(
     certificate: Path, data: Path | None, ids: str | None, labels: Path | None, ledger: Path | None
 ) -> None:
@@ -43,7 +43,8 @@ def verify_command(
 
     From scores: n, k*, T and the digests are computed again. From the forecasts, the split, the
     temperature or the choice of the score, and the scores as well; tube shapes are not fitted again.
-    A descent of scales is compared with its ledger: the plan, the counts, and how many attempts there were.
+    With its ledger, whether the look is there, and what else it holds. A descent of scales is compared with
+    its ledger: the plan, the counts, and how many attempts there were, whatever they were called.
     Exit code 1 if anything differs.
 
     \b
@@ -52,17 +53,16 @@ def verify_command(
     """
     if _is_descent(certificate):
         _verify_descent(certificate, ledger or data)
-    if data is None or ledger is not None:
-        raise InvalidInput(
-            "DATA must be the scores or forecasts that the certificate was made of, and --ledger be left to "
-            f"descents, got {data} and {ledger}"
-        )
+    if data is None:
+        raise InvalidInput("DATA must be the scores or forecasts that the certificate was made of, got none")
     document, units = read_both(certificate, data, ids, labels)
     if units.scores is None:
         units, checks = _scores_again(document, units, certificate)
     else:
         checks = [_same_score(document, data)]
     checks += verify(document, units.scores, units.ids)
+    if ledger is not None:
+        checks.append(_in_ledger(document, ledger))
     _answer(checks, "the certificate follows from these scores", "the certificate does NOT follow")
 
 
@@ -87,6 +87,14 @@ def _verify_descent(path: Path, ledger: Path | None) -> NoReturn:
     click.echo(str(descended))
     checks = verify_descent(descended, ledger)
     _answer(checks, "the ledger bears it out", "the ledger does NOT bear it out as it stands")
+
+
+def _in_ledger(document: Certificate, ledger: Path) -> Check:
+    """Whether the ledger holds a look at these units for this level, and what else it holds."""
+    units, level = document.parts["calibrate"].digest, document.predictor.threshold.level
+    looks = [one for one in read_ledger(ledger) if one.calibrate == units]
+    known = any(level == entry.level for look in looks for entry in look.menu)
+    return Check("ledger", known, str(read_family(ledger)) if known else f"{ledger} holds no such look")
 
 
 def read_both(

@@ -13,7 +13,15 @@ from pathlib import Path
 import numpy as np
 from pac_program import run as pac
 
-from pac_core import PACLevel, fit_threshold, ids_digest, read_certificate, read_descent, verify_descent
+from pac_core import (
+    PACLevel,
+    fit_threshold,
+    ids_digest,
+    read_certificate,
+    read_descent,
+    read_family,
+    verify_descent,
+)
 from pac_core.tables import file_digest
 from pac_rl import load_policy
 from pac_rl.policy_files import SHIPPED
@@ -185,7 +193,9 @@ def test_a_guarded_controller_is_certified_and_goes_on(tmp_path: Path) -> None:
         assert str(found) in again.stdout
         assert all(check.holds for check in verify_descent(found, tmp_path / "pac-ledger.json"))
     assert "P(unsafe given accepted) <= " in done.stdout
-    assert "with confidence 0.99," in done.stdout, "of the scale that was picked, not of one fixed before"
+    assert "with confidence 0.9, for" in done.stdout, "of the scale that was picked, not of one fixed before"
+    family = read_family(tmp_path / "pac-ledger.json")
+    assert (family.attempts, family.cost, family.budget) == (3, 0.9, 0.9), "two descents and a claim"
     shutil.copytree(tmp_path / "first", tmp_path / "copy", ignore=shutil.ignore_patterns("certify-*"))
     for folder in ("first", "copy"):  # another folder is no way around the ledger
         asked = ("--smoke-test", "--scale", "3", "--out", str(tmp_path / folder))

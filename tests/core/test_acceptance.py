@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import binom, chisquare
 
-from pac_core import InvalidInput, NothingAccepted, accepted_risk, draw_steps
+from pac_core import (
+    Descent,
+    Entry,
+    InvalidInput,
+    NothingAccepted,
+    Opening,
+    OverBudget,
+    PACLevel,
+    SecondLook,
+    accepted_risk,
+    claim_accepted_risk,
+    descend,
+    draw_steps,
+    open_ledger,
+    open_split,
+    read_family,
+    read_notes,
+)
 
 IDS = [f"episode-{i}" for i in range(400)]
 
@@ -98,3 +116,67 @@ def test_seeds_that_are_refused(seeds: Any) -> None:
         draw_steps(seeds, 10)
     with pytest.raises(InvalidInput, match="steps must"):
         draw_steps([1], 0)
+
+
+ROWS = np.arange(260).reshape(2, 130)
+DESCENT = Descent(
+    scales=(2.0, 1.0),
+    n=130,
+    allowed=1,
+    level=PACLevel(0.05, 0.01),
+    episodes=ROWS,
+    error="leaves its tube",
+    tested={"horizon": 6},
+)
+ALL, NONE = np.ones(130, dtype=bool), np.zeros(130, dtype=bool)
+
+
+def test_a_claim_is_charged_before_its_episodes_and_stated_after_them(tmp_path: Path) -> None:
+    """On the episodes of a descent, which comes after it: a claim reads nothing until it is stated."""
+    ledger = tmp_path / "ledger.json"
+    open_ledger(ledger, budget=0.012)
+    claim_accepted_risk(ROWS, confidence=0.998, ledger=ledger)
+    assert read_family(ledger).cost == 0.002
+    descend(DESCENT, lambda scale, ids: NONE, ledger=ledger)
+    risk = accepted_risk(ROWS[1], ALL, NONE, confidence=0.998, choices=2, ledger=ledger)
+    assert risk.limit == pytest.approx(1 - 0.001 ** (1 / 130))
+    assert "2 attempts or looks, charged 0.012 in all to a budget" in repr(risk)
+    assert risk == accepted_risk(ROWS[1], ALL, NONE, confidence=0.998, choices=2, ledger=ledger)
+    [note] = (note for note in read_notes(ledger) if note.kind == "accepted risk")
+    assert (note.facts["accepted"], note.facts["unsafe"]) == (130, 0)
+    with pytest.raises(SecondLook, match="the ledger counted 0 unsafe of 130 accepted, got 130 of 130"):
+        accepted_risk(ROWS[1], ALL, ALL, confidence=0.998, choices=2, ledger=ledger)
+    with pytest.raises(OverBudget):
+        claim_accepted_risk(1000 + ROWS, confidence=0.99, ledger=ledger)
+
+
+@pytest.mark.parametrize(
+    ("ids", "confidence", "choices"), [(ROWS[0], 0.99, 2), (ROWS[0], 0.998, 1), (ROWS[0] + 1, 0.998, 2)]
+)
+def test_what_was_not_claimed_is_not_stated(
+    tmp_path: Path, ids: Any, confidence: float, choices: int
+) -> None:
+    ledger = tmp_path / "ledger.json"
+    claim_accepted_risk(ROWS, confidence=0.998, ledger=ledger)
+    with pytest.raises(InvalidInput, match="must hold this claim since before its episodes were run"):
+        accepted_risk(ids, ALL, NONE, confidence=confidence, choices=choices, ledger=ledger)
+    assert not read_notes(ledger)
+
+
+def test_units_of_a_look_cannot_be_claimed_nor_those_of_a_stated_claim_be_looked_at(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.json"
+    open_split(ledger, Opening.of(range(500, 600), [Entry("s", 0.05, 0.01)], "data"))
+    with pytest.raises(SecondLook, match="100 of these 130 units"):
+        claim_accepted_risk(np.arange(480, 610), confidence=0.99, ledger=ledger)
+    claim_accepted_risk(ROWS[0], confidence=0.99, ledger=ledger)
+    with pytest.raises(NothingAccepted):
+        accepted_risk(ROWS[0], NONE, NONE, confidence=0.99, ledger=ledger)
+    with pytest.raises(SecondLook, match="were calibrated on before, for a limit of the accepted risk"):
+        descend(DESCENT, lambda scale, ids: NONE, ledger=ledger)
+
+
+@pytest.mark.parametrize("episodes", [[1, 1], [[1, 2], [2, 3]], [1.5, 2.5], [], 3, [[[1]]]])
+def test_claims_that_are_refused(tmp_path: Path, episodes: Any) -> None:
+    with pytest.raises(InvalidInput, match="episodes must"):
+        claim_accepted_risk(episodes, confidence=0.99, ledger=tmp_path / "ledger.json")
+    assert not (tmp_path / "ledger.json").exists()

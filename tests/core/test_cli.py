@@ -40,8 +40,18 @@ def test_fit_evaluate_verify(logits: Path, certificate: Path) -> None:
         result = run("verify", certificate, data)
         assert result.exit_code == 0, result.output
         assert "the certificate follows from these scores" in result.output
+    book = logits.with_name("pac-ledger.json")
+    told = run("verify", certificate, logits, "--ledger", book)
+    assert told.exit_code == 0, told.output
+    assert "ok  ledger       Its ledger holds 1 attempt or look" in told.output
+    assert "Its ledger holds 1 attempt or look: no other is known." in document.promise
     refused(run("verify", certificate), "DATA must be the scores or forecasts")
-    refused(run("verify", certificate, logits, "--ledger", logits), "--ledger be left to descents")
+    refused(run("verify", certificate, logits, "--ledger", logits), "is not the JSON it should be")
+    other = certificate.with_name("another.json")
+    run("ledger", other, "--budget", "0.5")
+    unknown = run("verify", certificate, logits, "--ledger", other)
+    assert unknown.exit_code == 1
+    assert "NO  ledger" in unknown.output
     assert "temperature" in result.output
 
 

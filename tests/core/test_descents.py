@@ -20,13 +20,17 @@ from pac_core import (
     InvalidInput,
     NotEnoughData,
     Opening,
+    OverBudget,
     PACLevel,
     SecondLook,
     Trial,
     descend,
     episodes_needed,
+    max_errors,
+    open_ledger,
     open_split,
     read_descent,
+    read_family,
     read_ledger,
     read_notes,
     verify_descent,
@@ -297,7 +301,10 @@ def test_what_was_edited_is_refused(ledger: Path) -> None:
         {"trials": [document["trials"][0] | {"errors": 1}]},
         {"level": {"epsilon": 0.01, "delta": 0.01}},
         {"note": "one more"},
-        {"version": 2},
+        {"version": 3},
+        {"family": None},
+        {"family": document["family"] | {"attempts": 7}},
+        {"family": document["family"] | {"budget": 0.01}},
     ):
         changed = json.loads(json.dumps(document | edit))
         with pytest.raises(BadCertificate, match=r"changed after it was written|not a pac-sets descent"):
@@ -315,15 +322,65 @@ def test_the_ledger_tells_a_result_that_it_does_not_know(ledger: Path, tmp_path:
     assert [check.holds for check in verify_descent(other, ledger)] == [False, False, True]
 
 
-def test_a_second_attempt_is_told_with_what_both_cost(ledger: Path) -> None:
+@pytest.mark.parametrize(
+    "renamed", [{}, {"tested": {"retrained": 1}}, {"error": "a limit is violated."}], ids=str
+)
+def test_every_attempt_counts_whatever_it_is_called(ledger: Path, renamed: dict[str, Any]) -> None:
     """Who tries until one passes certifies anything in the end, and each certificate by itself looks fine."""
-    descend(plan(), Robot(_2=5), ledger=ledger)
-    descend(plan(first=5000, tested={"another": 1}), Robot(_2=5), ledger=ledger)
-    again = descend(plan(first=1000), Robot(_2=0, _1=5), ledger=ledger)
+    first = descend(plan(), Robot(_2=5), ledger=ledger)
+    assert "Its ledger holds 1 attempt or look: no other is known." in first.sentence
+    open_split(ledger, Opening.of(range(5000, 5100), [Entry("s", 0.05, 0.01)], "data"))
+    again = descend(plan(first=1000, **renamed), Robot(_2=0, _1=5), ledger=ledger)
+    told = (
+        "Its ledger holds 3 attempts or looks in all, whatever they were called; their deltas add up to 0.03"
+    )
+    assert told in again.sentence
+    assert (
+        "which is no confidence level where one was made because of what another had shown" in again.sentence
+    )
+    assert to_json(again)["family"] == {"attempts": 3, "cost": 0.03, "budget": None}
     *others, attempts = verify_descent(again, ledger)
     assert all(check.holds for check in others)
     assert attempts.holds is False
-    assert attempts.text == "2 of this controller: that any of them is false has a probability below 0.02"
+    assert attempts.text.startswith(told)
+
+
+def test_a_budget_covers_any_number_of_retrainings(ledger: Path) -> None:
+    """At the boundary, where each certificate is false: without a budget 25 attempts make one in seven so."""
+    open_ledger(ledger, budget=0.01)
+    n, false = 300, []
+    for attempt in range(25):
+        share = read_family(ledger).share or 0.0
+        assert share == pytest.approx(0.01 / ((attempt + 1) * (attempt + 2)), rel=1e-9)
+        level = PACLevel(0.05, share)
+        mine = plan(
+            scales=(1.0,),
+            n=n,
+            allowed=max_errors(n, level),
+            level=level,
+            first=n * attempt,
+            tested={"a": attempt},
+        )
+        shown = descend(mine, Robot(_1=40), ledger=ledger)
+        false.append(binom.cdf(mine.allowed, n, 0.05))
+    assert sum(false) < read_family(ledger).cost < 0.01
+    assert "charged" in shown.sentence
+    assert "with confidence 1 - 0.01, no statement ever issued from it is false." in shown.sentence
+    assert all(check.holds for check in verify_descent(shown, ledger))
+    assert 1 - (1 - binom.cdf(max_errors(n, LEVEL), n, 0.05)) ** 25 > 0.13
+
+
+def test_a_plan_that_costs_more_than_is_left_runs_nothing(ledger: Path) -> None:
+    open_ledger(ledger, budget=0.015)
+    descend(plan(), Robot(_2=5), ledger=ledger)
+    robot = Robot(_2=0, _1=0, _0_5=0)
+    with pytest.raises(
+        OverBudget, match=r"would cost 0\.01, but of the ledger's budget of 0\.015 only 0\.005"
+    ):
+        descend(plan(first=1000), robot, ledger=ledger)
+    assert not robot.asked
+    assert read_family(ledger).attempts == 1
+    descend(plan(), Robot(), ledger=ledger)  # the same again is the same attempt, and costs nothing
 
 
 def test_a_ledger_without_notes_stays_of_version_1(ledger: Path) -> None:
@@ -346,14 +403,14 @@ def test_the_program_compares_a_result_with_its_ledger(ledger: Path, tmp_path: P
         assert shown.exit_code == 0, shown.output
         assert shown.output.startswith("Certified at scale 2: P(error")
         assert "ok  plan         written down beforehand" in shown.output
-        assert "ok  attempts     1 of this controller" in shown.output
+        assert "ok  attempts     Its ledger holds 1 attempt or look" in shown.output
         assert "the ledger bears it out" in shown.output
     refused(run_program("verify", path), "--ledger must be the ledger that")
     descend(plan(first=1000), Robot(_2=5), ledger=ledger)
     twice = run_program("verify", path, "--ledger", ledger)
     assert twice.exit_code == 1
-    assert "NO  attempts     2 of this controller" in twice.output
-    assert "probability below 0.02" in twice.output
+    assert "NO  attempts     Its ledger holds 2 attempts or looks" in twice.output
+    assert "add up to 0.02" in twice.output
     path.write_text(path.read_text().replace('"errors": 0', '"errors": 1'))
     refused(run_program("verify", path, "--ledger", ledger), "was changed after it was written")
 
@@ -362,7 +419,7 @@ def test_the_program_shows_plan_and_counts(ledger: Path) -> None:
     descend(plan(), Robot(_2=0, _1=5), ledger=ledger)
     shown = run_program("ledger", ledger).output
     assert "390 units" in shown
-    assert "any fails with probability < 0.01" in shown
+    assert "any statement fails with probability < 0.01" in shown
     assert "scales: [2.0, 1.0, 0.5]" in shown
     assert "allowed: 1" in shown
     assert '"scale": 1.0, "errors": 5' in shown

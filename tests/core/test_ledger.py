@@ -11,18 +11,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pac_program import refused
+from pac_program import run as run_program
 from scipy.stats import binom
 
 from pac_core import (
     BadCertificate,
     Entry,
+    Family,
+    InvalidInput,
     Opening,
+    OverBudget,
     PACLevel,
     SecondLook,
+    add_note,
     joint_cost,
     max_errors,
+    open_ledger,
     open_split,
+    read_family,
     read_ledger,
+    read_notes,
 )
 from pac_core.ledger import score_digest
 from pac_core.predictors import Likelihood
@@ -179,3 +188,83 @@ def test_scores_are_told_apart_by_their_numbers() -> None:
     assert len(digests) == 3
     assert score_digest(Likelihood()) == score_digest(Likelihood())
     assert score_digest(Likelihood((Temperature(np.array([1.0]), 9),))) not in digests
+
+
+def others(i: int) -> list[str]:
+    return [f"{i}-{j}" for j in range(500)]
+
+
+def test_a_budget_is_charged_before_each_look_and_never_exceeded(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    assert open_ledger(path, budget=0.01) == Family(0, 0.0, 0.01)
+    third = [opening(Entry(str(i), 0.05, 0.01 / 3), ids=others(i)) for i in range(3)]
+    for look in third:
+        open_split(path, look)
+    assert read_family(path).attempts == 3
+    assert read_family(path).cost == pytest.approx(0.01)
+    before = path.read_bytes()
+    with pytest.raises(OverBudget, match="ask for a smaller delta"):
+        open_split(path, opening(Entry("late", 0.05, 1e-9), ids=others(3)))
+    assert path.read_bytes() == before
+    assert open_split(path, third[0]) == third[0]
+    assert open_ledger(path, budget=0.01).attempts == 3, "the same command goes on"
+
+
+def test_a_look_is_charged_with_the_joint_cost_of_its_menu(tmp_path: Path) -> None:
+    menu = [Entry("a", 0.05, 0.01), Entry("a", 0.1, 0.01), Entry("b", 0.05, 0.01)]
+    open_ledger(tmp_path / "small.json", budget=0.02)
+    with pytest.raises(OverBudget):
+        open_split(tmp_path / "small.json", opening(*menu))
+    open_ledger(tmp_path / "large.json", budget=0.03)
+    open_split(tmp_path / "large.json", opening(*menu))
+    assert 0.02 < read_family(tmp_path / "large.json").cost == joint_cost(500, menu) < 0.03
+
+
+def test_monitors_that_begin_anew_count(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    open_ledger(path, budget=0.025)
+    for _ in range(2):
+        add_note(path, "monitor reset", {"alpha": 0.01})
+    with pytest.raises(OverBudget):
+        add_note(path, "monitor reset", {"alpha": 0.01})
+    add_note(path, "a thought", {"alpha": 0.01})
+    assert len(read_notes(path)) == 3
+    assert read_family(path) == Family(2, 0.02, 0.025)
+
+
+def test_a_budget_comes_before_everything_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    open_split(path, opening(ONE))
+    with pytest.raises(InvalidInput, match="budget must be laid down before anything else"):
+        open_ledger(path, budget=0.05)
+    other = tmp_path / "other.json"
+    open_ledger(other, budget=0.05)
+    with pytest.raises(InvalidInput, match=r"got 0\.1 for the ledger .* which has 0\.05"):
+        open_ledger(other, budget=0.1)
+    for wrong in (0, 1, -0.1, math.nan, math.inf, True, "0.1", None):
+        with pytest.raises(InvalidInput, match="budget must lie strictly between 0 and 1"):
+            open_ledger(tmp_path / "new.json", budget=wrong)  # type: ignore[arg-type]
+    assert not (tmp_path / "new.json").exists()
+
+
+@pytest.mark.parametrize("budget", [0.005, 2.0, "0.1", True])
+def test_a_ledger_that_costs_more_than_its_budget_is_refused(tmp_path: Path, budget: Any) -> None:
+    path = tmp_path / "ledger.json"
+    open_ledger(path, budget=0.01)
+    open_split(path, opening(ONE))
+    document = json.loads(path.read_text())
+    assert (document["version"], document["budget"]) == (3, 0.01)
+    path.write_text(json.dumps(document | {"budget": budget}))
+    with pytest.raises(BadCertificate, match="is a damaged ledger"):
+        open_split(path, opening(ONE, ids=others(1)))
+
+
+def test_the_program_begins_a_ledger_with_a_budget_and_says_what_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    assert run_program("ledger", path, "--budget", "0.02").exit_code == 0
+    open_split(path, opening(ONE))
+    shown = run_program("ledger", path).output
+    assert "1 attempt or look, charged 0.01 in all to a budget laid down before the first" in shown
+    assert "left: 0.01" in shown
+    refused(run_program("ledger", path, "--budget", "0.5"), "budget must be laid down before anything else")
+    refused(run_program("ledger", tmp_path / "none.json"), "cannot be read")

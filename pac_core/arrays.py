@@ -101,6 +101,32 @@ def _here(values: Any) -> Any:
     return values.float() if str(values.dtype) == "torch.bfloat16" else values
 
 
+def returned(name: str, values: Any, shape: tuple[int, ...], to: Array) -> Array:
+    """What a user's function returned, as doubles where `to` is; refused unless numbers of exactly this shape.
+
+    Anything else would be broadcast: one plan's number would stand for all of them.
+    """
+    given = values if is_torch_array(values) else np.asarray(values)
+    kind, tensor = str(given.dtype), is_torch_array(to)
+    hidden = isinstance(values, np.ma.MaskedArray)
+    if tuple(given.shape) != shape or not ("float" in kind or "int" in kind) or hidden:
+        what = "a masked array" if hidden else f"{tuple(given.shape)} of {kind}"
+        raise InvalidInput(f"{name} must be numbers of shape {shape}, got {what}")
+    return like(doubles(to[:0]) if tensor else np.zeros(0), given)
+
+
+def norm(vectors: Array) -> Array:
+    """`[...]` Euclid's length of vectors `[..., K]`, of any magnitude: squares of 1e-170 would vanish.
+
+    >>> norm(np.array([[3e-170, 4e-170], [3e170, 4e170]])).tolist()
+    [5e-170, 5e+170]
+    """
+    xp = array_namespace(vectors)
+    most = xp.max(xp.abs(vectors), axis=-1)
+    scale = xp.where((most > 0) & (most < np.inf), most, xp.ones_like(most))
+    return scale * xp.sqrt(xp.sum((vectors / scale[..., None]) ** 2, axis=-1))
+
+
 def threads() -> int:
     """How many threads to use: `OMP_NUM_THREADS` (Ray sets it to a worker's CPUs), else the cores."""
     told = os.environ.get("OMP_NUM_THREADS", "")

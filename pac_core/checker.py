@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 from array_api_compat import array_namespace
 
-from pac_core.arrays import Array, doubles, like
+from pac_core.arrays import Array, like, returned
 from pac_core.errors import InvalidInput
-from pac_core.limits import Limit, TubeLike, empty_at
+from pac_core.limits import Limit, TubeLike, corners, empty_at
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,18 +100,12 @@ class TubeChecker:
             raise InvalidInput(f"limits must be one or more with different names, got {self.names}")
 
     def __call__(self, tube: TubeLike) -> Checked:
-        margins = [doubles(limit.margin(tube)) for limit in self.limits]
-        xp = array_namespace(*margins)
-        margin = xp.stack(margins, axis=-1)
-        if margin.ndim != 3 or not margin.shape[1]:  # of no steps, all would be safe
-            raise InvalidInput(
-                f"a limit's margin must have shape [B, H], H at least 1, got {tuple(margin.shape[:-1])}"
-            )
-        empty = empty_at(*tube.box())
-        if tuple(empty.shape) != tuple(margin.shape[:2]):
-            raise InvalidInput(
-                f"a tube's box must be of the steps of its support, {tuple(margin.shape[:2])}, got "
-                f"{tuple(empty.shape)}"
-            )
-        margin = xp.where(empty[..., None], like(margin, np.nan), margin)
+        lower, upper = corners(tube)
+        shape = tuple(lower.shape[:2])
+        margins = [
+            returned(f"the margin of {limit.name!r}", limit.margin(tube), shape, lower) for limit in self.limits
+        ]
+        xp = array_namespace(lower)
+        empty = empty_at(lower, upper)
+        margin = xp.where(empty[..., None], like(lower, np.nan), xp.stack(margins, axis=-1))
         return Checked(margin, xp.all(margin >= 0, axis=(1, 2)), self.names, self.limits)

@@ -10,17 +10,27 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, doubles, like
+from pac_core.arrays import Array, like, norm, returned
 from pac_core.errors import InvalidInput
 from pac_core.features import LinearFeatures
-from pac_core.limits import Steps, TubeLike, at_steps, axes_of, broken, features_of, sides, some_axes
+from pac_core.limits import (
+    Steps,
+    TubeLike,
+    at_steps,
+    axes_of,
+    broken,
+    corners,
+    features_of,
+    sides,
+    some_axes,
+)
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureLimit:
     """lower <= g(x) <= upper, for a feature g of some of the state's numbers.
 
-    value: g, from states `[..., K]` to `[...]`; like the other functions it gets doubles in the tube's own
+    value: g, from states `[..., K]` to exactly `[...]`: nothing is broadcast; like the other functions it gets doubles in the tube's own
         library, numpy or torch, and true states in numpy
     axes: `[K]` which numbers of the state g reads; None for all of them
     bounds: an interval extension: from lower and upper ends `[..., K]` to two ends `[...]` between
@@ -67,7 +77,7 @@ class FeatureLimit:
 
     def margin(self, tube: TubeLike) -> Array:
         with np.errstate(all="ignore"):  # a tube may be infinite, or know nothing
-            low, high = (doubles(end) for end in self._interval(tube))
+            low, high = self._interval(tube)
             xp = array_namespace(low)
             gaps = [low - self.lower] if np.isfinite(self.lower) else []
             gaps += [self.upper - high] if np.isfinite(self.upper) else []
@@ -78,7 +88,7 @@ class FeatureLimit:
 
     def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
         with np.errstate(all="ignore"):
-            value = np.asarray(self.value(some_axes(states, self.axes)))
+            value = self._value(some_axes(states, self.axes))
             return broken(states, self.steps, ~((self.lower <= value) & (value <= self.upper)))
 
     def words(self, margin: float) -> str:
@@ -89,8 +99,8 @@ class FeatureLimit:
         features = features_of(tube)
         if features is not None and self.name in features.names:
             self._refuse_another(features)
-            ends: tuple[Array, Array] = tube.interval(self.name)  # type: ignore[attr-defined]
-            return ends
+            lower, _ = corners(tube)
+            return self._two("interval", tube.interval(self.name), lower)  # type: ignore[attr-defined]
         if self.bounds is None and self.lipschitz is None and self.gradient is None:
             raise InvalidInput(
                 f"the feature {self.name!r} has neither bounds, lipschitz nor gradient with curvature, so "
@@ -98,7 +108,7 @@ class FeatureLimit:
                 f"'features' with LinearFeatures(({self.name!r},), matrix), which is read directly"
             )
         lower, upper = sides(tube, self.axes)
-        proofs = [] if self.bounds is None else [self.bounds(lower, upper)]
+        proofs = [] if self.bounds is None else [self._two("bounds", self.bounds(lower, upper), lower)]
         proofs += self._around((lower + upper) / 2, (upper - lower) / 2)
         low, high = proofs[0]
         xp = array_namespace(lower)
@@ -110,20 +120,33 @@ class FeatureLimit:
     def _around(self, center: Array, widths: Array) -> list[tuple[Array, Array]]:
         """What the constants prove of a box with this centre and these half-widths `[B, H, K]`."""
         xp, ends = array_namespace(center), []
-        radius2 = xp.sum(widths**2, axis=-1)
+        radius = norm(widths)
         if self.lipschitz is not None:
-            value, reach = self.value(center), self.lipschitz * xp.sqrt(radius2)
+            value, reach = self._value(center), self.lipschitz * radius
             ends.append((value - reach, value + reach))
         if self.gradient is not None and self.curvature is not None:
-            value, slope = self.value(center), xp.abs(self.gradient(center))
-            reach = xp.sum(slope * widths, axis=-1) + self.curvature / 2 * radius2
+            value, shape = self._value(center), tuple(center.shape)
+            slope = xp.abs(returned(f"gradient of {self.name!r}", self.gradient(center), shape, center))
+            # The square of a tiny radius would vanish before it meets a large curvature.
+            reach = xp.sum(slope * widths, axis=-1) + self.curvature / 2 * radius * radius
             ends.append((value - reach, value + reach))
         return ends
+
+    def _value(self, states: Array) -> Array:
+        """`[...]` g at states `[..., K]`."""
+        return returned(f"value of {self.name!r}", self.value(states), tuple(states.shape[:-1]), states)
+
+    def _two(self, what: str, ends: Any, lower: Array) -> tuple[Array, Array]:
+        """The two ends `[B, H]` that a function found in a tube with corners `lower` `[B, H, D]`."""
+        name, shape = f"{what} of {self.name!r}", tuple(lower.shape[:-1])
+        if len(ends) != 2:
+            raise InvalidInput(f"{name} must be two ends, a lower and an upper one, got {len(ends)}")
+        return returned(name, ends[0], shape, lower), returned(name, ends[1], shape, lower)
 
     def _refuse_another(self, features: LinearFeatures) -> None:
         """A feature of the tube with this name must be this feature: compared at a few states."""
         row = features.matrix[features.names.index(self.name)]
         states = np.random.default_rng(0).normal(size=(4, len(row))) * [[1e-3], [1.0], [1e2], [1e4]]
         here = some_axes(states, self.axes)
-        if not np.allclose(self.value(here), states @ row, rtol=1e-6, atol=1e-9):
+        if not (abs(self._value(here) - states @ row) <= 1e-6 * (abs(states) @ abs(row))).all():
             raise InvalidInput(f"the tube's feature {self.name!r} must be this limit's, got another function")

@@ -37,6 +37,12 @@ class LinearFeatures:
             raise InvalidInput(f"names of features must differ, got {self.names}")
         if len(self.names) != len(matrix) or not matrix.any(axis=1).all():
             raise InvalidInput(f"matrix must have one row, not all 0, for each of {self.names}")
+        largest = abs(matrix).max(axis=1)
+        if largest.min() < 1e-100 or largest.max() > 1e100:  # their squares would vanish or overflow
+            raise InvalidInput(
+                "the largest entry of each row of matrix must lie between 1e-100 and 1e100, got rows with "
+                f"{largest.tolist()}"
+            )
         object.__setattr__(self, "matrix", matrix.astype(np.float64))
         object.__setattr__(self, "names", tuple(self.names))
 
@@ -73,7 +79,8 @@ class FeatureTube(ConfidenceSets):
         # A direction in single precision is a feature's if it is so to single precision.
         digits = 1e-6 if "32" in str(getattr(direction, "dtype", "")) else 1e-14
         for i, row in enumerate(matrix):
-            factor = float(wanted @ row / (row @ row))
+            most = abs(row).argmax()
+            factor = float(wanted[most] / row[most])
             if factor and np.allclose(factor * row, wanted, rtol=digits, atol=0):
                 along = np.zeros(len(matrix))
                 along[i] = factor
@@ -111,20 +118,28 @@ class FeatureShape:
         if not isinstance(features, LinearFeatures):
             raise InvalidInput("the shape 'features' needs features=LinearFeatures(names, matrix)")
         states = states.marked() if isinstance(states, Trajectories) else states
-        box = BoxShape.fit(features.forecast(forecast), features.of(states), level, sides=sides, units=units)
-        return cls(features, box)
+        seen = features.forecast(forecast)
+        seen.check()  # a variance may vanish along a feature
+        return cls(features, BoxShape.fit(seen, features.of(states), level, sides=sides, units=units))
 
     def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
-        return self._scores(forecast.wide(), forecast.check(truth))
+        states, wide = forecast.check(truth), forecast.wide()
+        self.features.forecast(wide).check()
+        return self._scores(wide, states)
 
     def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
         return self.box._scores(self.features.forecast(forecast), self.features.of(truth))
 
     def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> FeatureTube:
         (forecast, sound), limit = forecast.for_sets(), widened(limit_of(threshold))
-        region = self.box.boxes(self.features.forecast(forecast), limit)
+        seen, usable = self.features.forecast(forecast).for_sets()
         return FeatureTube(
-            region, partial(self._scores, forecast), limit, sound, tuple(forecast.mean.shape), self.features
+            self.box.boxes(seen, limit),
+            partial(self._scores, forecast),
+            limit,
+            sound & usable,
+            tuple(forecast.mean.shape),
+            self.features,
         )
 
     def to_json(self) -> dict[str, Any]:

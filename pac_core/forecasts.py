@@ -214,7 +214,7 @@ class GaussianForecast:
         if self.full:
             along = xp.sum(self.var * direction[..., None, :], axis=-1)
             return xp.sum(along * direction, axis=-1)
-        return xp.sum(self.var * direction**2, axis=-1)
+        return xp.sum(self.var * direction * direction, axis=-1)  # direction**2 may vanish
 
     def tempered(self, tau: Any) -> GaussianForecast:
         """Variances divided by `tau`: one number, or one per step `[H]`."""

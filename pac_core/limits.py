@@ -14,7 +14,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, doubles, like, numbers, plain
+from pac_core.arrays import Array, doubles, like, numbers, plain, returned
 from pac_core.errors import InvalidInput
 from pac_core.features import LinearFeatures
 
@@ -75,6 +75,11 @@ class HalfSpace:
         normal = numbers("normal", self.normal, "[D]", finite=True)
         if not normal.any() or not np.isfinite(self.bound):
             raise InvalidInput(f"normal must not be all 0 and bound be finite, got {normal}, {self.bound}")
+        if not 1e-300 <= abs(normal).max() <= 1e300:  # products with it would vanish or overflow
+            raise InvalidInput(
+                f"the largest entry of normal must lie between 1e-300 and 1e300, got {normal}; divide normal "
+                "and bound by it"
+            )
         object.__setattr__(self, "normal", normal.astype(np.float64))
         object.__setattr__(self, "bound", float(self.bound))
 
@@ -142,7 +147,7 @@ def sides(tube: TubeLike, axes: Sequence[int] | None, count: int | None = None) 
         xp = array_namespace(ends[0][0])
         lower, upper = (xp.stack(list(end), axis=-1) for end in zip(*ends, strict=True))
     else:
-        lower, upper = (doubles(end) for end in tube.box())
+        lower, upper = corners(tube)
         wanted = _within(axes, count, int(lower.shape[-1]))
         xp = array_namespace(lower)
         if axes is not None:
@@ -150,6 +155,19 @@ def sides(tube: TubeLike, axes: Sequence[int] | None, count: int | None = None) 
     empty = empty_at(lower, upper)[..., None]
     unknown = like(lower, np.nan)
     return xp.where(empty, unknown, lower), xp.where(empty, unknown, upper)
+
+
+def corners(tube: TubeLike) -> tuple[Array, Array]:
+    """`[B, H, D]` the tube's corners in doubles, refused unless both are so, and none of it is 0."""
+    ends = tube.box()
+    shape = tuple(np.shape(ends[0]))
+    if len(ends) != 2 or len(shape) != 3 or 0 in shape:
+        raise InvalidInput(
+            "a tube's box must be two corners of shape [B, H, D], plans x steps x numbers, each at least 1, "
+            f"got {len(ends)} of {shape}"
+        )
+    lower, upper = (returned("each corner of a tube's box", end, shape, ends[0]) for end in ends)
+    return lower, upper
 
 
 def features_of(tube: TubeLike) -> LinearFeatures | None:

@@ -7,14 +7,14 @@ distance itself. An obstacle is open: to touch it is allowed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, doubles, like, numbers
+from pac_core.arrays import Array, doubles, like, norm, numbers
 from pac_core.errors import InvalidInput
 from pac_core.limits import Steps, TubeLike, at_steps, axes_of, box_of, broken, sides, some_axes
 from pac_core.regions import Ellipsoids
@@ -55,7 +55,7 @@ class KeepOutBox:
             center = some_axes(region.center, self.axes, len(self.lower))
             way = xp.minimum(xp.maximum(center, lower), upper) - center
             # Along a direction of absolute sum 1 a gap is at most Chebyshev's distance.
-            gap = _better(gap, region, way, self.axes, xp.sum(xp.abs(way), axis=-1), 0.0)
+            gap = _better(gap, region, way, self.axes, _absolute_sum, 0.0)
         return at_steps(self.name, self.steps, gap)
 
     def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -97,17 +97,17 @@ class KeepOutBall:
         xp = array_namespace(low)
         center = like(low, self.center)
         away = xp.maximum(xp.maximum(low - center, center - high), xp.zeros_like(low))
-        gap = xp.sqrt(xp.sum(away**2, axis=-1)) - self.radius
+        gap = norm(away) - self.radius
         region = _ellipsoids(tube)
         if region is not None:
             way = center - some_axes(region.center, self.axes, len(self.center))
-            gap = _better(gap, region, way, self.axes, xp.sqrt(xp.sum(way**2, axis=-1)), self.radius)
+            gap = _better(gap, region, way, self.axes, norm, self.radius)
         return at_steps(self.name, self.steps, gap)
 
     def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
         seen = some_axes(states, self.axes, len(self.center))
         with np.errstate(invalid="ignore"):
-            inside = ~(np.linalg.norm(seen - self.center, axis=-1) >= self.radius)
+            inside = ~(norm(seen - self.center) >= self.radius)
         return broken(states, self.steps, inside)
 
     def words(self, margin: float) -> str:
@@ -123,15 +123,27 @@ def _ellipsoids(tube: TubeLike) -> Ellipsoids | None:
 
 
 def _better(
-    gap: Array, region: Ellipsoids, way: Array, axes: Sequence[int] | None, length: Array, less: float
+    gap: Array,
+    region: Ellipsoids,
+    way: Array,
+    axes: Sequence[int] | None,
+    length: Callable[[Array], Array],
+    less: float,
 ) -> Array:
     """The larger of `gap` and the gap along `way` `[..., K]`, from the centre to the obstacle.
 
-    Along way / length the obstacle begins `way . way / length - less` from the centre, and the ellipsoid
-    ends at its spread. A gap that is NaN stays so.
+    Along the direction of `way` with `length` 1 the obstacle begins `way . direction - less` from the
+    centre, and the ellipsoid ends at its spread. A gap that is NaN stays so.
     """
     xp = array_namespace(gap)
-    nowhere = length == 0  # the centre lies in the obstacle, and has no direction to it
-    length = xp.where(nowhere, xp.ones_like(length), length)
-    along = (xp.sum(way * way, axis=-1) - region.spread(way, axes)) / length - less
+    most = xp.max(xp.abs(way), axis=-1)
+    nowhere = most == 0  # the centre lies in the obstacle, and has no direction to it
+    direction = way / xp.where(nowhere, xp.ones_like(most), most)[..., None]  # of any magnitude
+    direction = direction / xp.where(nowhere, xp.ones_like(most), length(direction))[..., None]
+    along = xp.sum(way * direction, axis=-1) - region.spread(direction, axes) - less
     return xp.maximum(gap, xp.where(nowhere, gap, along))
+
+
+def _absolute_sum(vectors: Array) -> Array:
+    xp = array_namespace(vectors)
+    return xp.sum(xp.abs(vectors), axis=-1)

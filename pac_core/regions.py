@@ -17,6 +17,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from pac_core.arrays import Array, like
+from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast
 
 
@@ -75,14 +76,16 @@ class Ellipsoids:
 
     def support(self, direction: NDArray[np.float64]) -> Array:
         xp = array_namespace(self.radius2)
+        length = float(abs(direction).max()) or 1.0
+        unit = direction / length  # squares of tiny and of huge numbers are none
         if self.forecast.full:
-            spread2 = self.forecast.spread2(like(self.center, direction))
+            spread2 = self.forecast.spread2(like(self.center, unit))
         else:
-            spread2 = _dot(self.forecast.var, direction**2)
-        return _dot(self.center, direction) + self.radius * xp.sqrt(spread2)
+            spread2 = _dot(self.forecast.var, unit, unit)
+        return _dot(self.center, direction) + length * (self.radius * xp.sqrt(spread2))
 
     def spread(self, directions: Array, axes: Sequence[int] | None = None) -> Array:
-        """`[...]` how far each set reaches from its centre along its own direction `[..., K]`.
+        """`[...]` how far each set reaches from its centre along its own direction `[..., K]` of length 1.
 
         axes: which K of the D dimensions the directions are of; None for all
         """
@@ -126,6 +129,14 @@ class Boxes:
     lower: Array
     upper: Array
 
+    def __post_init__(self) -> None:
+        shapes = {tuple(part.shape) for part in (self.center, self.lower, self.upper)}
+        if len(shapes) > 1 or 0 in (shape := shapes.pop())[-1:] or not shape:
+            raise InvalidInput(
+                "center, lower and upper must have one shape [..., D], D at least 1, got "
+                f"{tuple(self.center.shape)}, {tuple(self.lower.shape)} and {tuple(self.upper.shape)}"
+            )
+
     @property
     def empty(self) -> Array:
         xp = array_namespace(self.center)
@@ -148,12 +159,13 @@ class Boxes:
         return xp.exp(xp.mean(xp.log(self.upper - self.lower), axis=-1))
 
 
-def _dot(points: Array, direction: NDArray[np.float64]) -> Array:
-    """`[...]` points `[..., D]` along a direction, over the few dimensions where it is not 0.
+def _dot(points: Array, direction: NDArray[np.float64], again: NDArray[np.float64] | None = None) -> Array:
+    """`[...]` points `[..., D]` along a direction (times another), over the few dimensions where it is not 0.
 
     Limits look along few dimensions; and infinity times 0, in a box that is open on one side, is 0.
     """
     total = array_namespace(points).zeros_like(points[..., 0])
     for i in np.flatnonzero(direction).tolist():
-        total = total + float(direction[i]) * points[..., i]
+        term = float(direction[i]) * points[..., i]
+        total = total + (term if again is None else float(again[i]) * term)
     return total

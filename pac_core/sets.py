@@ -11,7 +11,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, labels_for, like
+from pac_core.arrays import Array, labels_for, like, returned
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast, LogitForecast
 from pac_core.normalisers import EXACT_TO
@@ -29,8 +29,11 @@ def limit_of(threshold: Threshold | float) -> float:
     return float(value)
 
 
-def widened(limit: float, *, least: float = 0.0) -> float:
-    """T a billionth larger, so that another library's last bit never decides at a tie."""
+def widened(limit: float, *, least: float = 1e-290) -> float:
+    """T a billionth larger, so that another library's last bit never decides at a tie.
+
+    T = 0 becomes a number above it: a square that vanished is not 0.
+    """
     return limit + 1e-9 * max(abs(limit), least) if np.isfinite(limit) else limit
 
 
@@ -132,7 +135,8 @@ class ConfidenceSets:
 
     def contains(self, truth: Any) -> Array:
         """`[B]` whether each set contains its truth; NaN and infinity are never contained."""
-        score = self.score(a_truth(truth, self.region.center, self.shape))
+        states = a_truth(truth, self.region.center, self.shape)
+        score = returned("the score of a set", self.score(states), self.shape[:1], states)
         return (score <= self.limit) & (score < np.inf) & ~self.empty
 
     @cached_property

@@ -36,6 +36,9 @@ class MaxShape:
     scale: Floats
     accumulate: bool
 
+    def __post_init__(self) -> None:
+        _above_zero(self.scale)
+
     @classmethod
     def fit(cls, forecast: GaussianForecast, states: Any, level: PACLevel) -> MaxShape:
         """The candidate that is smallest on units it was not fitted on."""
@@ -76,7 +79,7 @@ class MaxShape:
     @classmethod
     def from_json(cls, parts: dict[str, Any]) -> MaxShape:
         scale = numbers("scale", parts["scale"], "[H]", finite=True)
-        return cls(_above_zero(scale), bool(parts["accumulate"]))
+        return cls(scale.astype(np.float64), bool(parts["accumulate"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +97,9 @@ class BoxShape:
     power: float
     accumulate: bool
     sides: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _above_zero(self.scale)
 
     @classmethod
     def fit(
@@ -170,8 +176,13 @@ class BoxShape:
     def boxes(self, forecast: GaussianForecast, limit: float) -> Boxes:
         """The box of each step."""
         reach = limit * self._unit(forecast)
-        below, above = (like(reach, scale) for scale in self._sided_scale())
-        return Boxes(forecast.mean, forecast.mean - reach * below, forecast.mean + reach * above)
+        xp = array_namespace(reach)
+        sides = (like(reach, scale) for scale in (self.scale[0], self.scale[1]))
+        below, above = (reach * scale for scale in sides)
+        if any(self.sides):  # not reach * inf, which is no number where the reach is 0
+            side, no_end = like(reach, self.sides), like(reach, np.inf if limit >= 0 else -np.inf)
+            below, above = xp.where(side > 0, no_end, below), xp.where(side < 0, no_end, above)
+        return Boxes(forecast.mean, forecast.mean - below, forecast.mean + above)
 
     def _sided_scale(self) -> tuple[Floats, Floats]:
         """The scales below and above, infinite on a side that does not count: no error is far there."""
@@ -195,7 +206,7 @@ class BoxShape:
         power, sides = parts["power"], parts["sides"]
         if not 0 <= power <= 1 or len(sides) != scale.shape[2] or any(s not in (-1, 0, 1) for s in sides):
             raise InvalidInput(f"power must lie in [0, 1] and sides be -1, 0 or 1, got {power} and {sides}")
-        return cls(_above_zero(scale), float(power), bool(parts["accumulate"]), tuple(sides))
+        return cls(scale.astype(np.float64), float(power), bool(parts["accumulate"]), tuple(sides))
 
 
 def _refuse_other_shape(scale: Floats, steps: tuple[int, ...]) -> None:
@@ -229,7 +240,8 @@ def _sided(errors: Array, sides: tuple[int, ...]) -> Array:
     return xp.where(side == 0, xp.abs(errors), side * errors)
 
 
-def _above_zero(scale: Floats) -> Floats:
-    if not (scale > 0).all():
-        raise InvalidInput("scale must be above 0 everywhere, got others")
-    return scale.astype(np.float64)
+def _above_zero(scale: Floats) -> None:
+    if not ((scale > 0) & (scale < np.inf)).all():
+        raise InvalidInput(
+            f"scale must be finite and above 0 everywhere, got {np.min(scale):g} to {np.max(scale):g}"
+        )

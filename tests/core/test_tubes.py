@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pac_core import (
     SHAPES,
@@ -17,6 +21,8 @@ from pac_core import (
     fit_shape,
     fit_tube,
 )
+from pac_core.features import FeatureShape
+from pac_core.shapes import BoxShape, MaxShape
 
 LEVEL = PACLevel(0.1, 0.01)
 FEATURES = LinearFeatures(("first", "difference"), np.array([[1.0, 0.0, 0.0], [0.0, 1.0, -1.0]]))
@@ -126,6 +132,96 @@ def test_one_side_is_tighter_than_two_and_open_on_the_other() -> None:
     assert 0.85 < tube.contains(states).mean() < 1
 
 
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize("shape", ["box", "features"])
+def test_a_model_that_only_errs_on_the_side_that_does_not_count_has_a_tube(shape: str, library: Any) -> None:
+    """T = 0: the tube ends at the mean and is open on the other side, and it holds every such truth."""
+
+    def above(n: int, seed: int) -> tuple[GaussianForecast, np.ndarray]:
+        forecast, states = walks(n, seed)
+        lower = GaussianForecast(states + np.array([0.1, 0.1, -0.1]), forecast.var)  # FEATURES are lower, too
+        return lower, states
+
+    sides = (1, 1, -1) if shape == "box" else (1, 1)
+    predictor = fit_tube(*above(400, 0), *above(400, 1), LEVEL, shape=shape, sides=sides, **options(shape))
+    assert predictor.threshold.value == 0.0
+    forecast, states = above(1000, 2)
+    tube = predictor.tube(GaussianForecast(library(forecast.mean), library(forecast.var)))
+    assert not tube.empty.any()
+    assert tube.contains(states).all()
+    assert not tube.contains(forecast.mean + np.array([1e-9, 0, 0])).any()
+    np.testing.assert_array_equal(tube.support([1.0, 0, 0]), forecast.mean[..., 0])
+    assert (tube.support([-1.0, 0, 0]) == np.inf).all()
+    below = predictor.score.sets(forecast, -1e-3)  # nothing scores less than 0
+    assert below.empty.all()
+    assert not below.contains(states).any()
+
+
+ERRORS = {
+    "none": lambda size: 0 * size,
+    "below": lambda size: -size,
+    "above": lambda size: size,
+    "one unit in ten": lambda size: np.where(np.arange(len(size))[:, None, None] % 10, 0, size),
+    "vanishing": lambda size: 1e-20 * size,
+}
+
+
+@settings(max_examples=30)
+@given(
+    shape=st.sampled_from(list(SHAPES)),
+    kind=st.sampled_from(list(ERRORS)),
+    exponent=st.integers(-140, 140),
+    sides=st.tuples(*[st.sampled_from((-1, 0, 1))] * 2),
+    covariances=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_a_fitted_tube_holds_exactly_the_trajectories_that_score_at_most_t(
+    shape: str, kind: str, exponent: int, sides: tuple[int, int], covariances: bool, seed: int
+) -> None:
+    rng, unit = np.random.default_rng(seed), 10.0**exponent
+    features = LinearFeatures(("a", "b"), rng.normal(size=(2, 2)))
+
+    def world() -> tuple[GaussianForecast, np.ndarray]:
+        mean, size = unit * rng.normal(size=(30, 2, 2)), unit * np.abs(rng.normal(size=(30, 2, 2)))
+        var = unit**2 * np.exp(rng.normal(size=mean.shape))
+        var = var[..., None] * np.eye(2) if covariances else var
+        return GaussianForecast(mean, var), mean + ERRORS[kind](size)
+
+    more: dict[str, object] = {"sides": sides} if shape in ("box", "features") else {}
+    more |= {"features": features} if shape == "features" else {}
+    calibration = world()
+    predictor = fit_tube(*world(), *calibration, PACLevel(0.2, 0.2), shape=shape, **more)
+    for forecast, states in (calibration, world()):
+        scores, tube = predictor.score.scores(forecast, states), predictor.tube(forecast)
+        inside = tube.contains(states)
+        assert inside[scores <= predictor.threshold.value].all()
+        assert (scores[inside] <= tube.limit).all()
+        seen = features.of(states) if shape == "features" else states
+        last_digit = 4 * np.spacing(abs(states).max(axis=-1, keepdims=True))  # a feature's sum rounds
+        lower, upper = tube.box()
+        assert ((lower - last_digit <= seen) & (seen <= upper + last_digit))[inside].all()
+
+
+def test_a_scale_that_is_no_scale_is_refused() -> None:
+    for wrong in (0.0, -1.0, np.inf, np.nan):
+        with pytest.raises(InvalidInput, match="scale must be finite and above 0"):
+            BoxShape(np.full((2, 1, 1), wrong), 0.0, False, (0,))
+        with pytest.raises(InvalidInput, match="scale must be finite and above 0"):
+            MaxShape(np.full(1, wrong), False)
+
+
+def test_a_feature_whose_variance_vanishes_has_an_empty_tube() -> None:
+    """1e-300 times 1e-100 is 0: no truth scores at most T, so a tube that is a point would be called safe."""
+    features = LinearFeatures(("small",), np.array([[1e-50, 0.0]]))
+    score = FeatureShape(features, BoxShape(np.ones((2, 1, 1)), 1.0, False, (0,)))
+    forecast = GaussianForecast(np.zeros((2, 1, 2)), np.array([[[1e-300, 1.0]], [[1.0, 1.0]]]))
+    tube = score.sets(forecast, 1.0)
+    assert tube.empty.tolist() == [True, False]
+    assert np.isnan(tube.support([1e-50, 0.0])[0]).all()
+    with pytest.raises(InvalidInput, match="the first in row 0"):
+        score.scores(forecast, np.zeros((2, 1, 2)))
+
+
 @pytest.mark.parametrize("shape", list(SHAPES))
 @pytest.mark.parametrize("mark", [np.inf, -np.inf])
 def test_failed_units_are_errors_and_never_dropped(shape: str, mark: float) -> None:
@@ -231,3 +327,6 @@ def test_bad_tune_data_are_named() -> None:
         fit_shape(GaussianForecast(np.zeros((9, 2)), np.ones((9, 2))), np.zeros((9, 2)), LEVEL)
     with pytest.raises(InvalidInput, match="one row, not all 0"):
         LinearFeatures(("a",), np.zeros((1, 3)))
+    for size in (1e-170, 1e170):
+        with pytest.raises(InvalidInput, match="each row of matrix must lie between 1e-100 and 1e100"):
+            LinearFeatures(("a",), np.full((1, 3), size))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from pac_core import Checked, HalfSpace, InvalidInput, KeepOutBall, TubeChecker
+from pac_core import Boxes, Checked, HalfSpace, InvalidInput, KeepOutBall, TubeChecker
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -98,8 +98,46 @@ def test_refusals() -> None:
 
 def test_a_tube_of_no_steps_is_refused() -> None:
     """Every margin of none is at least 0."""
-    with pytest.raises(InvalidInput, match=r"H at least 1, got \(2, 0\)"):
+    with pytest.raises(InvalidInput, match=r"each at least 1, got 2 of \(2, 0, 1\)"):
         TubeChecker(LIMITS[:1])(Intervals(np.zeros((2, 0)), np.zeros((2, 0))))
+
+
+class Corners(Intervals):
+    """A tube whose corners are what they are."""
+
+    def box(self) -> tuple[Any, Any]:
+        return self.low, self.high
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy])
+def test_a_tube_without_numbers_or_with_corners_of_two_shapes_is_refused(library: Any) -> None:
+    """Of no numbers, no number is outside; and one corner would stand for all plans."""
+    for low, high, sentence in (
+        (np.zeros((2, 3, 0)), np.zeros((2, 3, 0)), r"each at least 1, got 2 of \(2, 3, 0\)"),
+        (np.zeros((2, 3, 1)), np.ones((1, 3, 1)), r"corner .* shape \(2, 3, 1\), got \(1, 3, 1\)"),
+        (np.zeros((2, 3, 1)), np.ones((2, 3)), r"corner .* shape \(2, 3, 1\), got \(2, 3\)"),
+    ):
+        with pytest.raises(InvalidInput, match=sentence):
+            TubeChecker(LIMITS[:1])(Corners(library(low), library(high)))
+    with pytest.raises(InvalidInput, match="D at least 1"):
+        Boxes(*(library(np.zeros((2, 3, 0))) for _ in range(3)))
+    with pytest.raises(InvalidInput, match="must have one shape"):
+        Boxes(library(np.zeros((2, 3))), library(np.zeros((2, 3))), library(np.ones((1, 3))))
+
+
+@pytest.mark.parametrize("margin", [lambda t: 1.0, lambda t: 5 - t.high[:1], lambda t: 5 - t.high[:, :1]])
+def test_a_limit_of_ones_own_is_not_broadcast(margin: Any) -> None:
+    class Odd:
+        name = "odd"
+
+        def margin(self, tube: Any) -> Any:
+            return margin(tube)
+
+        def violated(self, states: Any) -> Any: ...
+
+    for limits in ([Odd()], [LIMITS[0], Odd()]):
+        with pytest.raises(InvalidInput, match=r"the margin of 'odd' must be numbers of shape \(2, 3\)"):
+            TubeChecker(limits)(Intervals(LOW[:2], HIGH[:2]))
 
 
 def test_first_of_a_safe_plan_is_minus_one_even_if_all_are_safe() -> None:

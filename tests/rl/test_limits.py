@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from pac_core import (
     Boxes,
@@ -27,7 +29,8 @@ from pac_core import (
     fit_tube,
     gaussian_sets,
 )
-from pac_core.features import FeatureTube
+from pac_core.features import FeatureShape, FeatureTube
+from pac_core.shapes import BoxShape
 from pac_rl import Environment, no_flip, speed_limit
 
 B, H, D, POINTS = 40, 3, 3, 400
@@ -189,6 +192,73 @@ def test_an_ellipsoid_passes_where_its_bounding_box_does_not() -> None:
     assert box.margin(tube).item() == pytest.approx(0.9 - math.sqrt(0.5))  # along the diagonal
     at_center = KeepOutBall("here", np.zeros(2), 0.3)
     assert at_center.margin(tube).item() == -0.3
+
+
+def unit_ball(kind: str) -> ConfidenceSets:
+    """The ball of radius 1 at 0 in two dimensions, or the square around it."""
+    if kind == "box":
+        return box_tube(np.zeros((1, 1, 2)), np.ones((1, 1, 2)))
+    var = np.ones((1, 1, 2)) if kind == "diagonal" else np.broadcast_to(np.eye(2), (1, 1, 2, 2)).copy()
+    return gaussian_sets(GaussianForecast(np.zeros((1, 1, 2)), var), math.log(2 * math.pi) + 0.5)
+
+
+@given(st.integers(-300, 299), st.sampled_from(["box", "diagonal", "full"]))
+@example(-170, "diagonal")
+@example(170, "full")
+def test_a_half_space_does_not_depend_on_the_length_of_its_normal(exponent: int, kind: str) -> None:
+    size, tube = 10.0**exponent, unit_ball(kind)
+    for bound, safe in ((0.99, False), (1.01, True)):
+        limit = HalfSpace("h", np.array([size, 0.0]), bound * size)
+        assert TubeChecker([limit])(tube).safe.tolist() == [safe]
+        assert limit.margin(tube).item() == pytest.approx((bound - 1) * size, rel=1e-5)
+        assert bool(limit.violated(np.array([[1.0, 0.0]]))[0]) is not safe
+
+
+@given(st.integers(-300, 300).filter(bool))
+@example(-170)
+@example(-162)
+def test_an_obstacle_next_to_the_centre_is_entered_however_near_it_is(exponent: int) -> None:
+    """Its direction is as long as the gap, whose square vanishes."""
+    gap = 10.0**exponent
+    for kind in ("box", "diagonal", "full"):
+        for limit in (KeepOutBox("b", [gap, -1.0], [np.inf, 1.0]), KeepOutBall("o", [gap + 2, 0.0], 2.0)):
+            checked = TubeChecker([limit])(unit_ball(kind))
+            assert checked.safe.tolist() == [gap > 1], (kind, limit.name)
+
+
+@given(st.integers(-300, 300), st.integers(1, 3))
+def test_a_balls_distance_is_right_for_any_magnitude(exponent: int, dims: int) -> None:
+    size = 10.0**exponent
+    away = np.full((1, dims), size)
+    for times, inside in ((0.99, False), (1.01, True)):
+        ball = KeepOutBall("o", np.zeros(dims), times * size * math.sqrt(dims))
+        assert ball.violated(away).tolist() == [inside]
+        tube = box_tube(away[None], np.zeros((1, 1, dims)))
+        assert TubeChecker([ball])(tube).safe.tolist() == [not inside]
+
+
+def test_a_proof_does_not_vanish_with_the_widths_of_the_tube() -> None:
+    """1e200 times 1e-170 is 1e30, though the square of 1e-170 is 0."""
+    tube = box_tube(np.zeros((1, 1, 1)), np.full((1, 1, 1), 1e-170))
+    steep = FeatureLimit("f", lambda x: 1e200 * x[..., 0], upper=1.0, lipschitz=1e200)
+    curved = FeatureLimit("f", lambda x: x[..., 0] * 0, upper=1.0, gradient=np.zeros_like, curvature=1e300)
+    assert steep.margin(tube).item() == pytest.approx(-1e30)
+    wide = box_tube(np.zeros((1, 1, 1)), np.full((1, 1, 1), 1e-149))
+    assert curved.margin(tube).item() == 1.0
+    assert curved.margin(wide).item() == pytest.approx(1 - 50.0)
+
+
+def test_a_feature_of_tiny_size_is_not_taken_for_another() -> None:
+    """Its values lie below any fixed tolerance, and so do those with the other sign."""
+    forecast = GaussianForecast(np.zeros((1, 1, 2)), np.ones((1, 1, 2)))
+    shape = FeatureShape(
+        LinearFeatures(("f",), np.array([[1e-20, 0.0]])), BoxShape(np.full((2, 1, 1), 1e-20), 0.0, False, (0,))
+    )
+    tube = shape.sets(forecast, 1.0)
+    own = FeatureLimit("f", lambda x: 1e-20 * x[..., 0], upper=2e-20)
+    assert own.margin(tube).item() == pytest.approx(1e-20)
+    with pytest.raises(InvalidInput, match="'f' must be this limit's"):
+        FeatureLimit("f", lambda x: -1e-20 * x[..., 0], upper=2e-20).margin(tube)
 
 
 def test_touching_is_allowed_and_agrees_with_violated() -> None:
@@ -407,6 +477,62 @@ def test_a_feature_without_a_proof_is_refused() -> None:
         FeatureLimit("size", norm, lipschitz=1.0)
 
 
+WRONG_SHAPES: dict[str, Callable[[Any], Any]] = {
+    "one number": lambda x: 0.0,
+    "a plan each": lambda x: x[:, :1, 0],
+    "one plan": lambda x: x[:1, :, 0],
+    "an axis more": lambda x: x[..., :1],
+    "booleans": lambda x: x[..., 0] > 0,
+    "complex": lambda x: x[..., 0] * 1j,
+    "masked": lambda x: np.ma.masked_array(x[..., 0], x[..., 0] > 0),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_SHAPES.values(), ids=list(WRONG_SHAPES))
+def test_what_a_feature_returns_is_not_broadcast(wrong: Callable[[Any], Any]) -> None:
+    """A safe plan's number would stand for the unsafe ones'."""
+    tube = box_tube(np.zeros((3, 2, 1)) + [[[0.0]], [[9.0]], [[9.0]]], np.ones((3, 2, 1)))
+    first = lambda x: x[..., 0]  # noqa: E731
+    limits = [
+        FeatureLimit("f", wrong, upper=5.0, lipschitz=1.0),
+        FeatureLimit("f", first, upper=5.0, bounds=lambda low, high: (wrong(low), wrong(low))),
+        FeatureLimit("f", first, upper=5.0, bounds=lambda low, high: (first(low), wrong(high))),
+    ]
+    if wrong is not WRONG_SHAPES["an axis more"]:  # which is right for a gradient
+        limits.append(FeatureLimit("f", first, upper=5.0, gradient=wrong, curvature=0.0))
+    for limit in limits:
+        with pytest.raises(InvalidInput, match=r"(value|bounds|gradient) of 'f' must be numbers of shape"):
+            TubeChecker([limit])(tube)
+    with pytest.raises(InvalidInput, match=r"value of 'f' must be numbers of shape \(3, 2\)"):
+        limits[0].violated(np.zeros((3, 2, 1)))
+    with pytest.raises(InvalidInput, match="bounds of 'f' must be two ends"):
+        FeatureLimit("f", first, upper=5.0, bounds=lambda low, high: (first(low),)).margin(tube)  # type: ignore[return-value, arg-type]
+
+
+def test_nan_from_a_feature_is_unsafe() -> None:
+    tube, lost = tube_of("box"), lambda x: x[..., 0] * np.nan
+    for limit in (
+        FeatureLimit("f", lost, upper=1e9, lipschitz=1.0),
+        FeatureLimit("f", norm, upper=1e9, bounds=lambda low, high: (norm(low) * 0, lost(high))),
+        FeatureLimit("f", product, upper=1e9, gradient=lambda x: x * np.nan, curvature=1.0),
+        FeatureLimit("f", norm, upper=1e9, lipschitz=1.0, bounds=lambda low, high: (lost(low), lost(high))),
+    ):
+        assert not TubeChecker([limit])(tube).safe.any()
+
+
+def test_a_tubes_own_interval_must_be_of_its_plans_and_steps() -> None:
+    class Broadcast(FeatureTube):
+        def interval(self, name: str) -> tuple[Any, Any]:
+            lower, upper = super().interval(name)
+            return lower[:1], upper[:1]
+
+    tube = feature_tube()
+    parts = (tube.region, tube.score, tube.limit, tube.sound, tube.shape, tube.features)
+    limit = FeatureLimit("difference", lambda x: x[..., 1] - x[..., 2], upper=8.0)
+    with pytest.raises(InvalidInput, match=r"interval of 'difference' must be numbers of shape \(5, 2\)"):
+        limit.margin(Broadcast(*parts))
+
+
 def test_an_interval_that_is_upside_down_proves_nothing() -> None:
     limit = FeatureLimit("i", norm, upper=9.0, bounds=lambda low, high: (norm(high) + 5, norm(low)))
     assert np.isnan(limit.margin(tube_of("box"))).all()
@@ -433,6 +559,10 @@ def test_wrong_dimensions_are_refused() -> None:
         lambda: KeepOutBall("o", np.zeros(2), 0.0),
         lambda: KeepOutBall("o", np.zeros(2), math.nan),
         lambda: HalfSpace("h", np.zeros(2), 1.0),
+        lambda: HalfSpace("h", np.array([np.nan, 1.0]), 1.0),
+        lambda: HalfSpace("h", np.array([np.inf, 1.0]), 1.0),
+        lambda: HalfSpace("h", np.array([1e-310, 0.0]), 1.0),
+        lambda: HalfSpace("h", np.array([1e305, 0.0]), 1.0),
     ):
         with pytest.raises(InvalidInput):
             wrong()

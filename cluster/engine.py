@@ -59,8 +59,9 @@ def run(
         raise InvalidInput(f"workers must be at least 1, and no more at least than at most, got {workers}")
     pools = arrange(job.stages, versions(job.needs), workers, gpus)
     run_of_folder = folder.claim(job, pools[-1].device)
+    code = (folder.configuration() or {}).get("code", {})
     for pool in pools:
-        pool.claim(run_of_folder)
+        pool.claim(run_of_folder, code)
     found, damaged = folder.mend(job)
     todo = [shard for shard in job.shards if shard.number not in found][:limit]
     state = State.of(job, found, damaged)

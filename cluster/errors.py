@@ -15,7 +15,8 @@ class ShardFailed(PACError):
     def __str__(self) -> str:
         return (
             f"{self.shard} failed: {self.reason}. Nothing is certified without it, because failures are "
-            "no random sample. Finished shards are kept: mend the cause and start the same command again."
+            "no random sample. Finished shards are kept: mend the cause and start the same command again "
+            "(in another folder, if the scorer's own code has to change)."
         )
 
 

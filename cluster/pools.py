@@ -105,9 +105,10 @@ class Pool:
         """Shards that workers have in hand."""
         return sum(len(member.hands) for member in self.members)
 
-    def claim(self, run: str) -> None:
-        """Of which run the files are that this pool makes, if it is the last."""
+    def claim(self, run: str, code: Mapping[str, str]) -> None:
+        """Of which run its files are, if it is the last pool, and which code its workers must have."""
         self._run = run if self.last else ""
+        self._expected |= code
 
     def grow(self, wanted: int) -> None:
         """Starts workers until there are `wanted`, or as many as there may be."""

@@ -17,12 +17,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cluster.digests import OURS as OURS
+from cluster.digests import Digests, Undigested, content_of_file, source_digests
 from cluster.outcomes import Arrays as Arrays
 from cluster.outcomes import checked, refuse_unfit
 from cluster.packing import pack
@@ -30,7 +33,9 @@ from cluster.shards import Ids, Shard, cut, ids_fingerprint
 from pac_core import InvalidInput
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of malloc.h
-OURS = ("pac_core", "pac_rl", "pac_vision", "cluster")
+CODE = "code of "
+RESERVED = frozenset({"task", "units", "shards", "ids", "versions", "device", "stages", "code"})
+"""Names of a run's description that are not the configuration's."""
 
 
 class Scorer(Protocol):
@@ -49,6 +54,9 @@ class Stage:
     cpus: of a worker; torch and BLAS get as many threads
     gpus: of a worker, fractions allowed; None takes one where the cluster has any, 0 never
     needs: packages whose versions decide the digits of the result
+    exempt: names of arguments that change no number of a finished shard, such as a log's; a run may go on
+        with others. All the rest is compared by content, and so is the code of `make`; a text or path that
+        names a file counts by what is in the file, one inside another argument by its name
     """
 
     make: Callable[..., Scorer]
@@ -56,6 +64,40 @@ class Stage:
     cpus: int = 1
     gpus: float | None = 0
     needs: tuple[str, ...] = ("numpy",)
+    exempt: tuple[str, ...] = ()
+
+    def describe(self, digests: Digests) -> dict[str, Any]:
+        """What a run folder holds against another scorer: its code, its arguments by name, its threads."""
+        name = getattr(self.make, "__name__", type(self.make).__name__)
+        arguments = self._arguments()
+        if unknown := set(self.exempt) - set(arguments):
+            raise InvalidInput(f"exempt must name arguments of {name}, got {min(unknown)!r}")
+
+        def told(what: str, value: Any) -> str:
+            if type(value) in (bool, int, float):
+                return repr(value)
+            try:
+                return digests(content_of_file(value))[:32]
+            except Undigested as reason:
+                raise InvalidInput(
+                    f"{what} of {name} must be something whose content tells it from another, got {reason}: "
+                    "give the object a `digest`, a text that changes with its content, or hand over what it "
+                    "is made of"
+                ) from None
+
+        found = {"scorer": f"{name} {told('the code', self.make)}", f"{name}'s cpus": self.cpus}
+        return found | {
+            f"{name}'s {key}": told(f"the argument {key}", value)
+            for key, value in arguments.items()
+            if key not in self.exempt
+        }
+
+    def _arguments(self) -> dict[str, Any]:
+        try:
+            arguments = signature(self.make).bind(*self.args, device="cpu").arguments
+        except (TypeError, ValueError):  # the worker says what is wrong
+            return {f"argument {place}": value for place, value in enumerate(self.args, 1)}
+        return {key: value for key, value in arguments.items() if key != "device"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +120,12 @@ class Job:
         """A job over `ids` in shards of `size` units."""
         if not stages:
             raise InvalidInput("stages must be one or more, got none")
+        if taken := RESERVED & set(configuration):
+            raise InvalidInput(f"configuration must leave {min(taken)!r} to the engine: choose another name")
+        try:
+            json.dumps(configuration, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"configuration must be what JSON can hold: {error}") from None
         whole = {"size": size, "seed": seed, **configuration}
         return cls(name, tuple(cut(ids, size, seed=seed)), tuple(stages), whole)
 
@@ -90,9 +138,17 @@ class Job:
         return tuple(dict.fromkeys(name for stage in self.stages for name in stage.needs))
 
     def describe(self) -> dict[str, Any]:
-        """What a run folder holds against another job: task, configuration, ids and versions."""
+        """What a run folder holds against another job: task, configuration, ids, scorers, code and versions.
+
+        Made anew each time it is asked for, because arguments can change in place.
+        """
         ids = {"units": self.units, "shards": len(self.shards), "ids": ids_fingerprint(self.shards)}
-        return {"task": self.name, **self.configuration, **ids, "versions": versions(self.needs)}
+        homes = (getattr(stage.make, "__module__", None) or "" for stage in self.stages)
+        digests = Digests(home.partition(".")[0] for home in homes)
+        stages = {str(place): stage.describe(digests) for place, stage in enumerate(self.stages, 1)}
+        code = {CODE + module: digest[:32] for module, digest in sorted(digests.code.items())}
+        known = {"versions": versions(self.needs), "stages": stages, "code": code}
+        return {"task": self.name, **self.configuration, **ids, **known}
 
 
 def run_digest(description: Mapping[str, Any]) -> str:
@@ -190,14 +246,22 @@ def keep_freed_memory() -> None:
 
 
 def versions(needs: Sequence[str]) -> dict[str, str]:
-    """Versions of what decides the digits: Python, our own code, and the packages named."""
+    """Versions of what decides the digits: Python, our own code, and the packages named.
+
+    ``code of my_module`` names the source of a module.
+    """
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version(), "pac-sets": _code()}
+    modules = [name.removeprefix(CODE) for name in needs if name.startswith(CODE)]
+    sources = source_digests(modules)
     for name in needs:
         try:
-            found[name] = version(name)
+            if name.startswith(CODE):
+                found[name] = sources.get(name.removeprefix(CODE), "missing")[:32]
+            else:
+                found[name] = version(name)
         except PackageNotFoundError:
             found[name] = "not installed"
     return found

@@ -112,10 +112,10 @@ class HangsOnce(Marked):
 
 
 class Poisoned(Marked):
-    """Unit 35 is a bad file."""
+    """Unit 35 is a bad file, until it is mended."""
 
     def __call__(self, shard: Any, given: Any) -> dict[str, Any]:
-        if 35 in shard.ids:
+        if 35 in shard.ids and not (self.notes / "mended").exists():
             raise ValueError("image 35.jpg is cut off")
         return super().__call__(shard, given)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_runs import files, job
+from toy_runs import contents, job
 
 from cluster.inprocess import run_here
 from cluster.results import ALL, Results, View
@@ -61,7 +61,7 @@ def readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The files of the toy job when nothing happens, made without Ray."""
+    """What the files of the toy job hold when nothing happens, made without Ray."""
     folder = tmp_path_factory.mktemp("undisturbed")
     run_here(job(), RunFolder(folder))
-    return files(folder)
+    return contents(folder)

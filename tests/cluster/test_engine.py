@@ -13,7 +13,7 @@ import pytest
 import ray
 import toy_scorers as toys
 from scipy.stats import norm
-from toy_runs import SIZE, UNITS, files, job
+from toy_runs import SIZE, UNITS, contents, job
 
 from cluster import engine as engine_module
 from cluster import pools as pools_module
@@ -38,7 +38,7 @@ def test_any_number_of_workers_gives_the_bits_of_the_twin(
     tmp_path: Path, undisturbed: list[str], workers: int
 ) -> None:
     state = run(job(), RunFolder(tmp_path), workers=(workers, workers))
-    assert files(tmp_path) == undisturbed
+    assert contents(tmp_path) == undisturbed
     assert (state.done, state.finished, state.retries) == (UNITS, UNITS // SIZE, 0)
 
 
@@ -49,7 +49,7 @@ def test_two_stages_in_two_pools_give_the_bits_of_one_worker_that_does_both(tmp_
     run_here(chain(1), RunFolder(tmp_path / "twin"))
     run(chain(1), RunFolder(tmp_path / "fused"))
     run(chain(2), RunFolder(tmp_path / "pools"), workers=(1, 1))  # other needs, so pools of their own
-    assert files(tmp_path / "twin") == files(tmp_path / "fused") == files(tmp_path / "pools")
+    assert contents(tmp_path / "twin") == contents(tmp_path / "fused") == contents(tmp_path / "pools")
 
 
 @pytest.mark.parametrize("scorer", [toys.DiesOnce, toys.RunsOutOfMemoryOnce])
@@ -57,14 +57,14 @@ def test_a_worker_that_dies_changes_nothing(
     tmp_path: Path, notes: Path, undisturbed: list[str], scorer: type
 ) -> None:
     state = run(job(scorer, str(notes)), RunFolder(tmp_path / "run"), workers=(1, 1))
-    assert files(tmp_path / "run") == undisturbed
+    assert contents(tmp_path / "run") == undisturbed
     assert state.retries == 1
     assert len(list(notes.glob("worker-*"))) == 2, "the worker and the one that took its place"
 
 
 def test_a_straggler_is_overtaken(tmp_path: Path, notes: Path, undisturbed: list[str]) -> None:
     state = run(job(toys.HangsOnce, str(notes)), RunFolder(tmp_path / "run"), workers=(2, 2))
-    assert files(tmp_path / "run") == undisturbed
+    assert contents(tmp_path / "run") == undisturbed
     assert state.repeats >= 1
     assert state.retries == 0
 
@@ -73,7 +73,7 @@ def test_a_worker_that_hangs_is_replaced_though_nobody_is_idle(
     tmp_path: Path, notes: Path, undisturbed: list[str]
 ) -> None:
     state = run(job(toys.HangsOnce, str(notes)), RunFolder(tmp_path / "run"), workers=(1, 1), wait=8.0)
-    assert files(tmp_path / "run") == undisturbed
+    assert contents(tmp_path / "run") == undisturbed
     assert (state.retries, state.repeats) == (1, 0)
 
 
@@ -101,7 +101,7 @@ class Meeting(RunFolder):
 
 def test_shards_are_written_at_the_same_time(tmp_path: Path, undisturbed: list[str]) -> None:
     state = run(job(), Meeting(tmp_path), workers=(1, 1))
-    assert files(tmp_path) == undisturbed
+    assert contents(tmp_path) == undisturbed
     assert state.finished == UNITS // SIZE
 
 
@@ -120,9 +120,9 @@ def test_what_a_write_raises_stops_the_run_and_no_such_shard_is_counted(
     states: list[State] = []
     with pytest.raises(OSError, match="No space left"):
         run(job(), Full(tmp_path), workers=(1, 1), progress=states.append)
-    assert states[-1].finished <= len(files(tmp_path)) < UNITS // SIZE
+    assert states[-1].finished <= len(contents(tmp_path)) < UNITS // SIZE
     run(job(), RunFolder(tmp_path))
-    assert files(tmp_path) == undisturbed
+    assert contents(tmp_path) == undisturbed
 
 
 def test_what_is_done_beside_a_poisoned_shard_is_kept(
@@ -137,7 +137,7 @@ def test_what_is_done_beside_a_poisoned_shard_is_kept(
     monkeypatch.setattr(engine_module.ray, "wait", late)
     with pytest.raises(ShardFailed, match=r"shard 0 \(10 units, 0 to 9\)"):
         run(job(toys.PoisonedAtOnce, str(notes)), RunFolder(tmp_path / "run"), workers=(2, 2))
-    assert files(tmp_path / "run") == undisturbed[1:4], "two workers had two shards each"
+    assert contents(tmp_path / "run") == undisturbed[1:4], "two workers had two shards each"
 
 
 def test_a_shard_that_is_kept_is_never_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,12 +217,15 @@ def test_a_poisoned_shard_stops_the_run_and_the_rest_is_kept(
         run(job(toys.Poisoned, str(notes)), folder, workers=(1, 1))
     assert "start the same command again" in str(said.value)
     assert "toy_scorers.py" in said.value.details, "the traceback of the worker"
-    kept = files(tmp_path / "run")
+    kept = contents(tmp_path / "run")
     assert kept == undisturbed[:3]
-    run(job(toys.Marked, str(notes)), folder, workers=(1, 1))  # the file was mended
-    assert files(tmp_path / "run") == undisturbed
-    assert not list(notes.glob("begun-[012]-1")), "what was kept is not computed again"
-    assert len({path.name.split("-")[1] for path in notes.glob("begun-*")}) == UNITS // SIZE
+    for note in notes.glob("begun-*"):
+        note.unlink()
+    (notes / "mended").touch()
+    run(job(toys.Poisoned, str(notes)), folder, workers=(1, 1))
+    assert contents(tmp_path / "run") == undisturbed
+    begun = {int(path.name.split("-")[1]) for path in notes.glob("begun-*")}
+    assert begun == set(range(3, UNITS // SIZE)), "what was kept is not computed again"
 
 
 @pytest.mark.parametrize(
@@ -243,7 +246,7 @@ def test_a_scorer_that_cannot_be_trusted_is_refused(tmp_path: Path, scorer: type
     assert str(twin.value) == str(error.value), "the twin says the same"
     assert "toy_scorers.py" in error.value.details or "scoring.py" in error.value.details
     assert "Traceback" in twin.value.details
-    kept = files(tmp_path / "run") if (tmp_path / "run" / "shards").exists() else []
+    kept = contents(tmp_path / "run") if (tmp_path / "run" / "shards").exists() else []
     assert len(kept) == (3 if scorer is toys.NotANumber else 0), "nothing that cannot be certified is stored"
 
 
@@ -289,7 +292,7 @@ def test_a_limit_stops_early_and_the_next_run_goes_on(tmp_path: Path, undisturbe
     seen: list[int] = []
     run(job(), RunFolder(tmp_path), progress=lambda state: seen.append(state.done))
     assert seen[0] == 20, "what was found counts as done"
-    assert files(tmp_path) == undisturbed
+    assert contents(tmp_path) == undisturbed
 
 
 def test_shards_that_fail_because_they_are_hard_are_not_lost(tmp_path: Path, notes: Path) -> None:

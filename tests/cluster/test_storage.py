@@ -11,7 +11,7 @@ import pytest
 from fsspec import register_implementation
 from fsspec.implementations.local import LocalFileSystem
 from toy_runs import files, job
-from toy_scorers import Draw
+from toy_scorers import Draw, Forgets, Square
 
 from cluster.errors import Incomplete
 from cluster.inprocess import run_here
@@ -22,6 +22,14 @@ from cluster.shards import cut
 from cluster.states import State
 from cluster.storage import RunFolder
 from pac_core import InvalidInput, UnreadableFile
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Names of the files of the toy job."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run_here(job(), RunFolder(folder))
+    return files(folder)
 
 
 def every_score(folder: RunFolder, asked: Job) -> list[float]:
@@ -140,6 +148,13 @@ def test_a_half_written_file_is_no_shard(tmp_path: Path, undisturbed: list[str])
         (Job.of("toy", range(200), [Stage(Draw)], size=10, horizon=3), "horizon None and not 3"),
         (Job.of("toy", range(1, 201), [Stage(Draw)], size=10), "other unit ids"),
         (Job.of("toy", range(200), [Stage(Draw, needs=("scipy",))], size=10), "scipy None and not"),
+        (job(Draw, 99.0), "Draw's shift None and not '99.0'"),
+        (job(Forgets), "scorer 'Draw [0-9a-f]{32}' and not 'Forgets [0-9a-f]{32}'"),
+        (Job.of("toy", range(200), [Stage(Draw, cpus=2)], size=10), "Draw's cpus 1 and not 2"),
+        (
+            Job.of("toy", range(200), [Stage(Draw), Stage(Square)], size=10),
+            "scorer None and not 'Square [0-9a-f]{32}'; Square's cpus None and not 1",
+        ),
     ],
 )
 def test_a_folder_of_another_run_is_refused(tmp_path: Path, other: Job, said: str) -> None:

@@ -28,6 +28,7 @@ from cluster.storage import RunFolder
 from cluster.stored_logits import PARTS, say_exploded
 from cluster.sweeps import sweep
 from pac_core import InvalidInput, PACLevel, TooManyFailures, error_interval, max_errors
+from pac_core.files import real_path
 from pac_core.label_scores import LABEL_SCORES
 from pac_core.options import ledger_beside, refuse_unwritable, say, say_cost
 from pac_core.ranked_scores import RankedScore
@@ -60,7 +61,7 @@ def launch(
     refuse_unwritable("--ledger", book)
     task.write(folder)
     if data is not None:
-        folder.put_text(DATA, str(data.resolve()))
+        folder.put_text(DATA, str(real_path(data)))
     say("units", f"{task.job.units:,} {task.unit}s in {len(task.job.shards):,} shards, kept in {folder}")
     try:
         _compute(task, folder, address, workers, gpus, dashboard, estimate)

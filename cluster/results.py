@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -116,15 +115,13 @@ class Results:
 
     def scores(self, score: Score, target: str, view: View = ALL) -> ShardedScores:
         """The calibration scores, computed a shard at a time and kept in the parquet file `target`."""
-        part = f"{self.folder.root}/{target}.{uuid4().hex[:8]}.part"
-        with self.folder.fs.open(part, "wb") as file:
+        with self.folder.writing(target) as file:
             schema = pa.schema({"id": pa.string(), "score": pa.float64()})
             with pq.ParquetWriter(file, schema) as writer:
                 for _, rows, (given, forecast, truth) in self.over("calibrate", view):
                     values = given if isinstance(score, GivenScore) else unit_scores(score, forecast, truth)
                     columns = {"id": self.names[rows].tolist(), "score": np.asarray(values, np.float64)}
                     writer.write_table(pa.table(columns, schema=schema))
-        self.folder.fs.mv(part, f"{self.folder.root}/{target}")
         return sharded(self.folder, target)
 
     def evaluate(self, predictor: Predictor, view: View = ALL) -> Evaluation:

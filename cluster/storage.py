@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -27,6 +27,7 @@ from cluster.packing import label_of, unpack
 from cluster.scoring import Arrays, Job, Receipt, run_digest
 from cluster.shards import Shard
 from pac_core import InvalidInput, UnreadableFile
+from pac_core.files import sweep_parts, whole_file
 
 Result = TypeVar("Result")
 _NAME = re.compile(r"(\d+)-(\d+)-([0-9a-f]{64})\.arrow")
@@ -102,14 +103,11 @@ class RunFolder:
             self.fs.pipe_file(path, bytes(content))
             return
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-        part = f"{path}.{uuid4().hex[:8]}.part"  # of its own, whoever else writes
         if self.local:
-            with open(part, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())  # a name that outlives a power cut has its content
-            os.replace(part, path)
+            with whole_file(path, sweep=False) as file:  # many files of one folder: see `mend`
+                file.write_bytes(content)
             return
+        part = f"{path}.{uuid4().hex[:8]}.part"  # of its own, whoever else writes
         self.fs.pipe_file(part, bytes(content))
         try:
             self.fs.mv(part, path)
@@ -118,6 +116,19 @@ class RunFolder:
                 raise
             self.fs.rm_file(path)
             self.fs.mv(part, path)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Any]:
+        """A file to write to piece by piece; it has its name when all is written."""
+        path = self._path(name)
+        if self.local:
+            with whole_file(path) as local, local.open("wb") as file:
+                yield file
+            return
+        part = f"{path}.{uuid4().hex[:8]}.part"
+        with self.fs.open(part, "wb") as file:
+            yield file
+        self.fs.mv(part, path)
 
     def put_text(self, name: str, text: str) -> str:
         """Writes a text, and returns where it is."""
@@ -143,8 +154,12 @@ class RunFolder:
     def mend(self, job: Job) -> tuple[dict[int, Receipt], int]:
         """The finished shards, by number, and of how many there was a file that had to be removed.
 
-        What is damaged, of other units or of another run is removed, so that it is computed again.
+        What is damaged, of other units or of another run is removed, so that it is computed again; and so is
+        what killed drivers left half written.
         """
+        if self.local:
+            for folder in (self.root, self._path("shards")):
+                sweep_parts(folder)
         found, unsound = self._sorted(job)
         for receipt in unsound:
             self.fs.rm_file(self._path(_file(receipt)))
@@ -247,8 +262,8 @@ def _differences(theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
         was, now = (side.get(name) for side in (theirs, ours))
         if was == now:
             continue
-        if isinstance(was, dict) and isinstance(now, dict):
-            found += _differences(was, now)
+        if isinstance(was, dict | None) and isinstance(now, dict | None):
+            found += _differences(was or {}, now or {})
         else:
             found.append("other unit ids or shards" if name == "ids" else f"{name} {was!r} and not {now!r}")
     return found

@@ -20,7 +20,8 @@ from cluster.scoring import Arrays
 from cluster.storage import RunFolder
 from pac_core import InvalidInput
 from pac_core.datasets import ROUNDED
-from pac_core.options import FILE, refuse_existing, refuse_unwritable, say, whole_file
+from pac_core.files import whole_file
+from pac_core.options import FILE, refuse_existing, refuse_unwritable, say
 from pac_core.serving import to_float16
 
 ENDINGS = (".npz", ".parquet")

@@ -19,6 +19,7 @@ from cluster.results import View
 from cluster.scoring import Stage
 from cluster.storage import RunFolder
 from pac_core import InvalidInput, Record, ids_digest
+from pac_core.files import real_path
 from pac_core.tables import file_digest
 
 IMAGES = 64
@@ -165,7 +166,8 @@ def image_task(
     return Task.of(
         "imagenet",
         ids,
-        [Stage(ClassifyImages, args, cpus, None, packages(model))],
+        # Labels and contents of the images are compared on their own, wherever they lie by now.
+        [Stage(ClassifyImages, args, cpus, None, packages(model), exempt=("images", "broken"))],
         size=IMAGES,
         names=ids,
         unit="image",
@@ -255,9 +257,9 @@ def _tracked(
     units = {one.name: one for one in find_sequences(folder) if one.name not in seen}
     if not units:
         raise InvalidInput(f"{folder} must have sequences that {tracker} was not trained on, got none")
-    where = str(Path(folder).resolve())
+    where = str(real_path(folder))
     args, needs = (where, units, model, gamma, score, free), packages(model.settings.backbone)
-    stage = Stage(TrackSequences, args, cpus, None, needs)
+    stage = Stage(TrackSequences, args, cpus, None, needs, exempt=("folder",))
     boxes = [f"{name}={hashlib.sha256(one.truth.tobytes()).hexdigest()}" for name, one in units.items()]
     about = {"free": free, "boxes": ids_digest(boxes), "trained_on": sorted(seen)}
     about |= {"replaced": partial(first_replaced_sequence, where, units)}

@@ -15,6 +15,7 @@ from cluster.storage import RunFolder
 from cluster.stored_logits import say_broken
 from cluster.tasks import box_sizes, image_task, track_task
 from pac_core import InvalidInput, TooManyFailures
+from pac_core.files import real_path
 from pac_core.label_scores import LABEL_SCORES, score_named
 from pac_core.options import FILE, broken_option, say
 
@@ -76,11 +77,7 @@ def run_imagenet(
     place, named = RunFolder(folder), score_named(score, temperature)
     if not tune and named != "plain" and engine["epsilon"]:
         raise InvalidInput(f"--tune must be above 0 to fit --score {named}, got 0; plain needs none")
-    if (
-        place.local
-        and Path(images).is_dir()
-        and Path(folder).resolve().is_relative_to(Path(images).resolve())
-    ):
+    if place.local and Path(images).is_dir() and real_path(folder).is_relative_to(real_path(images)):
         raise InvalidInput(
             f"--folder must lie outside --images, or its files would be among them, got {folder}"
         )

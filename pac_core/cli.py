@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -23,7 +24,9 @@ ON_RAY = {
 """Commands of the package `cluster`, which is not imported to list them."""
 EPILOG = """\
 Exit codes: 0 it holds or was done, 1 the answer is no (refuted, does not follow),
-2 the input was refused, 3 the program failed."""
+2 the input was refused, 3 the program failed, 141 the reader of the answer was gone."""
+UNHEARD = 141
+"""As of any program whose pipe is closed; 0 would say that a certificate holds."""
 
 
 class Refused(click.ClickException):
@@ -57,21 +60,39 @@ class Program(click.Group):
             formatter.write_dl(sorted((added | own).items()))
 
     def invoke(self, ctx: click.Context) -> Any:
+        if sys.stdout is None:  # before a unit is spent on an answer that nobody would hear
+            raise Refused("standard output must be open, and is closed: send it to a file or to /dev/null")
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # what it cannot encode, as on standard error
         try:
-            return super().invoke(ctx)
+            answer = super().invoke(ctx)
+            sys.stdout.flush()
+            return answer
         except PACError as error:
             raise Refused(str(error)) from None
-        except BrokenPipeError:  # the reader has seen enough, as with `| head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(0)
+        except BrokenPipeError:  # the reader has seen enough, as with `| head`, and not the answer
+            _discard_output()
+            ctx.exit(UNHEARD)
         except OSError as error:
-            raise Refused(f"{error.filename or 'a file'}: {error.strerror or error}") from None
+            named = error.filename or ("standard output" if _discard_output() else "a file")  # ours are named
+            raise Refused(f"{named}: {error.strerror or error}") from None
         except Exception as error:
             if isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
                 raise
             traceback.print_exc()
             click.echo("This is a fault of the program, not an answer; please report it.", err=True)
             ctx.exit(3)
+
+
+def _discard_output() -> bool:
+    """Whether standard output takes nothing more; then what it still holds goes nowhere."""
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 @click.group(cls=Program, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

@@ -6,11 +6,12 @@ import hashlib
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pac_core import plugins
 from pac_core.bounds import BOUNDS, PACLevel
@@ -18,9 +19,11 @@ from pac_core.certificates import Certificate, MenuRecord, Record, SplitRecord, 
 from pac_core.costs import Family
 from pac_core.errors import BadCertificate, InvalidInput, PACError
 from pac_core.features import FeatureShape
-from pac_core.predictors import GivenScore, Likelihood, Predictor, Score
+from pac_core.files import whole_file
+from pac_core.predictors import Accumulated, GivenScore, Likelihood, Predictor, Score
 from pac_core.ranked_scores import RankedScore
 from pac_core.shapes import BoxShape, MaxShape
+from pac_core.temperatures import Temperature
 from pac_core.thresholds import Threshold
 
 FORMAT = "pac-sets certificate"
@@ -113,8 +116,11 @@ def _from_document(document: dict[str, Any]) -> Certificate:
     split = document["split"]
     if split is not None:
         _keys("split", split, {"seed": int, "pool": str, "ids": str})
+    score, domain = _score(document["score"]), _domain(document["forecast"])
+    if isinstance(score, Likelihood) and domain is not None:
+        _refuse_misfit(score, domain)
     certificate = Certificate(
-        predictor=Predictor(_score(document["score"]), threshold, _domain(document["forecast"])),
+        predictor=Predictor(score, threshold, domain),
         unit=document["unit"],
         parts=parts,
         scores=document["scores"],
@@ -190,6 +196,17 @@ def _domain(document: list[Any] | None) -> tuple[Any, ...] | None:
     return (kind, *sizes)
 
 
+def _refuse_misfit(score: Likelihood, domain: tuple[Any, ...]) -> None:
+    """Refuse preparations that such forecasts cannot be given."""
+    steps = domain[1] if domain[0] == "trajectories" else None
+    for step in score.preparations:
+        if isinstance(step, Accumulated) and steps is None:
+            raise BadCertificate(f"accumulated variances are of trajectories, not of {domain[0]}")
+        if isinstance(step, Temperature) and np.shape(step.tau) not in ((), (steps,)):
+            wanted = "one number" if steps is None else f"one number or {steps}"
+            raise BadCertificate(f"tau must be {wanted} for {domain[0]}, got shape {np.shape(step.tau)}")
+
+
 def _score(document: dict[str, Any]) -> Score:
     kind = document.get("kind")
     parts = {key: value for key, value in document.items() if key != "kind"}
@@ -230,19 +247,7 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def write_json(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
     """Write whole or not at all."""
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as half:
-        half.write(text)
-        half.flush()
-        os.fsync(half.fileno())  # or a power cut could leave an empty file under the name
-    os.chmod(half.name, file.stat().st_mode if file.exists() else 0o666 & ~_umask())
-    os.replace(half.name, file)
-
-
-def _umask() -> int:
-    """The user's file mode mask, which temporary files ignore."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")

@@ -16,6 +16,7 @@ from pac_core.documents import write_certificate
 from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.evaluation import calibration_error
 from pac_core.failures import failed_units, to_tune_on
+from pac_core.files import real_path, whole_file
 from pac_core.forecasts import LogitForecast
 from pac_core.label_scores import LABEL_SCORES
 from pac_core.ledger import score_digest
@@ -107,9 +108,9 @@ def fit(
     targets = _targets(out, levels)
     if out.suffix != ".json":
         raise InvalidInput(f"--out must end in .json, got {out}")
-    book = ledger or data.resolve().parent / "pac-ledger.json"
-    written = {path.resolve() for path in (*targets, scores_path(out))}
-    if written & {path.resolve() for path in (data, labels, book, model_file, train_ids) if path}:
+    book = ledger or real_path(data).parent / "pac-ledger.json"
+    written = {real_path(path) for path in (*targets, scores_path(out))}
+    if written & {real_path(path) for path in (data, labels, book, model_file, train_ids) if path}:
         raise InvalidInput(f"--out must be none of the files that are read, nor the ledger, got {out}")
     refuse_existing(force, *targets, scores_path(out))
     refuse_unwritable("--out", out)
@@ -187,7 +188,8 @@ def fit(
         say("wrote", str(target))
     tuned = units.ids[made.parts.tune.rows] if made.parts else np.array([], dtype=str)
     of = score_digest(made.score)
-    np.savez_compressed(scores_path(out), scores=made.scores, ids=made.ids, tune_ids=tuned, score=of)
+    with whole_file(scores_path(out)) as part, part.open("wb") as file:
+        np.savez_compressed(file, scores=made.scores, ids=made.ids, tune_ids=tuned, score=of)
     say("wrote", f"{scores_path(out)}, for pac verify" + ("" if made.parts is None else " and pac evaluate"))
 
 

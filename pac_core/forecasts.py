@@ -92,6 +92,8 @@ class LogitForecast:
 
     def tempered(self, tau: float) -> LogitForecast:
         """The forecast with log f multiplied by `tau` and normalised again."""
+        if np.ndim(tau):
+            raise InvalidInput(f"tau must be one number for labels, got shape {np.shape(tau)}")
         return replace(self, tau=self.tau * float(tau))
 
     def take(self, rows: Any) -> LogitForecast:

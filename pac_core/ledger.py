@@ -31,6 +31,7 @@ from pac_core.bounds import max_errors, share
 from pac_core.costs import Entry, Family, joint_cost
 from pac_core.documents import read_json, write_json
 from pac_core.errors import BadCertificate, InvalidInput, PACError, SecondLook
+from pac_core.files import real_path
 from pac_core.predictors import Score
 from pac_core.splits import ids_digest, unit_names
 
@@ -147,7 +148,7 @@ def open_ledger(path: str | os.PathLike[str], *, budget: float) -> Family:
     0.005
     """
     begun = Family(0, 0.0, share("budget", budget))
-    file = Path(path).resolve()
+    file = real_path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     with _locked(file):
         if not file.exists():
@@ -174,7 +175,7 @@ def open_split(path: str | os.PathLike[str], opening: Opening) -> Opening:
     The same menu on the same units again is the same look. Any other look that shares a unit with
     an earlier one raises `SecondLook`. What the ledger's budget does not cover raises `OverBudget`.
     """
-    file = Path(path).resolve()  # a link to a ledger is that ledger
+    file = real_path(path)  # a link to a ledger is that ledger
     file.parent.mkdir(parents=True, exist_ok=True)
     with _locked(file):
         book = _read(file) if file.exists() else _Book()
@@ -199,7 +200,7 @@ def add_note(path: str | os.PathLike[str], kind: str, facts: Mapping[str, Any]) 
     A monitor that begins anew is charged to the budget, where there is one.
     """
     note = Note(kind, datetime.now(UTC).isoformat(timespec="seconds"), dict(facts))
-    file = Path(path).resolve()
+    file = real_path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     with _locked(file):
         book = _read(file) if file.exists() else _Book()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ import click
 
 from pac_core.bounds import rounded_up
 from pac_core.errors import InvalidInput
+from pac_core.files import real_path
 from pac_core.ledger import read_family
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -63,7 +63,7 @@ def labels_option(function: Function) -> Function:
 
 def refuse_unwritable(option: str, path: Path) -> None:
     """Refuse before any work if a result could not be written."""
-    there = next(parent for parent in path.resolve().parents if parent.exists())
+    there = next(parent for parent in real_path(path).parents if parent.exists())
     if not os.access(there, os.W_OK):
         raise InvalidInput(
             f"{option} must lie where files can be written, which {there} is not; choose another"
@@ -78,24 +78,13 @@ def ledger_beside(data: Path, given: Path | None = None) -> Path:
     if given is not None:
         refuse_unwritable("--ledger", given)
         return given
-    book = data.resolve().parent / "pac-ledger.json"
+    book = real_path(data).parent / "pac-ledger.json"
     if not os.access(book.parent, os.W_OK):
         raise InvalidInput(
             f"the ledger must lie beside the data, but {book.parent} cannot be written; give --ledger, the "
             "same one for every look at this data"
         )
     return book
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """A path to write to; it becomes `path` when all is written, and is removed if that fails."""
-    part = path.with_name(path.name + ".part")
-    try:
-        yield part
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def say_cost(count: int, cost: float, ledger: Path) -> None:

@@ -21,8 +21,9 @@ from pac_core.documents import read_certificate
 from pac_core.errors import InvalidInput
 from pac_core.failures import failed_units
 from pac_core.features import FeatureTube
+from pac_core.files import whole_file
 from pac_core.forecasts import LogitForecast
-from pac_core.options import FILE, broken_option, ids_option, refuse_existing, say, whole_file
+from pac_core.options import FILE, broken_option, ids_option, refuse_existing, say
 from pac_core.sets import LabelSets
 from pac_core.verifying import read_both
 
@@ -197,7 +198,8 @@ def _write_labels(chunks: Iterable[Chunk], names: Any, out: Path | None) -> int:
     else:
         ids, members = zip(*((ids, sets.member) for ids, _, sets in counted()), strict=True)
         named: dict[str, Any] = {} if names is None else {"names": np.array(names)}
-        np.savez_compressed(out, ids=np.concatenate(ids), member=np.concatenate(members), **named)
+        with whole_file(out) as part, part.open("wb") as file:
+            np.savez_compressed(file, ids=np.concatenate(ids), member=np.concatenate(members), **named)
     return failed
 
 
@@ -217,7 +219,8 @@ def _write_regions(ids: Any, sets: Any, out: Path | None) -> None:
     lower, upper = sets.box()
     if out is not None and out.suffix == ".npz":
         named: dict[str, Any] = {"names": list(sets.features.names)} if isinstance(sets, FeatureTube) else {}
-        np.savez_compressed(out, ids=ids, lower=lower, upper=upper, empty=sets.empty, **named)
+        with whole_file(out) as part, part.open("wb") as file:
+            np.savez_compressed(file, ids=ids, lower=lower, upper=upper, empty=sets.empty, **named)
         return
     if lower.ndim == 3:
         raise InvalidInput("tubes have one box per step: write them with --out file.npz")
@@ -228,7 +231,7 @@ def _write_regions(ids: Any, sets: Any, out: Path | None) -> None:
     if out is None:
         csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
     else:
-        with out.open("w", newline="", encoding="utf-8") as lines:
+        with whole_file(out) as part, part.open("w", newline="", encoding="utf-8") as lines:
             csv.writer(lines).writerows(rows)
 
 

@@ -24,8 +24,8 @@ from torch.nn import functional
 
 from pac_core import InvalidInput, Record, UnreadableFile, ids_digest, refuse_overlap
 from pac_core.bounds import whole
+from pac_core.files import whole_file
 from pac_core.splits import unit_names
-from pac_rl.folders import unfinished
 from pac_rl.trajectories import Rollouts
 
 FORMAT = "pac-sets ensemble 1"
@@ -506,7 +506,7 @@ def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], abou
     content = save(
         {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, _header(about)
     )
-    with unfinished(path) as part:
+    with whole_file(path) as part:
         part.write_bytes(content)
 
 

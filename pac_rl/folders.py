@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from pac_core import InvalidInput, UnreadableFile
 from pac_core.documents import write_json
+from pac_core.files import whole_file
 from pac_core.tables import read_arrays
 
 
@@ -51,16 +51,8 @@ class Folder:
         """Keeps a dataclass of arrays under this name."""
         file = self._file(name)
         file.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished(file) as part:
-            np.savez(part, **{field: array for field, array in vars(arrays).items() if array is not None})
+        with whole_file(file) as part, part.open("wb") as content:
+            np.savez(content, **{field: array for field, array in vars(arrays).items() if array is not None})
 
     def _file(self, name: str) -> Path:
         return self.path / "kept" / f"{name.replace(', ', '-').replace(' ', '-')}.npz"
-
-
-@contextmanager
-def unfinished(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Where to write what becomes the file `path` when it is done; whatever stops it leaves no such file."""
-    part = Path(path).with_suffix(f".partial{Path(path).suffix}")
-    yield part
-    part.replace(path)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from pac_core import InvalidInput, UnreadableFile
 from pac_core.bounds import whole
+from pac_core.files import whole_file
 from pac_vision.backbones import Backbone, load_backbone
 from pac_vision.classifiers import one_thread, weights_digest
 
@@ -129,9 +130,8 @@ class Tracker:
         tensors = {name: t.detach().cpu().clone().contiguous() for name, t in self.head.state_dict().items()}
         file = Path(path)
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(file.name + ".part")
-        part.write_bytes(save(tensors, {"format": FORMAT, "about": json.dumps(about, sort_keys=True)}))
-        os.replace(part, file)
+        with whole_file(file) as part:
+            part.write_bytes(save(tensors, {"format": FORMAT, "about": json.dumps(about, sort_keys=True)}))
 
     def to(self, device: str) -> Tracker:
         """The same on another device."""

@@ -211,11 +211,11 @@ def test_help_has_examples_and_no_promise_without_words() -> None:
     assert "logits or probabilities [N, K], labels [N]" in run("fit", "--help").output
 
 
-def test_a_reader_that_has_seen_enough_is_no_refusal(logits: Path, certificate: Path) -> None:
+def test_a_reader_that_has_seen_enough_gets_no_words(logits: Path, certificate: Path) -> None:
     """`pac sets ... | head -1`, with more lines than a pipe holds."""
     command = f"{sys.executable} -m pac_core sets {certificate} {logits} | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "id,size,labels\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (141, "id,size,labels\n", "")
 
 
 def test_it_starts_as_a_program_and_imports_no_more_than_it_needs() -> None:

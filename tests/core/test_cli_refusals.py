@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pac_program import LEVEL, SPLIT, refused, run
+
+from pac_core.documents import read_json, seal
 
 
 def test_a_second_look_is_refused_and_nothing_is_lost(logits: Path, certificate: Path) -> None:
@@ -143,3 +149,77 @@ def test_a_fault_of_the_program_is_not_an_answer(monkeypatch: pytest.MonkeyPatch
 def test_fit_needs_the_truth(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", logits=np.zeros((10, 2)))
     refused(run("fit", tmp_path / "x.npz", *LEVEL, *SPLIT), "must hold the truth")
+
+
+def shell(command: str, **environment: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of `pac` in a shell."""
+    program = command.replace("pac ", f"{sys.executable} -m pac_core ", 1)
+    done = subprocess.run(
+        ["bash", "-c", program], capture_output=True, text=True, check=False, env=os.environ | environment
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_closed_standard_output_is_refused_before_a_unit_is_spent(logits: Path) -> None:
+    fit = f"pac fit {logits} {' '.join((*LEVEL, *SPLIT))} --out {logits.parent}/c.json >&-"
+    said = "Error: standard output must be open, and is closed: send it to a file or to /dev/null\n"
+    assert shell(fit) == (2, "", said)
+    assert [path.name for path in logits.parent.iterdir()] == ["logits.npz"]
+
+
+def test_a_full_standard_output_is_named(logits: Path, certificate: Path) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("there is no /dev/full here")
+    said = "Error: standard output: No space left on device\n"
+    for command in ("pac min-n --epsilon 0.1 --delta 0.1", f"pac sets {certificate} {logits}"):
+        assert shell(f"{command} > /dev/full") == (2, "", said)
+
+
+def test_an_answer_that_nobody_heard_is_no_yes(logits: Path, certificate: Path) -> None:
+    """A certificate that does not follow, into a pipe that nobody reads: 0 would say that it does."""
+    other = certificate.with_name("scores.npz")
+    np.savez(other, scores=np.arange(400.0))
+    assert run("verify", certificate, other).exit_code == 1
+    code, _, said = shell(f"pac verify {certificate} {other} | sleep 0; exit ${{PIPESTATUS[0]}}")
+    assert code in (1, 141), said
+
+
+def test_ids_that_the_terminal_cannot_show_are_escaped(tmp_path: Path, certificate: Path) -> None:
+    new = tmp_path / "new.npz"
+    np.savez(new, logits=np.zeros((2, 6)), ids=["\u00e4", "\u4e16"])
+    code, output, said = shell(f"pac sets {certificate} {new}", PYTHONIOENCODING="ascii")
+    assert (code, said) == (0, "")
+    assert [line.split(",")[0] for line in output.splitlines()] == ["id", "\\xe4", "\\u4e16"]
+
+
+def test_a_circle_of_links_is_no_file(tmp_path: Path, logits: Path, certificate: Path) -> None:
+    loop, out = tmp_path / "loop.npz", tmp_path / "new.json"
+    loop.symlink_to(loop)
+    for command in (
+        ("fit", loop, *LEVEL, *SPLIT, "--out", out),
+        ("fit", logits, *LEVEL, *SPLIT, "--out", out, "--ledger", loop),
+        ("evaluate", certificate, loop),
+        ("sets", certificate, loop),
+        ("verify", certificate, loop),
+    ):
+        refused(run(*command), "loop.npz")
+    assert loop.is_symlink()
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ([{"tau": [1.0, 2.0], "n": 200}], "tau must be one number for labels, got shape (2,)"),
+        ([{"tau": [1.0], "n": 200}], "tau must be one number for labels, got shape (1,)"),
+        ([{"accumulated": True}], "accumulated variances are of trajectories, not of labels"),
+    ],
+)
+def test_a_certificate_whose_score_cannot_be_of_its_forecasts_is_refused(
+    logits: Path, certificate: Path, steps: list[object], said: str
+) -> None:
+    document = read_json(certificate)
+    document["score"]["preparations"] = steps
+    certificate.write_text(json.dumps(document | {"seal": seal(document)}))
+    for command in ("sets", "evaluate", "verify"):
+        refused(run(command, certificate, logits), said)

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from toy_layouts import as_parquet, as_tars
 
 from pac_core import InvalidInput, PACError, UnreadableFile
-from pac_vision import Images, find_images, read_image
+from pac_vision import BrokenImage, Images, find_images, read_image
 
 
 def put(path: Path, colour: str = "red") -> Path:
@@ -152,9 +153,9 @@ def test_missing_and_empty_places_are_refused(tmp_path: Path) -> None:
         find_images(tmp_path / "0", labels=tmp_path / "val.txt")
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK"])
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGBA", "CMYK", "YCbCr"])
 def test_every_kind_of_image_becomes_rgb(tmp_path: Path, mode: str) -> None:
-    path = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
+    path = tmp_path / ("a.tif" if mode in ("CMYK", "PA", "YCbCr") else "a.png")
     Image.new("RGB", (6, 5), "white").convert(mode).save(
         path, **({"transparency": b"\0"} if mode == "P" else {})
     )
@@ -180,6 +181,77 @@ def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
         read_image(path)
     with pytest.raises(PACError, match="No such file"):
         read_image(tmp_path / "b.png")
-    Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(path)
-    with pytest.raises(UnreadableFile, match="8 bits, got mode I;16"):
-        read_image(path)
+
+
+UPRIGHT = {
+    1: lambda stored: stored,
+    2: lambda stored: stored[:, ::-1],
+    3: lambda stored: stored[::-1, ::-1],
+    4: lambda stored: stored[::-1],
+    5: lambda stored: stored.transpose(1, 0, 2),
+    6: lambda stored: np.rot90(stored, -1),
+    7: lambda stored: stored[::-1, ::-1].transpose(1, 0, 2),
+    8: lambda stored: np.rot90(stored),
+    9: lambda stored: stored,  # no orientation at all
+}
+
+
+def with_orientation(path: Path, stored: Image.Image, orientation: int) -> Path:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored.save(path, exif=exif)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["png", "tif", "jpg"])
+@pytest.mark.parametrize("orientation", UPRIGHT)
+def test_images_are_turned_as_their_exif_data_say(tmp_path: Path, orientation: int, ending: str) -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (5, 6, 3), np.uint8))
+    path = with_orientation(tmp_path / f"a.{ending}", noise, orientation)
+    with Image.open(path) as plain:
+        stored = np.asarray(plain) if ending == "jpg" else np.asarray(noise)
+    assert np.array_equal(np.asarray(read_image(path)), UPRIGHT[orientation](stored))
+
+
+def test_a_turned_image_in_a_tar_or_parquet_file_is_turned_too(tmp_path: Path) -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (5, 6, 3), np.uint8))
+    (tmp_path / "images" / "0").mkdir(parents=True)
+    for name in "abcd":
+        with_orientation(tmp_path / "images" / "0" / f"{name}.png", noise, 6)
+    images = find_images(tmp_path / "images")
+    expected = np.rot90(np.asarray(noise), -1)
+    places = (
+        tmp_path / "images",
+        as_tars(images, tmp_path / "tars"),
+        as_parquet(images, tmp_path / "p.parquet"),
+    )
+    for place in places:
+        found = find_images(place)
+        assert np.array_equal(np.asarray(found.image(str(found.ids[0]))), expected)
+
+
+def test_exif_data_that_cannot_be_read_turn_nothing(tmp_path: Path) -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (5, 6, 3), np.uint8))
+    noise.save(tmp_path / "a.png", exif=b"Exif\0\0II*\0\xff\xff\xff\x7f")
+    assert np.array_equal(np.asarray(read_image(tmp_path / "a.png")), np.asarray(noise))
+
+
+@pytest.mark.parametrize("ending", ["png", "tif", "pgm"])
+def test_of_16_bits_the_upper_8_are_taken(tmp_path: Path, ending: str) -> None:
+    values = np.array([[0, 255, 256, 40_000], [4095, 65_535, 65_279, 65_280]], np.uint16)
+    Image.fromarray(values).save(tmp_path / f"a.{ending}")
+    seen = np.asarray(read_image(tmp_path / f"a.{ending}"))
+    assert np.array_equal(seen, np.repeat((values >> 8)[..., None], 3, axis=2))
+
+
+@pytest.mark.parametrize("mode", ["I", "F", "LAB"])
+def test_images_whose_white_is_not_known_are_refused_by_name(tmp_path: Path, mode: str) -> None:
+    Image.new(mode, (4, 4)).save(tmp_path / "a.tif")
+    with pytest.raises(BrokenImage, match=f"8 or 16 bits .* got mode {mode}: convert it beforehand"):
+        read_image(tmp_path / "a.tif")
+
+
+def test_transparency_is_ignored(tmp_path: Path) -> None:
+    half = np.random.default_rng(0).integers(0, 255, (5, 6, 4), np.uint8)
+    Image.fromarray(half).save(tmp_path / "a.png")
+    assert np.array_equal(np.asarray(read_image(tmp_path / "a.png")), half[..., :3])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from cluster.candidates import SHAPES
 from cluster.driver import Finding, Task, certify_run, csv_bytes
@@ -28,6 +29,8 @@ from cluster.storage import RunFolder
 from cluster.stored_logits import PARTS, say_exploded
 from cluster.sweeps import sweep
 from pac_core import InvalidInput, PACLevel, TooManyFailures, error_interval, max_errors
+from pac_core.evaluation import top_one
+from pac_core.failures import failed_units
 from pac_core.files import real_path
 from pac_core.label_scores import LABEL_SCORES
 from pac_core.options import ledger_beside, refuse_unwritable, say, say_cost
@@ -71,6 +74,7 @@ def launch(
         raise
     if estimate:
         return []
+    say_accuracy(task, folder)
     with counting_explosions(task, folder, PARTS if levels else PARTS[:1]):
         return _certify(task, folder, levels, book, shape) if levels else []
 
@@ -180,6 +184,23 @@ def _compute(
                 state = run_on_ray(job, folder, workers=workers, gpus=gpus, limit=limit, progress=progress)
     if only_estimate and state.finished == state.shards:
         say("estimate", f"nothing is left to compute: all {state.shards:,} shards are finished")
+
+
+def say_accuracy(task: Task, folder: RunFolder) -> None:
+    """Says of a run that classified units how often the most likely label of a tune unit is the true one."""
+    results = task.results(folder)
+    domain = results.domain()
+    if domain is None or domain[0] != "labels":
+        return
+    if not task.tune:
+        return say("top-1", f"not known, because there are no {task.unit}s to tune on")
+    truths, right = [], []
+    for _, _, (_, forecast, truth) in results.over("tune"):
+        failed = failed_units(forecast)
+        whole = np.ones(len(truth), bool) if failed is None else ~failed
+        truths.append(truth[whole])
+        right.append(forecast.predictions()[whole] == truth[whole])
+    say("top-1", top_one(np.concatenate(right), np.concatenate(truths), domain[1]))
 
 
 def room(folder: RunFolder, state: State, receipt: Receipt, tune: int) -> str:

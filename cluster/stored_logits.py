@@ -119,7 +119,7 @@ def say_broken(task: Task, folder: RunFolder) -> None:
     if not failed.any():
         say("broken", f"none of {len(failed):,} {task.unit}s")
         return
-    _say_failed(task, folder, failed, "broken", "cannot be decoded", PARTS)
+    _say_failed(task, folder, failed, "broken", "are broken", PARTS)
 
 
 def say_exploded(task: Task, folder: RunFolder, parts: Sequence[str]) -> None:

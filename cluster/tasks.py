@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -144,7 +144,8 @@ def image_task(
     seed: int,
     classes: Path | None = None,
     broken: str = "error",
-    batch: int = 1,
+    batch: int | None = None,
+    preprocessing: Mapping[str, Any] | None = None,
     cpus: int = 1,
 ) -> Task:
     """Images of a folder, of tar shards or of parquet files, classified by a model; the unit is an image.
@@ -152,17 +153,20 @@ def image_task(
     images, labels, classes: see `find_images`; every worker must see the images
     broken: ``miss`` counts an image that cannot be decoded as an error, see `ClassifyImages`; a run that
         stopped at one may go on with it
+    batch: see `ImageLogits`
+    preprocessing: for `load_model`
     """
-    from pac_vision import ClassifyImages, find_images, load_model
+    from pac_vision import ClassifyImages, ImageLogits, find_images, load_model
     from pac_vision.scoring import first_replaced, packages
 
     if model.startswith("python:") and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # where `python` itself would look for the module
     found = find_images(Path(images).absolute(), labels=labels, classes=classes)
-    classifier = load_model(model)
+    classifier = load_model(model, preprocessing=preprocessing)
     truth = found.by_id(classifier.classes)
     ids = [str(name) for name in found.ids]
-    args = (found, model, batch, broken, classifier.digest)
+    together = ImageLogits(found.source, classifier, batch).batch
+    args = (found, model, together, broken, classifier.digest, dict(preprocessing or {}))
     return Task.of(
         "imagenet",
         ids,
@@ -171,11 +175,11 @@ def image_task(
         size=IMAGES,
         names=ids,
         unit="image",
-        model=Record(model, digest=classifier.digest),
+        model=Record(classifier.name, digest=classifier.digest),
         tune=tune,
         calibrate=calibrate,
         seed=seed,
-        batch=batch,
+        batch=together,
         cpus=cpus,
         replaced=partial(first_replaced, found),
         labels=ids_digest([f"{name}={truth[name]}" for name in ids]),

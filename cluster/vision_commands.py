@@ -17,7 +17,7 @@ from cluster.tasks import box_sizes, image_task, track_task
 from pac_core import InvalidInput, TooManyFailures
 from pac_core.files import real_path
 from pac_core.label_scores import LABEL_SCORES, score_named
-from pac_core.options import FILE, broken_option, say
+from pac_core.options import FILE, batch_option, broken_option, preprocessing_options, say
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 MODELS = (
@@ -30,14 +30,9 @@ MODELS = (
 @click.option("--labels", type=FILE, help="For images without labels of their own: a line for each.")
 @click.option("--classes", type=FILE, help="The model's classes: a line each, or ImageNet's class index.")
 @click.option("--model", required=True, help=MODELS)
-@broken_option
-@click.option(
-    "--batch",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Images computed together; more on a GPU.",
-)
+@preprocessing_options
+@broken_option("error")
+@batch_option
 @click.option("--score", type=click.Choice(LABEL_SCORES), help="See pac fit.  [default: smallest]")
 @click.option("--temperature/--no-temperature", default=None, help="Of the paper's score; see pac fit.")
 @click.option("--tune", required=True, type=int, help="Images to choose the score on.")
@@ -48,8 +43,9 @@ def run_imagenet(
     labels: Path | None,
     classes: Path | None,
     model: str,
+    preprocessing: dict[str, str],
     broken: str,
-    batch: int,
+    batch: int | None,
     score: str | None,
     temperature: bool | None,
     tune: int,
@@ -70,6 +66,11 @@ def run_imagenet(
     folder of them, or a pattern like 'data/validation-*.parquet' (columns image and label, as Hugging Face
     stores ImageNet). Without a label, or with one that is no class, an image is refused with its path.
 
+    An ONNX file or a torch module does not say how images go in: --preset, or --size to --resampling, must.
+
+    \b
+    pac run imagenet --model onnx:net.onnx --preset imagenet --crop 0.9 --resampling bicubic ...
+
     A broken image is refused with its path, or with --broken miss counts as an error everywhere: it is never
     left out. The logits can be had with pac logits, sets for new images with pac sets --images.
     """
@@ -89,6 +90,7 @@ def run_imagenet(
             model=model,
             broken=broken,
             batch=batch,
+            preprocessing=preprocessing,
             tune=tune,
             calibrate=calibrate,
             seed=seed,

@@ -131,6 +131,30 @@ def error_interval(errors: int, n: int, doubt: float = _DOUBT) -> tuple[float, f
     return low, high
 
 
+def top_one(right: Any, labels: Any, classes: int) -> str:
+    """Top-1 accuracy in a sentence that says so when it is suspiciously low for the number of classes.
+
+    right: `[N]` bool, whether the most likely label is the true one
+    labels: `[N]` the true ones
+
+    A classifier that is fed and counted as it was trained is far from a guess: one that gains less than a
+    third of what lies between always answering the commonest label and always being right is suspicious,
+    unless so few units could be that wrong by chance.
+
+    >>> top_one(np.array([True] * 9 + [False]), np.arange(10), 10)
+    'accuracy 0.900 on 10 units'
+    """
+    wrong, n = int((~np.asarray(right)).sum()), len(labels)
+    guess = max(float(np.bincount(labels).max() / n), 1 / classes)
+    text = f"accuracy {1 - wrong / n:.3f} on {n:,} units"
+    if error_interval(wrong, n)[0] <= (1 - guess) * 2 / 3:
+        return text
+    return (
+        f"{text}: SUSPICIOUSLY LOW for {classes:,} classes (a guess: {guess:.3f}); are preprocessing and the "
+        "order of the classes those of the model's training? Sets keep their promise, but are large"
+    )
+
+
 def calibration_error(forecast: LogitForecast, labels: Any, *, bins: int = 15) -> float:
     """ECE: the mean gap between confidence and accuracy of the predicted label, over equal bins."""
     truth = labels_for("labels", labels, *forecast.logits.shape)

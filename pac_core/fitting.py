@@ -14,7 +14,7 @@ from pac_core.certification import Certified, certify, certify_scores, train_rec
 from pac_core.datasets import KEYS, ROUNDED, ROWS, Dataset, read_dataset
 from pac_core.documents import write_certificate
 from pac_core.errors import InvalidInput, UnreadableFile
-from pac_core.evaluation import calibration_error
+from pac_core.evaluation import calibration_error, top_one
 from pac_core.failures import failed_units, to_tune_on
 from pac_core.files import real_path, whole_file
 from pac_core.forecasts import LogitForecast
@@ -208,12 +208,12 @@ def _say_tuned(made: Certified, units: Dataset) -> None:
         say("tune", f"shape {made.score.kind}")
     elif tune is not None and isinstance(tune.forecast, LogitForecast):
         forecast, truth = to_tune_on(tune.forecast, tune.truth)
-        right = (forecast.predictions() == truth).mean()
+        say("top-1", top_one(forecast.predictions() == truth, truth, forecast.logits.shape[1]))
         if isinstance(made.score, RankedScore):
-            return say("tune", f"accuracy {right:.3f}; smallest sets: {made.score}")
+            return say("tune", f"smallest sets: {made.score}")
         errors = (calibration_error(f, truth) for f in (forecast, made.score.prepared(forecast)))
         gain = "calibration error (ECE) {:.4f} -> {:.4f}".format(*errors)
-        say("tune", f"{made.score}; accuracy {right:.3f}, {gain}")
+        say("tune", f"{made.score}; {gain}")
     else:
         say("tune", str(made.score))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,11 +40,46 @@ def ids_option(function: Function) -> Function:
     return click.option("--ids", help="The array that names the units.  [default: ids, if there]")(function)
 
 
-def broken_option(function: Function) -> Function:
+def broken_option(default: str) -> Callable[[Function], Function]:
     """--broken: what becomes of an image that cannot be decoded."""
     text = "A broken image: refuse it with its path, or count it as a miss, which has an empty set."
-    choice = click.Choice(["error", "miss"])
-    return click.option("--broken", type=choice, default="error", show_default=True, help=text)(function)
+    return click.option(
+        "--broken", type=click.Choice(["error", "miss"]), default=default, show_default=True, help=text
+    )
+
+
+PREPROCESSING = {
+    "preset": "How images go into an ONNX file or a torch module: imagenet, efficientnet-lite, inception, "
+    "clip or caffe; what follows changes parts of it.",
+    "size": "Width and height of the input.  [default: as the model says, if it does]",
+    "crop": "Share of the short side kept as a centre square, as 0.875; or whole.",
+    "mean": "Subtracted: one number, or three in the order of --colours, as 0.485,0.456,0.406.",
+    "deviation": "Divided by, likewise.",
+    "range": "1 or 255: a full channel, before mean and deviation.",
+    "colours": "RGB or BGR.",
+    "layout": "NCHW or NHWC.  [default: as the model says, if it does]",
+    "resampling": "nearest, bilinear, bicubic or lanczos.",
+}
+
+
+def preprocessing_options(function: Function) -> Function:
+    """--preset, --mean and so on, gathered in the argument `preprocessing`: those that were given."""
+
+    @wraps(function)
+    def gathered(**given: Any) -> Any:
+        stated = {name: given.pop(name) for name in PREPROCESSING}
+        chosen = {name: text for name, text in stated.items() if text is not None}
+        return function(preprocessing=chosen, **given)
+
+    for name, text in reversed(PREPROCESSING.items()):
+        gathered = click.option(f"--{name}", help=text)(gathered)
+    return gathered  # type: ignore[return-value]
+
+
+def batch_option(function: Function) -> Function:
+    """--batch: how many images are computed together."""
+    text = "Images computed together; more on a GPU.  [default: 1, or what the model is fixed to]"
+    return click.option("--batch", type=click.IntRange(1), help=text)(function)
 
 
 def refuse_existing(force: bool, *paths: Path) -> None:

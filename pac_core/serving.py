@@ -23,12 +23,22 @@ from pac_core.failures import failed_units
 from pac_core.features import FeatureTube
 from pac_core.files import whole_file
 from pac_core.forecasts import LogitForecast
-from pac_core.options import FILE, broken_option, ids_option, refuse_existing, say
+from pac_core.options import (
+    FILE,
+    batch_option,
+    broken_option,
+    ids_option,
+    preprocessing_options,
+    refuse_existing,
+    say,
+)
 from pac_core.sets import LabelSets
 from pac_core.verifying import read_both
 
 SECONDS = 10.0
 """Between two lines of progress, where there is no terminal."""
+SHOWN = 10
+"""Images without a forecast whose reasons are shown."""
 Chunk: TypeAlias = tuple[Any, LogitForecast, LabelSets]
 """Ids, forecasts and sets of some units."""
 
@@ -40,12 +50,16 @@ class Forecasts(Protocol):
     classes: K, how many labels it tells apart
     n: units
     notes: what the user should know beforehand, a sentence each
+    failures: why units have no forecast, a sentence for each so far
     """
 
     digest: str
     classes: int
     n: int
     notes: tuple[str, ...]
+
+    @property
+    def failures(self) -> list[str]: ...
 
     def __iter__(self) -> Iterator[tuple[Any, LogitForecast]]:
         """Ids `[m]` and their forecast, some units at a time."""
@@ -57,14 +71,9 @@ class Forecasts(Protocol):
 @click.option("--images", help="Instead of DATA: a folder (also nested), tar or parquet of images.")
 @click.option("--model", help="For --images: the model that was calibrated, as in pac run imagenet.")
 @click.option("--classes", type=FILE, help="Names of the labels: a line each, or ImageNet's class index.")
-@broken_option
-@click.option(
-    "--batch",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Images computed together, as in the run.",
-)
+@preprocessing_options
+@broken_option("miss")
+@batch_option
 @click.option("--device", default="cpu", show_default=True, help="Where the model runs: cpu or cuda.")
 @ids_option
 @click.option("--out", type=FILE, help="Write to this csv or npz instead of the terminal.")
@@ -75,8 +84,9 @@ def sets_command(
     images: str | None,
     model: str | None,
     classes: Path | None,
+    preprocessing: dict[str, str],
     broken: str,
-    batch: int,
+    batch: int | None,
     device: str,
     ids: str | None,
     out: Path | None,
@@ -90,7 +100,8 @@ def sets_command(
 
     Labels are written with the most likely first. A set misses the truth of its unit as seldom as the
     certificate says if the unit is drawn like the calibration units and forecast by the same model, whose
-    digest is compared for --images.
+    digest is compared for --images. How images go into it is read from the certificate, unless stated here.
+    An image that is broken has an empty set, and is named; the others get theirs.
     """
     given = [*([certificate] if certificate else []), *files]
     if len(given) != (1 if images is not None else 2):
@@ -105,6 +116,7 @@ def sets_command(
         if not model:
             raise InvalidInput("--images needs --model: the name of the model that was calibrated")
         options = {"model": model, "batch": batch, "device": device, "broken": broken}
+        options |= {"preprocessing": preprocessing}
         _serve(read_certificate(given[0]), images, names, out, options)
         return
     document, units = read_both(given[0], given[1], ids)
@@ -133,7 +145,8 @@ def _serve(document: Certificate, images: str, names: Any, out: Path | None, opt
         raise InvalidInput(f"the certificate must be of labels to serve sets for images, got one of {kind}")
     if document.model.digest is None:
         raise InvalidInput("the certificate does not say which model was calibrated (its digest)")
-    served: Forecasts = plugins.load("forecasters", "images")(images, **options)
+    load = plugins.load("forecasters", "images")
+    served: Forecasts = load(images, certified=document.model.name, **options)
     rounded = document.model.digest.startswith(ROUNDED)
     if document.model.digest.removeprefix(ROUNDED) != served.digest:
         raise InvalidInput(
@@ -161,8 +174,10 @@ def _serve(document: Certificate, images: str, names: Any, out: Path | None, opt
 
     failed = _write_labels(chunks(), names, out)
     if failed:
-        text = f"images that cannot be decoded: {failed:,}; their sets are empty, hence misses"
-        click.echo(f"{'broken':10}{text}", err=True)
+        more = [f"and {len(served.failures) - SHOWN:,} more"] if len(served.failures) > SHOWN else []
+        text = f"images without a forecast: {failed:,}; their sets are empty, hence misses"
+        for line in (*served.failures[:SHOWN], *more, text):
+            click.echo(f"{'broken':10}{line}", err=True)
     if out is not None:
         level, n = document.predictor.threshold.level, document.predictor.threshold.n
         mean = np.mean(np.concatenate(sizes))
@@ -196,10 +211,14 @@ def _write_labels(chunks: Iterable[Chunk], names: Any, out: Path | None) -> int:
         with whole_file(out) as part, part.open("w", newline="", encoding="utf-8") as lines:
             csv.writer(lines).writerows(_label_rows(counted(), names))
     else:
-        ids, members = zip(*((ids, sets.member) for ids, _, sets in counted()), strict=True)
+        found = [
+            (ids, sets.member, np.isnan(forecast.logits).any(axis=1)) for ids, forecast, sets in counted()
+        ]
         named: dict[str, Any] = {} if names is None else {"names": np.array(names)}
+        for name, arrays in zip(("ids", "member", "failed"), zip(*found, strict=True), strict=True):
+            named[name] = np.concatenate(arrays)
         with whole_file(out) as part, part.open("wb") as file:
-            np.savez_compressed(file, ids=np.concatenate(ids), member=np.concatenate(members), **named)
+            np.savez_compressed(file, **named)
     return failed
 
 

@@ -13,7 +13,7 @@ from pac_vision.levels import Levels, fit_levels
 from pac_vision.models import load_model
 from pac_vision.overlays import Overlay, overlay_grid, write_gif
 from pac_vision.predictions import Predictions, read_predictions
-from pac_vision.preprocessing import efficientnet_lite, imagenet
+from pac_vision.preprocessing import Preprocessing, efficientnet_lite, imagenet
 from pac_vision.scoring import ClassifyImages
 from pac_vision.sequences import Sequence, find_sequences, read_boxes
 from pac_vision.shares import allowed_misses, share_score
@@ -48,6 +48,7 @@ __all__ = [
     "Levels",
     "Overlay",
     "Predictions",
+    "Preprocessing",
     "ScoreTracks",
     "Sequence",
     "Source",

@@ -7,7 +7,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError  # what torch raises when it refuses one
 from typing import Any, TypeAlias
@@ -19,10 +19,11 @@ from PIL import Image
 from torch import Tensor, nn
 
 from pac_core import InvalidInput, UnreadableFile
-from pac_vision.preprocessing import Preprocess, imagenet
+from pac_vision.decoding import RULES
+from pac_vision.preprocessing import Preprocess, Preprocessing
 
 Logits: TypeAlias = Callable[[NDArray[np.float32]], NDArray[np.float32]]
-"""float32 `[B, 3, H, W]` -> float32 `[B, K]`."""
+"""float32 `[B, 3, H, W]` (or `[B, H, W, 3]`) -> float32 `[B, K]`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +33,9 @@ class Classifier:
     name: what it was loaded by
     classes: K, the number of its outputs
     digest: a fingerprint of its weights; from `load_model`, of its preprocessing, too
-    preprocess: RGB image -> float32 `[3, H, W]`
+    preprocess: RGB image -> float32 `[3, H, W]`, a `Preprocessing` or a function of yours
     logits: float32 `[B, 3, H, W]` -> float32 `[B, K]`
+    batch: the only B that it computes; None for any
     """
 
     name: str
@@ -41,21 +43,20 @@ class Classifier:
     digest: str
     preprocess: Preprocess
     logits: Logits
+    batch: int | None = None
 
     @classmethod
-    def of(
-        cls, name: str, module: nn.Module, preprocess: Preprocess | None = None, *, device: str = "cpu"
-    ) -> Classifier:
-        """A torch module with its preprocessing, by default that of most ImageNet models.
+    def of(cls, name: str, module: nn.Module, preprocess: Preprocess, *, device: str = "cpu") -> Classifier:
+        """A torch module with the preprocessing that it was trained with.
 
         module: `[B, 3, H, W]` -> `[B, K]`; it is moved to `device` and put into evaluation mode
 
+        >>> from pac_vision import imagenet
         >>> means = Classifier.of("means", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), imagenet(8))
         >>> means.classes, means.logits(np.ones((2, 3, 8, 8), np.float32)).tolist()
         (3, [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
         """
         module = module.to(device).eval()
-        preprocess = preprocess or imagenet()
 
         def logits(batch: NDArray[np.float32]) -> NDArray[np.float32]:
             with torch.inference_mode(), one_thread():
@@ -107,13 +108,36 @@ def whole_digest(classifier: Classifier) -> str:
     """A fingerprint of weights, preprocessing and answers: the same weights may be used in another way.
 
     What a model does is seen on a picture of coloured noise, wider than high: its pixels as they go in, and
-    the label that comes out. Logits would differ in their last digits from device to device.
+    the label that comes out. Logits would differ in their last digits from device to device. Settings that
+    this picture does not tell apart, and the rules by which files are decoded, are counted by name.
     """
-    pixels = np.random.default_rng(0).integers(0, 256, size=(300, 420, 3), dtype=np.uint8)
-    seen = np.ascontiguousarray(classifier.preprocess(Image.fromarray(pixels)))
+    seen = np.ascontiguousarray(classifier.preprocess(_noise()))
     answer = int(classifier.logits(seen[None]).argmax())
-    head = f"{classifier.digest} {seen.dtype} {seen.shape} {answer}\n"
+    settings = str(classifier.preprocess) if isinstance(classifier.preprocess, Preprocessing) else "its own"
+    head = f"{classifier.digest} {seen.dtype} {seen.shape} {answer} {settings} {RULES}\n"
     return hashlib.sha256(head.encode() + seen.tobytes()).hexdigest()
+
+
+def as_logits(classifier: Classifier) -> Classifier:
+    """The same with logits, where the model ends in a softmax: then the logarithms of its probabilities are.
+
+    Probabilities taken for logits would make all labels nearly equally likely, and sets of nearly all labels.
+    """
+    pictures = (_noise(), Image.new("RGB", (512, 512)))
+    said = np.concatenate([classifier.logits(classifier.preprocess(one)[None]) for one in pictures])
+    if (said < 0).any() or not np.allclose(said.sum(axis=1), 1, atol=1e-3):
+        return classifier
+    ask = classifier.logits
+
+    def logits(batch: NDArray[np.float32]) -> NDArray[np.float32]:
+        with np.errstate(divide="ignore"):  # a probability of 0 is a logit of -inf
+            return np.log(ask(batch))
+
+    return replace(classifier, logits=logits)
+
+
+def _noise() -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, size=(300, 420, 3), dtype=np.uint8))
 
 
 def count_classes(name: str, preprocess: Preprocess, logits: Logits) -> int:

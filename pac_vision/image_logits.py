@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core import InvalidInput
+from pac_core import InvalidInput, UnreadableFile
 from pac_core.bounds import whole
-from pac_vision.classifiers import Classifier
+from pac_vision.classifiers import Classifier, first_line
 from pac_vision.decoding import BrokenImage
 from pac_vision.sources import Source
 
@@ -21,19 +21,35 @@ class ImageLogits:
 
     source: of the images
     model: what is asked
-    batch: images computed together
-    broken: ``error`` refuses an image that cannot be decoded, with its path; ``miss`` marks it as failed
+    batch: images computed together; by default as many as the model is fixed to, or 1
+    broken: an image that cannot be decoded or preprocessed, or whose logits are no numbers: ``error`` refuses
+        it with its path, ``miss`` marks it as failed
+    unreadable: whether ``miss`` counts a file that cannot be read at all, too: not where sets are calibrated
+        or tested, because a share that is down says nothing of its images
+
+    `reasons` says of each image that was marked as failed why it was.
 
     Sums are rounded otherwise in batches of other sizes, and even in other rows of one batch. So an
     image has its own row, its place among the sorted ids modulo `batch`, and empty rows are padded.
     On a CPU a batch of one takes a tenth longer than the best; a GPU wants more.
     """
 
-    def __init__(self, source: Source, model: Classifier, batch: int = 1, broken: str = "error") -> None:
+    def __init__(
+        self,
+        source: Source,
+        model: Classifier,
+        batch: int | None = None,
+        broken: str = "error",
+        *,
+        unreadable: bool = False,
+    ) -> None:
         if broken not in BROKEN:
             raise InvalidInput(f"broken must be one of {', '.join(BROKEN)}, got {broken!r}")
-        self.source, self.model, self.broken = source, model, broken
-        self.batch = whole("batch", batch, least=1)
+        self.source, self.model, self.broken, self.unreadable = source, model, broken, unreadable
+        self.batch = whole("batch", (model.batch or 1) if batch is None else batch, least=1)
+        if model.batch not in (None, self.batch):
+            raise InvalidInput(f"batch must be {model.batch}, which {model.name} is fixed to, got {batch}")
+        self.reasons: list[str] = []
         self.rows = {name: place % self.batch for place, name in enumerate(sorted(source.ids.tolist()))}
 
     def __call__(self, names: Sequence[str]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
@@ -51,17 +67,27 @@ class ImageLogits:
                     continue
                 if not stack.size:
                     stack = np.zeros((self.batch, *image.shape), np.float32)
+                if image.shape != stack.shape[1:]:
+                    raise InvalidInput(
+                        f"images computed together must have one shape, got {stack.shape[1:]} and "
+                        f"{image.shape} for {ids[place]}: take a batch of 1, or another preprocessing"
+                    )
                 stack[row] = image
             if stack.size:
                 found = self.model.logits(stack)
                 for row, place in group.items():
                     if not failed[place]:
                         logits[place] = found[row]
-        lost = np.isnan(logits).any(axis=1) & ~failed
-        if lost.any():
-            name = ids[int(lost.argmax())]
-            raise InvalidInput(f"{self.model.name} must give logits that are numbers, got NaN for {name}")
-        return logits, failed
+        numbers = (logits < np.inf).all(axis=1) & (logits > -np.inf).any(axis=1)
+        for place in np.flatnonzero(~numbers & ~failed):
+            text = (
+                f"{self.model.name} must give logits that are numbers, got NaN or infinity for {ids[place]}"
+            )
+            if self.broken == "error":
+                raise InvalidInput(text)
+            self.reasons.append(text)
+        logits[~numbers] = np.nan
+        return logits, ~numbers
 
     def read(self, name: str) -> NDArray[np.float32] | None:
         """`[3, H, W]` one image, preprocessed; None if it is broken and that is allowed."""
@@ -69,11 +95,17 @@ class ImageLogits:
             image = self.source.image(name)
             try:
                 return self.model.preprocess(image)
-            except InvalidInput as error:  # an image of one pixel has no centre
-                raise BrokenImage(f"{self.source.folder}/{name} cannot be used: {error}") from None
-        except BrokenImage:
-            if self.broken == "error":
+            except MemoryError:  # the machine's failure, not the image's
                 raise
+            except (
+                Exception
+            ) as error:  # an image of one pixel has no centre; and the function may be a user's
+                reason = first_line(error)
+                raise BrokenImage(f"{self.source.folder}/{name} cannot be used: {reason}") from error
+        except UnreadableFile as error:
+            if self.broken == "error" or not (self.unreadable or isinstance(error, BrokenImage)):
+                raise
+            self.reasons.append(str(error))
             return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from PIL import Image
 from pac_core import InvalidInput, UnreadableFile
 from pac_core.tables import file_digest
 from pac_vision.classifiers import Classifier, count_classes, fill, first_line, library
-from pac_vision.preprocessing import Preprocess, imagenet
+from pac_vision.preprocessing import Preprocess, complete, with_settings
 
 _PORTED = {"transform_input": True, "init_weights": False}
 SETTINGS = {"googlenet": _PORTED, "inception_v3": _PORTED}
@@ -21,8 +22,16 @@ SETTINGS = {"googlenet": _PORTED, "inception_v3": _PORTED}
 INSTEAD = "install one built for your torch, export the model to ONNX, or name your own function with python:"
 
 
-def load_onnx(name: str, file: str, device: str) -> Classifier:
-    """The classifier in an ONNX file; its input `[B, 3, H, H]` says the size of the images."""
+_PLACES = {"NCHW": (1, 2, 3), "NHWC": (3, 1, 2)}
+"""Of channels, height and width in the shape of an input."""
+_FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
+
+
+def load_onnx(name: str, file: str, device: str, stated: Mapping[str, Any]) -> Classifier:
+    """The classifier in an ONNX file; layout, size and batch are read from its input where they are fixed.
+
+    stated: the rest of its preprocessing, see `complete`
+    """
     digest = onnx_digest(file)
     runtime = library(name, "onnxruntime", "pip install onnxruntime")
     options = runtime.SessionOptions()
@@ -35,16 +44,40 @@ def load_onnx(name: str, file: str, device: str) -> Classifier:
         session = runtime.InferenceSession(file, options, providers=[provider])
     except Exception as error:  # the runtime has exceptions of its own for each kind of damage
         raise UnreadableFile(f"{file} cannot be read as ONNX: {first_line(error)}") from None
-    inputs = session.get_inputs()
-    shape = inputs[0].shape if len(inputs) == 1 else [None]
-    if len(shape) != 4 or shape[1] not in (3, None) or shape[2] != shape[3]:
-        raise InvalidInput(f"{file} must have one input [B, 3, H, H], got {[i.shape for i in inputs]}")
-    preprocess = imagenet(shape[2] if isinstance(shape[2], int) else 224)
+    (port, *more), outputs = session.get_inputs(), session.get_outputs()
+    if more or len(outputs) != 1 or port.type not in _FLOATS:
+        raise InvalidInput(
+            f"{file} must have one input of floats and one output, the logits, got "
+            f"{', '.join(f'{one.name} {one.type}' for one in (port, *more))} -> "
+            f"{', '.join(one.name for one in outputs)}"
+        )
+    preprocess = complete(name, stated, **_input_format(file, port.shape, stated))
+    fixed = port.shape[0] if isinstance(port.shape[0], int) else None
 
     def logits(batch: NDArray[np.float32]) -> NDArray[np.float32]:
-        return np.asarray(session.run(None, {inputs[0].name: batch})[0], np.float32)
+        empty = max(0, (fixed or 0) - len(batch))
+        filled = np.concatenate([batch, np.zeros((empty, *batch.shape[1:]), np.float32)]) if empty else batch
+        said = session.run(None, {port.name: filled.astype(_FLOATS[port.type], copy=False)})[0]
+        return np.asarray(said, np.float32)[: len(batch)]
 
-    return Classifier(name, count_classes(name, preprocess, logits), digest, preprocess, logits)
+    classes, called = count_classes(name, preprocess, logits), with_settings(name, preprocess)
+    return Classifier(called, classes, digest, preprocess, logits, fixed)
+
+
+def _input_format(file: str, shape: list[Any], stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Layout and size of an input, as far as its shape says them: a dimension that varies is no number."""
+    sides: dict[str, set[int]] = {}
+    for layout, (channels, *square) in _PLACES.items() if len(shape) == 4 else ():
+        fixed = {shape[place] for place in square if isinstance(shape[place], int)}
+        if len(fixed) < 2 and (shape[channels] == 3 or not isinstance(shape[channels], int)):
+            sides[layout] = fixed
+    if not sides:
+        raise InvalidInput(f"{file} must take images [B, 3, H, H] or [B, H, H, 3], got the input {shape}")
+    sure = [layout for layout in sides if shape[_PLACES[layout][0]] == 3] or list(sides)
+    known: dict[str, Any] = {"layout": sure[0]} if len(sure) == 1 else {}
+    for size in sides.get(known.get("layout") or stated.get("layout", ""), ()):
+        known["size"] = size
+    return known
 
 
 def onnx_digest(file: str) -> str:

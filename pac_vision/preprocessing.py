@@ -2,61 +2,251 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from pac_core import InvalidInput
+from pac_core.bounds import whole
 
 Preprocess: TypeAlias = Callable[[Image.Image], NDArray[np.float32]]
-"""RGB image -> float32 `[3, H, W]`."""
+"""RGB image -> float32 `[3, H, W]`, or `[H, W, 3]` where the model takes that."""
+Channels: TypeAlias = tuple[float, float, float]
+
+RESAMPLING = {name.lower(): Image.Resampling[name] for name in ("NEAREST", "BILINEAR", "BICUBIC", "LANCZOS")}
+CHOICES = {
+    "range": ("1", "255"),
+    "colours": ("RGB", "BGR"),
+    "layout": ("NCHW", "NHWC"),
+    "resampling": tuple(RESAMPLING),
+}
+LARGEST = 8192
+"""Width and height of an input, in pixels."""
+WHOLE = "whole"
+"""As a crop: all of the image, squeezed into the square."""
 
 
-def efficientnet_lite(size: int) -> Preprocess:
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """How an RGB image becomes the numbers that a network takes; nothing of it has a default.
+
+    size: width and height of the input in pixels
+    crop: share of the image's short side that is kept as a centre square, and resized; ``whole`` keeps all of
+        the image, squeezed into the square
+    mean, deviation: of each channel, in the order of `colours`
+    range: 1 or 255, the value of a full channel before the mean is subtracted
+    colours: ``RGB`` or ``BGR``
+    layout: ``NCHW`` (`[3, H, W]` an image) or ``NHWC`` (`[H, W, 3]`)
+    resampling: nearest, bilinear, bicubic or lanczos
+
+    >>> imagenet(8)(Image.new("RGB", (40, 30), "white")).shape
+    (3, 8, 8)
+    >>> str(imagenet(8))[:35]
+    'size=8 crop=7/8 mean=0.485,0.456,0.'
+    """
+
+    size: int
+    crop: Fraction | str
+    mean: Channels
+    deviation: Channels
+    range: int
+    colours: str
+    layout: str
+    resampling: str
+
+    def __post_init__(self) -> None:
+        for name, read in _READ.items():
+            object.__setattr__(self, name, read(getattr(self, name)))
+
+    def __str__(self) -> str:
+        """Every setting, as `stated_in` reads it back."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        texts = {k: ",".join(map(repr, v)) if isinstance(v, tuple) else v for k, v in values.items()}
+        return " ".join(f"{name}={text}" for name, text in texts.items())
+
+    def __call__(self, image: Image.Image) -> NDArray[np.float32]:
+        """An RGB image as the network takes it."""
+        resampling, side = RESAMPLING[self.resampling], (self.size, self.size)
+        if isinstance(self.crop, str):
+            scaled = image.resize(side, resampling)
+        else:
+            square = int(min(image.size) * self.crop)
+            if square < 1:
+                raise InvalidInput(
+                    f"an image must have a centre of at least one pixel, got one of size {image.size}"
+                )
+            left, top = ((length - square + 1) // 2 for length in image.size)
+            scaled = image.resize(side, resampling, box=(left, top, left + square, top + square))
+        pixels = np.asarray(scaled, np.float32)
+        if self.colours == "BGR":
+            pixels = pixels[..., ::-1]
+        if self.range == 1:
+            pixels = pixels / np.float32(255)
+        pixels = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.deviation, np.float32)
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1) if self.layout == "NCHW" else pixels)
+
+
+def efficientnet_lite(size: int) -> Preprocessing:
     """The preprocessing of EfficientNet-Lite: (x - 127) / 128 on the centre square.
 
     size: of the input; the square has the share size / (size + 32) of the short side
     """
+    return Preprocessing(
+        size=size,
+        crop=Fraction(size, size + 32),
+        mean=(127.0, 127.0, 127.0),
+        deviation=(128.0, 128.0, 128.0),
+        range=255,
+        colours="RGB",
+        layout="NCHW",
+        resampling="bicubic",
+    )
 
-    def preprocess(image: Image.Image) -> NDArray[np.float32]:
-        square = int(min(image.size) * size / (size + 32))
-        return (pixels(centre_square(image, square, size)) - np.float32(127)) / np.float32(128)
 
-    return preprocess
-
-
-def imagenet(size: int = 224, *, share: float = 224 / 256) -> Preprocess:
+def imagenet(size: int = 224, *, share: float | Fraction = Fraction(7, 8)) -> Preprocessing:
     """The preprocessing of most ImageNet models: mean and deviation of the channels to 0 and 1.
 
     size: of the input; the square has the `share` of the short side
-
-    >>> imagenet(8)(Image.new("RGB", (40, 30), "white")).shape
-    (3, 8, 8)
     """
-    mean = np.array([0.485, 0.456, 0.406], np.float32)[:, None, None]
-    deviation = np.array([0.229, 0.224, 0.225], np.float32)[:, None, None]
-
-    def preprocess(image: Image.Image) -> NDArray[np.float32]:
-        square = max(1, round(min(image.size) * share))
-        scaled = pixels(centre_square(image, square, size, Image.Resampling.BILINEAR)) / np.float32(255)
-        return (scaled - mean) / deviation
-
-    return preprocess
-
-
-def centre_square(
-    image: Image.Image, square: int, size: int, resampling: Image.Resampling = Image.Resampling.BICUBIC
-) -> Image.Image:
-    """The centre of an image, `square` pixels wide and high, resized to `size`."""
-    if square < 1:
-        raise InvalidInput(f"an image must have a centre of at least one pixel, got one of size {image.size}")
-    left, top = ((side - square + 1) // 2 for side in image.size)
-    return image.resize((size, size), resampling, box=(left, top, left + square, top + square))
+    return Preprocessing(
+        size=size,
+        crop=Fraction(share),
+        mean=(0.485, 0.456, 0.406),
+        deviation=(0.229, 0.224, 0.225),
+        range=1,
+        colours="RGB",
+        layout="NCHW",
+        resampling="bilinear",
+    )
 
 
-def pixels(image: Image.Image) -> NDArray[np.float32]:
-    """`[3, H, W]` the channels of an RGB image, 0 to 255."""
-    return np.asarray(image, np.float32).transpose(2, 0, 1)
+def _half(size: int) -> Preprocessing:
+    """TensorFlow's Inception and most of Google's vision transformers: -1 to 1."""
+    half = (0.5, 0.5, 0.5)
+    return _changed(imagenet(size), mean=half, deviation=half, resampling="bicubic")
+
+
+def _clip(size: int) -> Preprocessing:
+    mean = (0.48145466, 0.4578275, 0.40821073)
+    deviation = (0.26862954, 0.26130258, 0.27577711)
+    return _changed(imagenet(size, share=1), mean=mean, deviation=deviation, resampling="bicubic")
+
+
+def _caffe(size: int) -> Preprocessing:
+    """Caffe's models, and Keras's ResNet50 and VGG: BGR, only the mean subtracted."""
+    mean, one = (103.939, 116.779, 123.68), (1.0, 1.0, 1.0)
+    return _changed(imagenet(size), mean=mean, deviation=one, range=255, colours="BGR")
+
+
+PRESETS: Mapping[str, Callable[[int], Preprocessing]] = {
+    "imagenet": imagenet,
+    "efficientnet-lite": efficientnet_lite,
+    "inception": _half,
+    "clip": _clip,
+    "caffe": _caffe,
+}
+"""Everything but size and layout, which are the model's own."""
+SETTINGS = tuple(one.name for one in fields(Preprocessing))
+_NAMED = " with "
+
+
+def complete(name: str, stated: Mapping[str, Any], **known: Any) -> Preprocessing:
+    """The preprocessing that was stated, refused unless all of it was, or is said by the model itself.
+
+    name: of the model
+    stated: settings by their names, as text or as values, and ``preset``, one of `PRESETS`, for the rest
+    known: what the model itself says of its input
+    """
+    if unknown := set(stated) - {*SETTINGS, "preset"}:
+        raise InvalidInput(f"preprocessing must be stated by {', '.join(SETTINGS)}, got {min(unknown)!r}")
+    given = {key: _READ[key](value) for key, value in stated.items() if key != "preset"}
+    for key, value in known.items():
+        if given.setdefault(key, value) != value:
+            raise InvalidInput(f"--{key} must be {value}, as {name} takes its images, got {given[key]}")
+    preset = stated.get("preset")
+    if preset is not None:
+        if preset not in PRESETS:
+            raise InvalidInput(f"--preset must be one of {', '.join(PRESETS)}, got {preset!r}")
+        if "size" in given:
+            given = vars(PRESETS[preset](given["size"])) | {"layout": None} | given
+    missing = [key for key in SETTINGS if given.get(key) is None]
+    if preset is not None and "size" in missing:
+        missing = ["size", *(["layout"] if "layout" in missing else [])]
+    if missing:
+        raise InvalidInput(
+            f"{name} does not say how images go in, and a guess costs accuracy without a word: it must be "
+            f"stated by --preset ({', '.join(PRESETS)}) or one by one, got no "
+            f"{', '.join(f'--{key}' for key in missing)}"
+        )
+    return Preprocessing(**given)
+
+
+def with_settings(name: str, preprocess: Preprocessing) -> str:
+    """The name of a model with its stated preprocessing, for a certificate."""
+    return f"{name}{_NAMED}{preprocess}"
+
+
+def stated_in(name: str) -> dict[str, str]:
+    """The preprocessing that a model's name in a certificate states; empty if it states none."""
+    _, found, rest = name.rpartition(f"{_NAMED}size=")
+    pairs = [pair.partition("=") for pair in f"size={rest}".split()] if found else []
+    return {key: text for key, _, text in pairs}
+
+
+def _changed(base: Preprocessing, **others: Any) -> Preprocessing:
+    return Preprocessing(**vars(base) | others)
+
+
+def _crop(value: Any) -> Fraction | str:
+    if value == WHOLE:
+        return WHOLE
+    try:
+        share = Fraction(value).limit_denominator(100_000)
+    except (ValueError, TypeError, ZeroDivisionError, OverflowError):
+        share = Fraction(0)
+    if not 0 < share <= 1:
+        raise InvalidInput(f"--crop must be a share of the short side above 0, such as 0.875 or 224/256, or "
+                           f"{WHOLE}, got {value!r}")  # fmt: skip
+    return share
+
+
+def _channels(option: str, value: Any) -> Channels:
+    """One number for all channels, or three."""
+    parts = value.split(",") if isinstance(value, str) else np.atleast_1d(value).tolist()
+    try:
+        numbers = [float(part) for part in parts]
+    except (ValueError, TypeError):
+        numbers = []
+    if len(numbers) not in (1, 3) or not all(map(math.isfinite, numbers)):
+        raise InvalidInput(f"--{option} must be one number, or one for each channel as 1,2,3, got {value!r}")
+    if option == "deviation" and min(numbers) <= 0:
+        raise InvalidInput(f"--deviation must be above 0, got {value!r}")
+    return tuple(3 * numbers if len(numbers) == 1 else numbers)  # type: ignore[return-value]
+
+
+def _size(value: Any) -> int:
+    number = whole("--size", int(value) if str(value).isdecimal() else value, least=1)
+    if number > LARGEST:
+        raise InvalidInput(f"--size must be at most {LARGEST:,} pixels, got {number:,}")
+    return number
+
+
+def _chosen(option: str, value: Any) -> Any:
+    if str(value) not in CHOICES[option]:
+        raise InvalidInput(f"--{option} must be one of {', '.join(CHOICES[option])}, got {value!r}")
+    return int(value) if option == "range" else str(value)
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "size": _size,
+    "crop": _crop,
+    "mean": lambda value: _channels("mean", value),
+    "deviation": lambda value: _channels("deviation", value),
+    **{option: (lambda value, option=option: _chosen(option, value)) for option in CHOICES},
+}

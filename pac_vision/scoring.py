@@ -55,7 +55,7 @@ class ClassifyImages:
     """Logits of images: `ids`, `labels`, `failed` (broken) `[n]` and `logits` `[n, K]` for a shard of n.
 
     images: with their labels
-    model_name: for `load_model`
+    model_name, preprocessing: for `load_model`
     batch, broken: see `ImageLogits`; a broken image that is no error has logits NaN
     digest: of the model as it is where the run was started; another one here is refused
 
@@ -69,13 +69,14 @@ class ClassifyImages:
         self,
         images: Images,
         model_name: str,
-        batch: int = 1,
+        batch: int | None = None,
         broken: str = "error",
         digest: str | None = None,
+        preprocessing: Mapping[str, Any] | None = None,
         *,
         device: str = "cpu",
     ) -> None:
-        self.model = load_model(model_name, device)
+        self.model = load_model(model_name, device, preprocessing=preprocessing)
         if digest not in (None, self.model.digest):
             raise InvalidInput(
                 f"{model_name} must be the same model on every machine, but its digest is "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from pac_core import LogitForecast
 from pac_vision.image_logits import ImageLogits
 from pac_vision.images import find_unlabelled
-from pac_vision.models import load_model
+from pac_vision.models import STATED, load_model
+from pac_vision.preprocessing import stated_in
 
 IMAGES = 32
 """Images whose sets are written together."""
@@ -34,6 +35,11 @@ class ImageForecasts:
     notes: tuple[str, ...]
     logits: ImageLogits
 
+    @property
+    def failures(self) -> list[str]:
+        """Why images have no forecast, a sentence for each so far."""
+        return self.logits.reasons
+
     def __iter__(self) -> Iterator[tuple[NDArray[Any], LogitForecast]]:
         ids = self.logits.source.ids
         step = max(IMAGES, self.logits.batch)
@@ -44,19 +50,28 @@ class ImageForecasts:
 
 
 def image_forecasts(
-    source: str | os.PathLike[str], *, model: str, batch: int = 1, device: str = "cpu", broken: str = "error"
+    source: str | os.PathLike[str],
+    *,
+    model: str,
+    batch: int | None = None,
+    device: str = "cpu",
+    broken: str = "error",
+    preprocessing: Mapping[str, Any] | None = None,
+    certified: str = "",
 ) -> ImageForecasts:
     """The forecasts of the images of a folder, of tar shards or of parquet files; no labels are needed.
 
     source: see `find_unlabelled`
-    model: for `load_model`
-    batch, broken: see `ImageLogits`
+    model, preprocessing: for `load_model`
+    batch, broken: see `ImageLogits`; a file that cannot be read is broken, too
+    certified: the model's name in the certificate, which says the preprocessing where none is stated
     """
     if model.startswith("python:") and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # where `python` itself would look for the module
     found = find_unlabelled(source)
-    classifier = load_model(model, device)
+    stated = preprocessing or (stated_in(certified) if model.partition(":")[0] in STATED else {})
+    classifier = load_model(model, device, preprocessing=stated)
     count = len(found.skipped)
     notes = (f"left out, because no images: {count:,} in all, first {found.skipped[0]}",) if count else ()
-    asked = ImageLogits(found, classifier, batch, broken)
+    asked = ImageLogits(found, classifier, batch, broken, unreadable=True)
     return ImageForecasts(classifier.digest, classifier.classes, len(found.ids), notes, asked)

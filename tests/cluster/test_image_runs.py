@@ -14,6 +14,7 @@ from click.testing import Result
 from pac_program import load, refused
 from pac_program import run as pac
 from PIL import Image
+from toy_classifier import onnx_means
 from toy_layouts import as_parquet, as_tars
 from toy_runs import files
 
@@ -91,12 +92,12 @@ def test_a_worker_with_another_model_is_refused(
 ) -> None:
     """A function of the user's that reads weights, which are others where a worker looks."""
     (tmp_path / "scaled_net.py").write_text(
-        "import pathlib, torch, toy_classifier\n"
+        "import pathlib, torch, toy_classifier, pac_vision\n"
         "def make():\n"
         "    net = toy_classifier.Bright()\n"
         "    scale = float((pathlib.Path(__file__).parent / 'scale').read_text())\n"
         "    net.register_buffer('scale', torch.tensor(scale))\n"
-        "    return net\n"
+        "    return pac_vision.Classifier.of('scaled', net, pac_vision.imagenet())\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "scale").write_text("1")
@@ -163,7 +164,7 @@ def test_broken_images_count_as_errors_of_their_part(shades: Path, finished: Pat
     refused(stopped, ".png cannot be read as an image")
     answer = run(tmp_path / "images", tmp_path / "a" / "run", *LEVEL, "--broken", "miss")  # goes on
     assert answer.exit_code == 0, answer.output
-    assert "3 of 80 images cannot be decoded: 0 to tune on are not used, 3 to calibrate on" in answer.output
+    assert "3 of 80 images are broken: 0 to tune on are not used, 3 to calibrate on" in answer.output
     assert len((tmp_path / "a" / "run" / "broken.txt").read_text().splitlines()) == 3
     scores = np.array(pq.read_table(finished / "scores.parquet")["score"])
     ids = pq.read_table(finished / "scores.parquet")["id"].to_pylist()
@@ -259,17 +260,86 @@ def test_sets_for_new_images_by_name(shades: Path, finished: Path, tmp_path: Pat
     assert member.sum(axis=1).tolist() == [int(line["size"]) for line in lines]
 
 
-def test_serving_a_broken_image(shades: Path, finished: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes((shades / "0" / "00.png").read_bytes()[:40])
-    shutil.copy(shades / "0" / "01.png", tmp_path / "b.png")
-    asked = ["sets", certificate(finished), "--images", tmp_path, "--model", MODEL]
-    refused(pac(*asked), "a.png cannot be read as an image")
-    refused(pac(*asked, "--out", tmp_path / "s.csv"), "a.png cannot be read as an image")
-    assert not list(tmp_path.glob("s.csv*"))  # nothing is left half written
-    answer = pac(*asked, "--broken", "miss")
+def test_odd_files_do_not_lose_the_sets_of_the_others(shades: Path, finished: Path, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for name in ("b.png", "f.png"):
+        shutil.copy(shades / "0" / "01.png", photos / name)
+    asked = ["sets", certificate(finished), "--images", photos, "--model", MODEL]
+    alone = pac(*asked).output.splitlines()
+    (photos / "a.png").write_bytes((shades / "0" / "00.png").read_bytes()[:40])
+    Image.new("F", (20, 20)).save(photos / "c.tif")
+    (photos / "d.png").symlink_to(tmp_path / "nowhere.png")
+    Image.new("RGB", (1, 1)).save(photos / "e.png")
+    answer = pac(*asked)
     assert answer.exit_code == 0, answer.output
-    assert "a.png,0,\n" in answer.output
-    assert "images that cannot be decoded: 1; their sets are empty, hence misses" in answer.output
+    lines = answer.stdout.splitlines()
+    assert lines == [alone[0], "a.png,0,", alone[1], "c.tif,0,", "d.png,0,", "e.png,0,", alone[2]]
+    assert "images without a forecast: 4; their sets are empty, hence misses" in answer.stderr
+    for said in ("a.png cannot be read", "got mode F", "d.png cannot be read", "e.png cannot be used"):
+        assert said in answer.stderr
+    assert pac(*asked, "--out", tmp_path / "s.npz").exit_code == 0
+    stored = load(tmp_path / "s.npz")
+    assert stored["failed"].tolist() == [True, False, True, True, True, False]
+    assert not stored["member"][stored["failed"]].any()
+    refused(pac(*asked, "--broken", "error"), "a.png cannot be read as an image")
+    refused(pac(*asked, "--broken", "error", "--out", tmp_path / "s.csv"), "a.png cannot be read as an image")
+    assert not list(tmp_path.glob("s.csv*"))  # nothing is left half written
+
+
+def test_a_model_that_does_not_say_how_images_go_in(shades: Path, tmp_path: Path) -> None:
+    bare = "python:toy_classifier:bare"
+    images = ["--images", shades, "--model", bare]
+    asked = ["run", "imagenet", *images, *SIZES, *LEVEL, "--address", "none", "--ledger", tmp_path / "l.json"]
+    folder = tmp_path / "run"
+    refused(pac(*asked, "--folder", folder), "must be stated by --preset", "got no --size, --crop")
+    assert not folder.exists()
+    stated = ["--preset", "imagenet", "--size", 32, "--crop", "whole"]
+    answer = pac(*asked, *stated, "--folder", folder)
+    assert answer.exit_code == 0, answer.output
+    refused(pac(*asked, *stated[:4], "--folder", folder), "another")  # a resume with another crop
+    known = read_certificate(certificate(folder)).model
+    assert known.name.startswith(f"{bare} with size=32 crop=whole mean=0.485,0.456,0.406 ")
+    sets = ["sets", certificate(folder), *images]
+    served = pac(*sets)
+    assert served.exit_code == 0, served.output
+    assert pac(*sets, *stated).stdout == served.stdout
+    refused(pac(*sets, *stated[:4]), "another model's sets have no promise")
+    refused(pac(*sets[:-1], MODEL, *stated), "brings its own preprocessing")
+    assert pac("logits", folder, "--out", tmp_path / "z.npz").exit_code == 0
+    fitted = ["fit", tmp_path / "z.npz", *SIZES, *LEVEL, "--ledger", tmp_path / "other.json"]
+    assert pac(*fitted, "--out", tmp_path / "c.json").exit_code == 0
+    assert pac("sets", tmp_path / "c.json", *images).stdout == served.stdout
+
+
+def test_an_onnx_file_from_run_to_sets(shades: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    (tmp_path / "net.onnx").write_bytes(onnx_means(side=16, batch=3, layout="NHWC", softmax=True))
+    images = ["--images", shades, "--model", f"onnx:{tmp_path / 'net.onnx'}"]
+    asked = ["run", "imagenet", *images, *SIZES, *LEVEL, "--address", "none", "--ledger", tmp_path / "l.json"]
+    asked += ["--folder", tmp_path / "run", "--preset", "caffe"]
+    refused(pac(*asked, "--batch", 2), "batch must be 3")
+    answer = pac(*asked)
+    assert answer.exit_code == 0, answer.output
+    served = pac("sets", certificate(tmp_path / "run"), *images)
+    assert served.exit_code == 0, served.output
+    assert len(served.stdout.splitlines()) == 81
+
+
+def test_the_accuracy_on_the_tune_part_is_said_and_doubted(shades: Path, tmp_path: Path) -> None:
+    answer = run(shades, tmp_path / "a" / "run")  # without a level, too
+    assert answer.exit_code == 0, answer.output
+    assert "top-1     accuracy 0." in answer.output
+    assert "SUSPICIOUSLY" not in answer.output
+    for label in "01":
+        shutil.copytree(shades / label, tmp_path / "swapped" / str(1 - int(label)))
+    answer = run(tmp_path / "swapped", tmp_path / "b" / "run", *LEVEL, "--no-temperature")
+    assert answer.exit_code == 0, answer.output
+    before, _, after = answer.output.partition("SUSPICIOUSLY LOW for 2 classes")
+    assert "calibrate " in after  # it is said before the calibrate part is opened
+    assert "calibrate " not in before
+    answer = run(shades, tmp_path / "c" / "run", "--tune", 0)
+    assert "top-1     not known, because there are no images to tune on" in answer.output
 
 
 def test_what_cannot_be_served_is_refused(shades: Path, finished: Path, tmp_path: Path) -> None:

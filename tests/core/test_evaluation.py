@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.stats import binomtest
@@ -15,6 +17,7 @@ from pac_core import (
     error_interval,
     evaluate,
 )
+from pac_core.evaluation import top_one
 
 LEVEL = PACLevel(0.05, 0.01)
 MEMBER = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 1, 1]], dtype=bool)
@@ -74,3 +77,22 @@ def test_truths_of_another_number_are_refused() -> None:
 def test_bad_groups_are_named() -> None:
     with pytest.raises(InvalidInput, match="kind must have one entry per unit, got 1 for 4"):
         evaluate(LabelSets(MEMBER), [0, 2, 0, 2], LEVEL, by={"kind": ["a"]})
+
+
+@pytest.mark.parametrize(
+    ("right", "labels", "classes", "low"),
+    [
+        (0.77, range(1000), 1000, False),
+        (0.29, range(1000), 1000, True),
+        (0.60, [0, 1] * 500, 2, True),
+        (0.70, [0, 1] * 500, 2, False),
+        (0.90, [0] * 900 + [1] * 100, 2, True),  # as good as always answering 0
+        (0.60, [0, 1] * 5, 2, False),  # ten units may be that wrong by chance
+        (0.95, [0] * 900 + [1] * 100, 2, False),
+    ],
+)
+def test_an_accuracy_near_a_guess_is_suspicious(right: float, labels: Any, classes: int, low: bool) -> None:
+    n = len(labels)
+    said = top_one(np.arange(n) < n * right, np.array(labels), classes)
+    assert said.startswith(f"accuracy {right:.3f} on {n:,} units")
+    assert ("SUSPICIOUSLY LOW" in said) == low

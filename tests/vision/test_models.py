@@ -12,13 +12,14 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from toy_classifier import onnx_means
 
 from pac_core import InvalidInput, UnreadableFile
 from pac_core.tables import file_digest
-from pac_vision import Classifier, efficientnet_lite, imagenet, load_model
+from pac_vision import Classifier, ImageLogits, Images, efficientnet_lite, imagenet, load_model
 from pac_vision.classifiers import fill, read_weights, weights_digest, whole_digest
 from pac_vision.libraries import onnx_digest
-from pac_vision.preprocessing import Preprocess
+from pac_vision.preprocessing import Preprocess, stated_in
 
 
 def test_a_factory_may_return_a_classifier(networks: str) -> None:
@@ -31,9 +32,11 @@ def test_a_factory_may_return_a_classifier(networks: str) -> None:
 
 
 def test_a_factory_may_return_a_module_or_an_object(networks: str) -> None:
-    module = load_model(f"python:{networks}:module")
+    with pytest.raises(InvalidInput, match=r"does not say how images go in.* got no --size, --crop, --mean"):
+        load_model(f"python:{networks}:module")
+    module = load_model(f"python:{networks}:module", preprocessing={"preset": "clip", "size": 64})
     assert module.classes == 7
-    assert module.preprocess(Image.new("RGB", (50, 40))).shape == (3, 224, 224)
+    assert module.preprocess(Image.new("RGB", (50, 40))).shape == (3, 64, 64)
     three = load_model(f"python:{networks}:Three")
     assert (three.classes, len(three.digest)) == (3, 64)
 
@@ -157,13 +160,14 @@ def test_ported_networks_scale_their_channels_as_torchvisions_weights_need(
     ],
 )
 def test_factories_that_return_something_else_are_refused(networks: str, factory: str, said: str) -> None:
+    stated = {"preset": "imagenet", "size": 24} if factory == "vector" else None
     with pytest.raises(InvalidInput, match=said):
-        load_model(f"python:{networks}:{factory}")
+        load_model(f"python:{networks}:{factory}", preprocessing=stated)
 
 
 def test_a_module_of_another_size_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"small must take images \(3, 224, 224\), but it failed"):
-        Classifier.of("small", nn.Sequential(nn.Flatten(), nn.Linear(12, 2)))
+        Classifier.of("small", nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), imagenet())
 
 
 def test_the_digest_is_of_the_weights() -> None:
@@ -225,46 +229,155 @@ def test_efficientnet_lite_brings_its_weights(number: int, size: int) -> None:
     assert model.preprocess(Image.new("RGB", (300, 256))).shape == (3, size, size)
 
 
-def field(number: int, *values: bytes | str | int) -> bytes:
-    """A field of a protocol buffer, once per value; small values only."""
-    out = b""
-    for value in values:
-        if isinstance(value, int):
-            out += bytes([number << 3, value])
-            continue
-        data = value.encode() if isinstance(value, str) else value
-        size = bytes([len(data)]) if len(data) < 128 else bytes([len(data) & 127 | 128, len(data) >> 7])
-        out += bytes([number << 3 | 2]) + size + data
-    return out
+STATED = {
+    "crop": "whole",
+    "mean": "1,2,3",
+    "deviation": "4,5,6",
+    "range": "255",
+    "colours": "RGB",
+    "resampling": "bilinear",
+}
 
 
-def onnx_means(side: int) -> bytes:
-    """An ONNX file that returns the mean of each channel of `[B, 3, side, side]`."""
-
-    def port(name: str, *sides: int | str) -> bytes:
-        shape = b"".join(field(1, field(2 if isinstance(side, str) else 1, side)) for side in sides)
-        return field(1, name) + field(2, field(1, field(1, 1) + field(2, shape)))
-
-    pool = field(1, "x") + field(2, "m") + field(4, "GlobalAveragePool")
-    flat = field(1, "m") + field(2, "y") + field(4, "Flatten")
-    graph = field(1, pool, flat) + field(2, "means")
-    graph += field(11, port("x", "B", 3, side, side)) + field(12, port("y", "B", 3))
-    return field(1, 8) + field(7, graph) + field(8, field(1, "") + field(2, 13))
-
-
-def test_an_onnx_file_says_the_size_of_its_images(tmp_path: Path) -> None:
+@pytest.fixture
+def onnx(tmp_path: Path) -> Any:
+    """Writes an ONNX file of the mean of each channel, and returns its name."""
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    path = tmp_path / "means.onnx"
-    path.write_bytes(onnx_means(32))
-    model = load_model(f"onnx:{path}")
-    image = model.preprocess(Image.new("RGB", (64, 64), "red"))
-    assert (model.classes, image.shape) == (3, (3, 32, 32))
-    np.testing.assert_allclose(model.logits(image[None])[0], image.mean(axis=(1, 2)), rtol=1e-4)
-    path.write_bytes(b"nonsense")
-    with pytest.raises(UnreadableFile, match=r"means\.onnx cannot be read as ONNX"):
-        load_model(f"onnx:{path}")
+
+    def write(**settings: Any) -> str:
+        (tmp_path / "means.onnx").write_bytes(onnx_means(**settings))
+        return f"onnx:{tmp_path / 'means.onnx'}"
+
+    return write
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("colours", ["RGB", "BGR"])
+@pytest.mark.parametrize("largest", [1, 255])
+def test_an_onnx_file_sees_images_as_stated(onnx: Any, layout: str, colours: str, largest: int) -> None:
+    model = load_model(
+        onnx(side=32, layout=layout), preprocessing=STATED | {"colours": colours, "range": str(largest)}
+    )
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
+    image = model.preprocess(Image.fromarray(pixels))
+    assert (model.classes, image.shape) == (3, (3, 32, 32) if layout == "NCHW" else (32, 32, 3))
+    channels = pixels.mean(axis=(0, 1))[:: 1 if colours == "RGB" else -1] * largest / 255
+    expected = (channels - [1, 2, 3]) / [4, 5, 6]
+    np.testing.assert_allclose(model.logits(image[None])[0], expected, rtol=1e-4)
+
+
+def test_an_onnx_file_without_stated_preprocessing_is_refused(onnx: Any) -> None:
+    name = onnx(side=32)
+    missing = "--crop, --mean, --deviation, --range, --colours, --resampling"
+    said = rf"must be stated by --preset \(imagenet, .*\) or one by one, got no {missing}$"
+    with pytest.raises(InvalidInput, match=said):
+        load_model(name)
+    with pytest.raises(InvalidInput, match=r"got no --colours$"):
+        load_model(name, preprocessing={key: text for key, text in STATED.items() if key != "colours"})
+    assert load_model(name, preprocessing={"preset": "imagenet"}).preprocess == imagenet(32)
+    with pytest.raises(InvalidInput, match=r"--size must be 32, as .* takes its images, got 64"):
+        load_model(name, preprocessing={"preset": "imagenet", "size": "64"})
+    with pytest.raises(InvalidInput, match=r"--layout must be NCHW, as .* takes its images, got NHWC"):
+        load_model(name, preprocessing={"preset": "imagenet", "layout": "NHWC"})
+
+
+def test_what_an_onnx_file_leaves_open_must_be_stated(onnx: Any) -> None:
+    name = onnx(side="H")
+    with pytest.raises(InvalidInput, match=r"got no --size$"):
+        load_model(name, preprocessing={"preset": "imagenet"})
+    model = load_model(name, preprocessing={"preset": "imagenet", "size": "24"})
+    assert model.preprocess == imagenet(24)
+    name = onnx(side="H", channels="C")
+    with pytest.raises(InvalidInput, match=r"got no --layout$"):
+        load_model(name, preprocessing=STATED | {"size": "24"})
+    assert load_model(name, preprocessing=STATED | {"size": "24", "layout": "NCHW"}).classes == 3
+    with pytest.raises(
+        InvalidInput, match=r"must take images \[B, 3, H, H\] or \[B, H, H, 3\], got the input"
+    ):
+        load_model(onnx(side=8, channels=1), preprocessing={"preset": "imagenet"})
+    with pytest.raises(
+        InvalidInput, match=r"one input of floats and one output, the logits, got x .* -> y, m"
+    ):
+        load_model(onnx(side=8, outputs=("y", "m")), preprocessing={"preset": "imagenet"})
+
+
+@pytest.mark.parametrize(
+    ("setting", "text", "said"),
+    [
+        ("preset", "resnet", "--preset must be one of imagenet, .*, got 'resnet'"),
+        ("size", "0", "--size must be a whole number"),
+        ("size", "9000", "--size must be at most 8,192 pixels"),
+        ("crop", "1.5", "--crop must be a share .* got '1.5'"),
+        ("crop", "nan", "--crop must be a share"),
+        ("mean", "1,2", "--mean must be one number, or one for each channel"),
+        ("mean", "nan", "--mean must be one number"),
+        ("deviation", "0.2,0,0.2", "--deviation must be above 0"),
+        ("range", "2", "--range must be one of 1, 255"),
+        ("colours", "RBG", "--colours must be one of RGB, BGR"),
+        ("layout", "CHW", "--layout must be one of NCHW, NHWC"),
+        ("resampling", "cubic", "--resampling must be one of nearest"),
+        ("gamma", "2", "must be stated by size, .*, got 'gamma'"),
+    ],
+)
+def test_preprocessing_that_is_none_is_refused(networks: str, setting: str, text: str, said: str) -> None:
+    stated = {"preset": "imagenet", "size": "24"} | {setting: text}
+    with pytest.raises(InvalidInput, match=said):
+        load_model(f"python:{networks}:module", preprocessing=stated)
+
+
+def test_a_fixed_batch_is_the_models_own(onnx: Any, images: Images) -> None:
+    fixed = load_model(onnx(side=32, batch=4), preprocessing=STATED)
+    assert fixed.batch == 4
+    source = images.source
+    found, _ = ImageLogits(source, fixed)(images.ids[:6].tolist())
+    free = load_model(onnx(side=32), preprocessing=STATED)
+    assert free.batch is None
+    expected, _ = ImageLogits(source, free)(images.ids[:6].tolist())
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    with pytest.raises(InvalidInput, match=r"batch must be 4, which onnx:.* is fixed to, got 1"):
+        ImageLogits(source, fixed, 1)
+
+
+def test_probabilities_are_told_from_logits(onnx: Any) -> None:
+    plain, softmax = (
+        load_model(onnx(side=32, softmax=flag), preprocessing=STATED).logits for flag in (False, True)
+    )
+    batch = np.random.default_rng(0).normal(size=(1, 3, 32, 32)).astype(np.float32)
+    np.testing.assert_allclose(
+        softmax(batch) - softmax(batch)[:, :1], plain(batch) - plain(batch)[:, :1], atol=1e-6
+    )
+
+
+def test_damaged_onnx_files_and_other_devices_are_refused(onnx: Any) -> None:
+    name = onnx(side=32)
     with pytest.raises(InvalidInput, match="this onnxruntime has no SOMEWHEREExecutionProvider"):
-        load_model(f"onnx:{path}", device="somewhere")
+        load_model(name, device="somewhere", preprocessing=STATED)
+    Path(name.removeprefix("onnx:")).write_bytes(b"nonsense")
+    with pytest.raises(UnreadableFile, match=r"means\.onnx cannot be read as ONNX"):
+        load_model(name, preprocessing=STATED)
+
+
+def test_every_setting_counts_for_the_digest_and_is_read_back_from_the_name(networks: str) -> None:
+    """Also a crop so little smaller that the picture of the digest does not show it."""
+    name, base = f"python:{networks}:module", {"preset": "imagenet", "size": "24"}
+    others = [
+        {"crop": "0.874"}, {"mean": "0.5"}, {"deviation": "0.5"}, {"range": "255"}, {"colours": "BGR"},
+        {"resampling": "bicubic"}, {"size": "25"}, {"preset": "inception"}, {"crop": "whole"},
+    ]  # fmt: skip
+    models = [load_model(name, preprocessing=base | other) for other in ({}, *others)]
+    assert len({model.digest for model in models}) == len(models)
+    for model in models:
+        again = load_model(name, preprocessing=stated_in(model.name))
+        assert (again.digest, again.name) == (model.digest, model.name)
+    assert stated_in("efficientnet-lite0") == {}
+
+
+def test_a_model_that_brings_its_preprocessing_takes_no_other(networks: str) -> None:
+    for name in (f"python:{networks}:stripes", f"python:{networks}:Three", "efficientnet-lite0"):
+        with pytest.raises(
+            InvalidInput, match="brings its own preprocessing, so none must be stated, got --mean"
+        ):
+            load_model(name, preprocessing={"mean": "0.5"})
 
 
 def test_the_same_weights_behind_another_crop_are_another_model() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -128,5 +129,40 @@ def test_logits_that_are_no_numbers_are_refused(images: Images, args: Any) -> No
     scorer = ClassifyImages(*args)
     lost = SimpleNamespace(**vars(scorer.model) | {"logits": lambda batch: np.full((1, 3), np.nan)})
     scorer.logits.model = lost  # type: ignore[assignment]
-    with pytest.raises(InvalidInput, match=f"got NaN for {images.ids[0]}"):
+    with pytest.raises(InvalidInput, match=f"got NaN or infinity for {images.ids[0]}"):
         score(scorer, images.ids[:2])
+    scorer.logits.broken = "miss"
+    found = score(scorer, images.ids[:2])
+    assert found["failed"].all()
+    assert np.isnan(found["logits"]).all()
+
+
+def test_what_a_preprocessing_of_yours_cannot_take_is_broken(images: Images, args: Any) -> None:
+    scorer = ClassifyImages(*args, 1, "miss")
+    own, odd = scorer.model.preprocess, images.image(str(images.ids[1]))
+
+    def preprocess(image: Image.Image) -> Any:
+        if np.array_equal(image, odd):
+            raise ZeroDivisionError("no light")
+        return own(image)
+
+    expected = score(scorer, images.ids[:3])["logits"]
+    scorer.logits.model = replace(scorer.model, preprocess=preprocess)
+    found = score(scorer, images.ids[:3])
+    assert found["failed"].tolist() == [False, True, False]
+    assert np.array_equal(found["logits"][[0, 2]], expected[[0, 2]])
+    assert scorer.logits.reasons == [f"{images.folder}/{images.ids[1]} cannot be used: no light"]
+    scorer.logits.broken = "error"
+    with pytest.raises(BrokenImage, match=f"{images.ids[1]} cannot be used: no light"):
+        score(scorer, images.ids[:3])
+
+
+def test_images_of_another_shape_are_never_broadcast(images: Images, args: Any) -> None:
+    """A preprocessing that keeps grey images at one channel would fill all three."""
+    scorer = ClassifyImages(*args, 4)
+    own, odd = scorer.model.preprocess, images.image(str(images.ids[1]))
+    scorer.logits.model = replace(
+        scorer.model, preprocess=lambda image: own(image)[: 1 if np.array_equal(image, odd) else 3]
+    )
+    with pytest.raises(InvalidInput, match=r"must have one shape, got \(3, 24, 24\) and \(1, 24, 24\)"):
+        score(scorer, images.ids[:3])

@@ -35,6 +35,7 @@ from pac_core.files import real_path
 from pac_core.label_scores import LABEL_SCORES
 from pac_core.options import ledger_beside, refuse_unwritable, say, say_cost
 from pac_core.ranked_scores import RankedScore
+from pac_core.texts import at_least
 
 DATA = "data.txt"
 """Of a run folder: where the files of the units lie."""
@@ -250,7 +251,7 @@ def _say_finding(finding: Finding, folder: RunFolder, unit: str) -> None:
 def _table(rows: Sequence[dict[str, Any]]) -> str:
     """Rows for the terminal; columns that are empty throughout are left out."""
     names = [name for name in rows[0] if any(row[name] != "" for row in rows)]
-    cells = [names, *([_cell(row[name]) for name in names] for row in rows)]
+    cells = [names, *([_cell(name, row[name]) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -258,5 +259,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _cell(name: str, value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return at_least(value, 4) if name == "T" else f"{value:.4g}"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pac_core.arrays import plain
-from pac_core.bounds import rounded_up, share, whole
+from pac_core.bounds import share, whole
 from pac_core.costs import Family
 from pac_core.errors import InvalidInput, NothingAccepted, SecondLook
 from pac_core.evaluation import error_interval
@@ -30,6 +30,7 @@ from pac_core.ledger import (
     read_notes,
 )
 from pac_core.splits import ids_digest, unit_names
+from pac_core.texts import at_least, at_most
 
 _STREAM = 0x57E9  # keeps the draw of the step apart from all else that an episode draws from its seed
 
@@ -60,11 +61,10 @@ class AcceptedRisk:
     def __repr__(self) -> str:
         picked = f" It holds for whichever of {self.choices:,} was picked." if self.choices > 1 else ""
         return (
-            f"P(unsafe given accepted) <= {rounded_up(self.limit)} with confidence {self.confidence:g}, for "
-            f"a decision at a drawn step of a fresh episode drawn like these: {self.unsafe:,} of "
-            f"{self.accepted:,} accepted decisions were unsafe, one from each of {self.episodes:,} episodes."
-            + picked
-            + (f" {self.family}" if self.family else "")
+            f"P(unsafe given accepted) <= {at_least(self.limit, 4)} with confidence "
+            f"{at_most(self.confidence)}, for a decision at a drawn step of a fresh episode drawn like these:"
+            f" {self.unsafe:,} of {self.accepted:,} accepted decisions were unsafe, one from each of "
+            f"{self.episodes:,} episodes." + picked + (f" {self.family}" if self.family else "")
         )
 
 

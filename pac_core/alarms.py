@@ -19,6 +19,7 @@ from pac_core.bounds import PACLevel, a_level
 from pac_core.errors import InvalidInput, NothingAccepted
 from pac_core.evaluation import error_interval
 from pac_core.sets import LabelSets, label_limit
+from pac_core.texts import at_least, at_most
 from pac_core.thresholds import Threshold, fit_threshold
 
 
@@ -50,10 +51,10 @@ class AlarmRule:
     def __repr__(self) -> str:
         level = self.threshold.level
         return (
-            f"Suppress an alarm whose score under 'true' is above {self.threshold.value:.6g}: a true alarm "
-            f"is suppressed with probability at most {level.epsilon:g}, with confidence 1 - {level.delta:g}, "
-            f"from {self.threshold.n:,} true alarms of which {self.threshold.errors:,} may lie above, for "
-            "alarms drawn like these."
+            f"Suppress an alarm whose score under 'true' is above {at_least(self.threshold.value)}: a true "
+            f"alarm is suppressed with probability at most {at_least(level.epsilon)}, with confidence "
+            f"1 - {at_least(level.delta)}, from {self.threshold.n:,} true alarms of which "
+            f"{self.threshold.errors:,} may lie above, for alarms drawn like these."
         )
 
 
@@ -112,8 +113,9 @@ class RiskGiven:
 
     def __repr__(self) -> str:
         return (
-            f"P(miss given {self.kind}) <= {self.limit:.4g} with confidence {self.confidence:.6g}: "
-            f"P(miss) <= {self.level.epsilon:g} divided by P({self.kind}) >= {self.least:.4g}, from "
+            f"P(miss given {self.kind}) <= {at_least(self.limit, 4)} with confidence "
+            f"{at_most(self.confidence)}: P(miss) <= {at_least(self.level.epsilon)} divided by "
+            f"P({self.kind}) >= {at_most(self.least, 4)}, from "
             f"{self.count:,} of {self.n:,} units."
         )
 
@@ -132,8 +134,8 @@ def risk_given(level: PACLevel, members: Any, *, kind: str, doubt: float = 0.01)
     them true: 6.9%, which contradicts "at most 2%" but not what follows:
 
     >>> risk_given(PACLevel(0.02, 1e-5), [True] * 189 + [False] * 628, kind="suppressed")
-    P(miss given suppressed) <= 0.1011 with confidence 0.98999: P(miss) <= 0.02 divided by \
-P(suppressed) >= 0.1978, from 189 of 817 units.
+    P(miss given suppressed) <= 0.1012 with confidence 0.98999: P(miss) <= 0.02 divided by \
+P(suppressed) >= 0.1977, from 189 of 817 units.
     """
     level, found = a_level(level), _booleans("members", members, None)
     if isinstance(doubt, bool) or not isinstance(doubt, float) or not 0 < doubt < 1 - level.delta:

@@ -7,7 +7,6 @@ import operator
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 from numbers import Real
 from typing import Any, TypeAlias
 
@@ -68,19 +67,6 @@ def share(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
         raise InvalidInput(f"{name} must lie strictly between 0 and 1, got {value!r}")
     return float(value)
-
-
-def rounded_up(value: float, digits: int = 4) -> str:
-    """A limit as text, with so many digits: never below it.
-
-    >>> rounded_up(0.28832), rounded_up(0.28838), rounded_up(0.01)
-    ('0.2884', '0.2884', '0.01')
-    """
-    text = f"{value:.{digits}g}"
-    if not math.isfinite(value) or float(text) >= value:
-        return text
-    step = Decimal(1).scaleb(Decimal(value).adjusted() + 1 - digits)
-    return f"{float(Decimal(text) + step):.{digits}g}"
 
 
 def min_samples(level: PACLevel, errors: int = 0) -> int:

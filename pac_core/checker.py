@@ -12,6 +12,7 @@ from array_api_compat import array_namespace
 from pac_core.arrays import Array, like, returned
 from pac_core.errors import InvalidInput
 from pac_core.limits import Limit, TubeLike, corners, empty_at
+from pac_core.texts import at_most
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +67,7 @@ class Checked:
         by, name = float(margin[step, limit]), self.names[limit]
         where = f"at step {step + 1} of {len(margin)}"
         if safe:
-            return f"safe: the least margin is {by:.3g}, to {name} {where}"
+            return f"safe: the least margin is {at_most(by, 3)}, to {name} {where}"
         if np.isnan(by):
             return f"{name}: nothing can be said {where}"
         if by == -np.inf:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import numpy as np
 
-from pac_core.bounds import PACLevel, max_errors, min_samples, rounded_up
+from pac_core.bounds import PACLevel, max_errors, min_samples
 from pac_core.certificates import Certificate
 from pac_core.datasets import ROWS, Dataset
 from pac_core.errors import InvalidInput
@@ -24,6 +24,7 @@ from pac_core.predictors import GivenScore, Likelihood
 from pac_core.serving import sets_command
 from pac_core.splits import ids_digest
 from pac_core.tables import read_arrays
+from pac_core.texts import at_least
 from pac_core.verifying import read_both, same_split, scores_beside
 
 
@@ -113,7 +114,7 @@ def ledger_command(path: Path, budget: float | None) -> None:
     if family.left is not None:
         click.echo(f"left: {family.left!r}, of which {family.share!r} allows any number of later attempts")
     for opening in read_ledger(path):
-        failing = f"any statement fails with probability < {rounded_up(opening.cost)}"
+        failing = f"any statement fails with probability < {at_least(opening.cost, 4)}"
         click.echo(f"{opening.n:,} units {opening.calibrate[:12]}: {failing}")
         for entry in opening.menu:
             click.echo(f"  score {entry.score[:12]}  epsilon={entry.epsilon:g}  delta={entry.delta:g}")

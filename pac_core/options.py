@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import click
 
-from pac_core.bounds import rounded_up
 from pac_core.errors import InvalidInput
 from pac_core.files import real_path
 from pac_core.ledger import read_family
+from pac_core.texts import at_least
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -126,7 +126,7 @@ def ledger_beside(data: Path, given: Path | None = None) -> Path:
 def say_cost(count: int, cost: float, ledger: Path) -> None:
     """What the certificates of a look cost together, and what else their ledger holds."""
     many = "it fails" if count == 1 else "any of them fails"
-    say("ledger", f"{count} asked for; {many} with probability below {rounded_up(cost)} ({ledger})")
+    say("ledger", f"{count} asked for; {many} with probability below {at_least(cost, 4)} ({ledger})")
     say("ledger", str(read_family(ledger)))
 
 

@@ -33,6 +33,7 @@ from pac_core.options import (
     say,
 )
 from pac_core.sets import LabelSets
+from pac_core.texts import at_least
 from pac_core.verifying import read_both
 
 SECONDS = 10.0
@@ -98,10 +99,11 @@ def sets_command(
     pac sets certificate.json new.npz
     pac sets certificate.json --images photos --model efficientnet-lite0 --classes imagenet_class_index.json
 
-    Labels are written with the most likely first. A set misses the truth of its unit as seldom as the
-    certificate says if the unit is drawn like the calibration units and forecast by the same model, whose
-    digest is compared for --images. How images go into it is read from the certificate, unless stated here.
-    An image that is broken has an empty set, and is named; the others get theirs.
+    Labels are written with the most likely first, and ends of intervals with all digits. A set misses the
+    truth of its unit as seldom as the certificate says if the unit is drawn like the calibration units and
+    forecast by the same model, whose digest is compared for --images. How images go into it is read from the
+    certificate, unless stated here. An image that is broken has an empty set, and is named; the others get
+    theirs.
     """
     given = [*([certificate] if certificate else []), *files]
     if len(given) != (1 if images is not None else 2):
@@ -128,7 +130,7 @@ def sets_command(
     if isinstance(sets, LabelSets) and isinstance(units.forecast, LogitForecast):
         _write_labels([(units.ids, units.forecast, sets)], names, out)
     else:
-        _write_regions(units.ids, sets, out)
+        write_regions(units.ids, sets, out)
         if (failed := failed_units(units.forecast)) is not None:
             text = f"units without a forecast: {failed.sum():,}; their sets are empty, hence misses"
             click.echo(f"{'failed':10}{text}", err=True)
@@ -182,8 +184,9 @@ def _serve(document: Certificate, images: str, names: Any, out: Path | None, opt
         level, n = document.predictor.threshold.level, document.predictor.threshold.n
         mean = np.mean(np.concatenate(sizes))
         say("wrote", f"{served.n:,} sets, mean size {mean:.4g} labels, to {out}")
-        say("promise", f"a set misses its label with probability at most {level.epsilon:g}, with confidence "
-            f"1 - {level.delta:g}, for images drawn like the {n:,} calibrated on")  # fmt: skip
+        say("promise", f"a set misses its label with probability at most {at_least(level.epsilon)}, with "
+            f"confidence 1 - {at_least(level.delta)}, for images drawn like "
+            f"the {n:,} calibrated on")  # fmt: skip
 
 
 def to_float16(logits: Any) -> Any:
@@ -233,8 +236,8 @@ def _label_rows(chunks: Iterable[Chunk], names: Any) -> Iterator[list[Any]]:
             yield [name, len(ranked), (" " if names is None else "; ").join(words)]
 
 
-def _write_regions(ids: Any, sets: Any, out: Path | None) -> None:
-    """Writes boxes of regressors, and tubes."""
+def write_regions(ids: Any, sets: Any, out: Path | None) -> None:
+    """Writes boxes of regressors, and tubes, with every digit: a rounded box is another set."""
     lower, upper = sets.box()
     if out is not None and out.suffix == ".npz":
         named: dict[str, Any] = {"names": list(sets.features.names)} if isinstance(sets, FeatureTube) else {}
@@ -246,7 +249,7 @@ def _write_regions(ids: Any, sets: Any, out: Path | None) -> None:
     ends = [f"{end}_{i}" for end in ("lower", "upper") for i in range(lower.shape[-1])]
     rows = [["id", "size", *ends]]
     for name, size, low, high in zip(ids, sets.size(), lower, upper, strict=True):
-        rows.append([name, f"{size:.6g}", *(f"{end:.9g}" for end in (*low, *high))])
+        rows.append([name, at_least(size), *map(repr, (*low.tolist(), *high.tolist()))])
     if out is None:
         csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
     else:

@@ -12,6 +12,7 @@ from pac_core.arrays import numbers
 from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.errors import TooManyFailures
 from pac_core.selection import CountDigits, digit_counts, select_largest
+from pac_core.texts import at_least
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,8 +37,9 @@ class Threshold:
 
     def __repr__(self) -> str:
         return (
-            f"T = {self.value:.6g} from {self.n:,} calibration units, of which {self.errors:,} may "
-            f"lie above: error at most {self.level.epsilon:g} with confidence 1 - {self.level.delta:g}, "
+            f"T = {at_least(self.value)} from {self.n:,} calibration units, of which {self.errors:,} may "
+            f"lie above: error at most {at_least(self.level.epsilon)} with confidence 1 - "
+            f"{at_least(self.level.delta)}, "
             "for units drawn like these."
         )
 

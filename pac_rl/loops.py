@@ -26,6 +26,7 @@ from pac_core import (
     max_errors,
 )
 from pac_core.bounds import whole
+from pac_core.texts import at_least
 from pac_rl.designs import MOST_SEED, TRAINING_SEEDS
 from pac_rl.ensembles import Ensemble, Settings, Transitions
 from pac_rl.environments import Environment
@@ -110,7 +111,7 @@ class Round:
     def __str__(self) -> str:
         return (
             f"round {self.number}: model error {self.ensemble.history[-1].best:.3f}, "
-            f"T = {self.predictor.threshold.value:.3g}, return {self.returns.mean():.1f}, "
+            f"T = {at_least(self.predictor.threshold.value, 3)}, return {self.returns.mean():.1f}, "
             f"{int(self.violated.sum())} of {len(self.violated)} episodes broke a limit, "
             f"the fallback acted {self.fallbacks} of {self.decisions} times"
         )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pac_core import PACLevel, calibration_error
+from pac_core.texts import at_least
 from pac_vision.class_figures import class_coverage, error_bars, reliability_diagram, size_against_error
 from pac_vision.class_results import OURS, PAPER, ClassResults
 from pac_vision.class_tables import (
@@ -114,7 +115,7 @@ def show_grid(results: ClassResults, folder: ResultFolder) -> None:
         cells = sum(results.at(sets, level) is not None for level in table)
         print(
             f"  The {cells} levels of {sets} in the table: any of them fails with probability below "
-            f"{results.cost(sets, table):.3g}."
+            f"{at_least(results.cost(sets, table), 3)}."
         )
     title = (
         f"{results.models[0].name}, n = {n:,}: C calibrated, D direct bound, ours\n"

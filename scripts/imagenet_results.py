@@ -31,6 +31,7 @@ from pac_core.class_names import ClassNames, read_classes
 from pac_core.failures import unit_scores
 from pac_core.ledger import score_digest
 from pac_core.options import broken_option, ledger_beside, refuse_unwritable
+from pac_core.texts import at_least
 from pac_vision import Images, find_images
 from pac_vision.class_reports import show_results, summary
 from pac_vision.class_results import OURS, ClassResults, compare_sets
@@ -169,7 +170,7 @@ def report(
     keep_certificates(results, folder.folder)
     print(
         f"one look at the calibrate part (ledger {book}): {len(results.entries)} certificates asked for,\n"
-        f"  any of which fails with probability below {results.look.cost:.3g}; ours at epsilon = "
+        f"  any of which fails with probability below {at_least(results.look.cost, 3)}; ours at epsilon = "
         f"{levels.main.epsilon:g} with less than {levels.main.delta:g}: {results.main().predictor.threshold}"
     )
     show_results(results, folder, names, pictures)

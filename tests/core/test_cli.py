@@ -8,13 +8,17 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pac_program import LEVEL, SPLIT, load, refused, run
 
-from pac_core import read_certificate
+from pac_core import GaussianForecast, gaussian_sets, read_certificate
+from pac_core.serving import write_regions
 
 
 def test_min_n() -> None:
@@ -119,6 +123,56 @@ def test_the_certificate_names_model_data_and_training(logits: Path, tmp_path: P
     refused(
         run("fit", logits, *LEVEL, *SPLIT, *known, "--out", tmp_path / "x.json"), "'train' and", "'image-7'"
     )
+
+
+def test_sets_far_from_zero_are_written_as_they_are(tmp_path: Path) -> None:
+    """Nine digits of 1.7e9 are steps of ten: rounded to them, sets missed a quarter of the truths."""
+    rng = np.random.default_rng(0)
+    mean = 1.7e9 + 1e6 * rng.random((1500, 1))
+    var, truth = np.full_like(mean, 4.0), mean + 2 * rng.normal(size=mean.shape)
+    np.savez(tmp_path / "far.npz", mean=mean, var=var, truth=truth, ids=np.arange(1500))
+    out = tmp_path / "c.json"
+    level = ["--epsilon", "0.05", "--delta", "0.01"]
+    assert run("fit", tmp_path / "far.npz", *level, *SPLIT, "--out", out).exit_code == 0
+    assert run("sets", out, tmp_path / "far.npz", "--out", tmp_path / "sets.csv").exit_code == 0
+    assert run("sets", out, tmp_path / "far.npz", "--out", tmp_path / "sets.npz").exit_code == 0
+    lines = list(csv.DictReader((tmp_path / "sets.csv").read_text().splitlines()))
+    assert lines == list(csv.DictReader(run("sets", out, tmp_path / "far.npz").output.splitlines()))
+    lower, upper = (np.array([[float(line[end])] for line in lines]) for end in ("lower_0", "upper_0"))
+    stored = load(tmp_path / "sets.npz")
+    sets = read_certificate(out).predictor.sets(GaussianForecast(mean, var))
+    for one, two, three in zip((lower, upper), (stored["lower"], stored["upper"]), sets.box(), strict=True):
+        assert (one == two).all()
+        assert (two == three).all()
+    assert ((lower <= truth) & (truth <= upper) == sets.contains(truth)[:, None]).all()
+
+
+@given(
+    center=st.floats(-1e300, 1e300),
+    deviation=st.floats(1e-150, 1e150),
+    limit=st.floats(-500, 500),
+    share=st.floats(-1, 1),
+)
+@example(center=5e-324, deviation=1e-150, limit=1.0, share=1.0)
+@example(center=1.7e9, deviation=1e-9, limit=0.0, share=-1.0)  # narrower than a unit in the last place
+def test_a_set_read_back_from_text_contains_the_set_in_memory(
+    center: float, deviation: float, limit: float, share: float
+) -> None:
+    mean, var = np.array([[center]]), np.array([[deviation**2]])
+    limit += float(np.log(deviation))  # about the size at which the set is empty or not
+    sets = gaussian_sets(GaussianForecast(mean, var), limit)
+    with tempfile.TemporaryDirectory() as folder:
+        write_regions(["one"], sets, Path(folder) / "sets.csv")
+        (line,) = csv.DictReader((Path(folder) / "sets.csv").read_text().splitlines())
+    lower, upper = float(line["lower_0"]), float(line["upper_0"])
+    (low,), (high,) = (end.ravel() for end in sets.box())
+    if sets.empty.item():
+        assert np.isnan([lower, upper, low, high]).all()
+        return
+    assert lower <= low <= high <= upper
+    assert float(line["size"]) >= sets.size().item()
+    truth = mean + share * (high - low) / 2
+    assert lower <= truth.item() <= upper or not sets.contains(truth).item()
 
 
 def test_scores_alone_make_a_certificate_but_no_sets(logits: Path, tmp_path: Path) -> None:

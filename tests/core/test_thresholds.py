@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import pickle
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -15,6 +17,7 @@ from pac_core import (
     InvalidInput,
     NotEnoughData,
     PACLevel,
+    Threshold,
     TooManyFailures,
     digit_counts,
     fit_threshold,
@@ -22,6 +25,7 @@ from pac_core import (
     max_errors,
     vc_max_errors,
 )
+from pac_core.texts import at_least, at_most
 
 LEVEL = PACLevel(0.1, 0.1)  # k* is 0 for 22 units, 1 for 38, 5 for 100
 any_score = st.floats(allow_nan=False, allow_infinity=False, width=64)
@@ -126,6 +130,31 @@ def test_the_bound_is_a_function_passed_in() -> None:
     assert vc.errors == vc_max_errors(1000, level) < max_errors(1000, level)
     assert vc.value > fit_threshold(scores, level).value
     assert vc.bound == "vc_max_errors"
+
+
+@given(st.floats(allow_nan=False), st.integers(1, 17))
+@example(5e-324, 6)
+@example(sys.float_info.max, 6)
+@example(-sys.float_info.max, 1)
+@example(0.0, 3)
+@example(math.inf, 6)
+def test_rounded_text_reads_back_on_its_side(value: float, digits: int) -> None:
+    for other in (value, math.nextafter(value, math.inf), math.nextafter(value, -math.inf)):
+        low, high = at_most(other, digits), at_least(other, digits)
+        assert float(low) <= other <= float(high)
+        if 1e-300 < abs(other) < 1e300:
+            assert float(high) - float(low) <= 1.001 * abs(other) * 10.0 ** (1 - digits) + 2 * math.ulp(other)
+
+
+def test_few_digits_are_no_more_than_needed() -> None:
+    assert [at_least(value) for value in (94.0, 0.05, 1e-5, 1.0000001)] == ["94", "0.05", "1e-05", "1.00001"]
+    assert at_most(math.nan) == at_least(math.nan) == "nan"
+
+
+@given(st.floats(-1e308, 1e308))
+def test_the_sentence_never_states_a_smaller_threshold(value: float) -> None:
+    said = str(Threshold(value, 100, 5, LEVEL))
+    assert float(said.split()[2]) >= value
 
 
 def test_it_speaks_a_sentence_for_the_logbook() -> None:

@@ -19,16 +19,18 @@ class GuardedAgent:
 
     The planners may return a plan that they never evaluated (a mean of good ones), and means of safe
     plans need not be safe. So a plan that was not seen while planning is checked; if it is unsafe,
-    the best safe plan that was seen is taken; if there was none, the fallback acts.
+    the best safe plan that was seen is taken; if there was none, the fallback acts. Where a plan serves for
+    several actions (`replan_freq`), what is left of it is checked anew from each observation, and given up
+    for a new plan if that is unsafe, or shorter than the tube.
 
     agent: mbrl-lib's, with CEM, iCEM or MPPI; its objective is set to `guard`
-    fallback: "hold", "stop" or a backup policy, see `Fallback`
+    fallback: "hold", "stop" or a backup policy, see `Fallback`; to be chosen
 
     decisions: how often it planned; replaced: how often the best safe plan stood in for the planner's
     own; fallbacks: how often no plan was safe; reason: of the last check, in words
     """
 
-    def __init__(self, agent: Any, guard: GuardedPlans, *, fallback: Fallback = "hold") -> None:
+    def __init__(self, agent: Any, guard: GuardedPlans, *, fallback: Fallback) -> None:
         if guard.horizon is not None and agent.replan_freq > guard.horizon:
             raise InvalidInput(
                 f"replan_freq must be at most the tube's {guard.horizon} steps, got {agent.replan_freq}"
@@ -36,22 +38,32 @@ class GuardedAgent:
         self.agent, self.guard, self.fallback = agent, guard, checked_fallback(fallback)
         self.decisions = self.replaced = self.fallbacks = 0
         self.reason = ""
-        self._waiting: list[NDArray[np.float64]] = []
+        self._plan: NDArray[np.float64] = np.zeros((0, 0))
+        self._waiting = 0  # actions at the head of the plan that may still be carried out
         self._best: tuple[float, Tensor | None] = (-np.inf, None)
         agent.set_trajectory_eval_fn(self._watched)
 
     def act(self, observation: Any, **_: Any) -> NDArray[np.float64]:
-        """`[A]` the next action: of a safe plan, or the fallback's."""
-        if not self._waiting:
-            plan = self.safe_plan(observation)
+        """`[A]` the next action: of a plan that is safe from this observation on, or the fallback's."""
+        if not self._waiting or not self._still_safe(observation):
+            plan, self._waiting = self.safe_plan(observation), 0
             if plan is None:
                 self.fallbacks += 1
                 bounds = (self.agent.optimizer_args[end] for end in ("action_lb", "action_ub"))
                 low, high = (np.asarray(end, dtype=np.float64) for end in bounds)
                 return fallback_action(self.fallback, observation, low, high, self.reason)
             # Not beyond the tube, even if replan_freq was changed since.
-            self._waiting = list(plan[: self.guard.horizon][: self.agent.replan_freq])
-        return self._waiting.pop(0)
+            self._plan, self._waiting = plan, len(plan[: self.guard.horizon][: self.agent.replan_freq])
+        action, self._plan, self._waiting = self._plan[0], self._plan[1:], self._waiting - 1
+        return np.asarray(action)
+
+    def _still_safe(self, observation: Any) -> bool:
+        """Whether what is left of the plan is safe from here; what is shorter than the tube is not known."""
+        if not np.isfinite(np.asarray(observation)).all() or len(self._plan) < (self.guard.horizon or 1):
+            return False
+        checked = self.guard.check(observation, torch.from_numpy(self._plan)[None].to(self._device))
+        self.reason = checked.reason(0)
+        return bool(checked.safe[0])
 
     def safe_plan(self, observation: Any) -> NDArray[np.float64] | None:
         """`[H, A]` a plan that was checked safe, or None; from a state that is not finite, none is."""
@@ -60,7 +72,10 @@ class GuardedAgent:
         if not np.isfinite(np.asarray(observation)).all():
             self.reason = UNKNOWN
             return None
-        plan = self.agent.plan(observation)
+        plan = np.asarray(self.agent.plan(observation))
+        width = len(np.asarray(self.agent.optimizer_args["action_lb"]))
+        if plan.ndim != 2 or not len(plan) or plan.shape[1] != width:
+            raise InvalidInput(f"the agent's plan must have shape [H, {width}], got {plan.shape}")
         seen = None if self._best[1] is None else self._best[1].cpu().numpy()
         if seen is not None and np.array_equal(plan, seen):
             self.reason = "safe: checked while planning"
@@ -80,7 +95,7 @@ class GuardedAgent:
         mbrl-lib's own reset leaves those two, so that one episode would lean on the one before.
         """
         self.agent.reset(planning_horizon)
-        self._waiting = []
+        self._waiting = 0
         planner = self.agent.optimizer.optimizer
         if getattr(planner, "elite", None) is not None:
             planner.elite = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,7 +19,7 @@ from pac_rl.ensembles import Ensemble
 from pac_rl.environments import Environment
 from pac_rl.fallbacks import NoSafePlan
 from pac_rl.forecasts import matching
-from pac_rl.guards import check_all
+from pac_rl.guards import check_all, shaped
 from pac_rl.limits import Limit
 from pac_rl.policies import Policy, fitting
 from pac_rl.scaled_tubes import FittedTubes, Tubes
@@ -77,7 +77,8 @@ class Controller:
     choice: "return", the largest predicted return; or "factor", the largest factor
     checked: how many steps of a plan must keep the limits; all H by default. Fewer leave the later ones to
         later plans, which are made before they are reached
-    fallback: where no candidate is safe: "hold" (the action 0), "stop" (an error), or another policy
+    fallback: where no candidate is safe: "hold" (the action 0), "stop" (an error), or another policy; to be
+        chosen, because what the action 0 does depends on the robot
 
     It acts on the state alone, without noise: equal states get equal actions in a batch of equal size.
     A guard is no promise by itself. What is promised of a guarded controller is proved by running it, on
@@ -94,7 +95,7 @@ class Controller:
     reward: Reward = cheetah_reward
     choice: str = "return"
     checked: int | None = None
-    fallback: str | Policy = "hold"
+    fallback: str | Policy = field(kw_only=True)
     perturbed: int = 0
     spread: float = 0.3
 
@@ -206,5 +207,5 @@ class Controller:
         """`[E, C]` by which safe candidates are ranked."""
         if self.choice == "factor":
             return torch.as_tensor(self.factors).to(found.mean).expand(found.plans.shape[:2])
-        worth: Tensor = self.reward(found.mean, found.plans).sum(dim=-1)
-        return worth
+        rewards = shaped("reward", self.reward(found.mean, found.plans), tuple(found.plans.shape[:3]))
+        return rewards.sum(dim=-1)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pac_core import InvalidInput
+from pac_core.arrays import returned
 from pac_core.bounds import whole
 from pac_rl.controllers import Controller
 from pac_rl.runs import BATCH, Run, broken_limits, in_blocks, taken
@@ -123,7 +124,8 @@ def _run(
         states = run.step(moving, done)
         went = np.isfinite(states).all(axis=1)
         earned = np.zeros(len(moving))
-        earned[went] = controller.reward(states[went], done[went])
+        rewards = controller.reward(states[went], done[went])
+        earned[went] = returned("reward", rewards, (int(went.sum()),), states)
         now = broken_limits(limits, states)
         violated[moving] |= now
         returns[moving] += earned
@@ -133,8 +135,11 @@ def _run(
             kept.states[moving, t], kept.actions[moving, t] = states, done
             if controller.guard is not None:
                 tube = controller.guard(decision.acting)
-                kept.upper[moving, t] = tube.support(along).cpu().numpy()[moving]
-                kept.lower[moving, t] = -tube.support(-along).cpu().numpy()[moving]
+                shape = (BATCH, controller.horizon)
+                ends = (returned("support", tube.support(way), shape, states) for way in (along, -along))
+                kept.upper[moving, t], kept.lower[moving, t] = (
+                    sign * end[moving] for sign, end in zip((1, -1), ends, strict=True)
+                )
     rows = run.rows
     return Episodes(
         seeds,

@@ -9,9 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pac_core import InvalidInput, PACError
+from pac_core.arrays import returned
 
 Fallback: TypeAlias = Literal["hold", "stop"] | Callable[[NDArray[np.float64]], Any]
 """`hold` is the action 0, `stop` raises `NoSafePlan`; a backup policy goes from a state to an action.
+
+There is no default: the action 0 is rest for some robots, and for others a fall or full speed ahead.
 
 From a state that is not finite no plan is safe, so the fallback acts: a backup policy is asked for an action
 there too, and refused if it has none.
@@ -51,7 +54,9 @@ def fallback_action(
     """
     if fallback == "stop":
         raise NoSafePlan(reason)
-    action = np.zeros_like(low) if isinstance(fallback, str) else np.asarray(fallback(np.asarray(state)))
-    if action.shape != low.shape or not np.isfinite(action).all():
+    if isinstance(fallback, str):
+        return np.clip(np.zeros_like(low), low, high)
+    action = returned("the fallback's action", fallback(np.asarray(state)), low.shape, low)
+    if not np.isfinite(action).all():
         raise InvalidInput(f"the fallback must return {len(low)} finite numbers, got {action}")
-    return np.clip(action.astype(np.float64), low, high)
+    return np.asarray(np.clip(action, low, high))

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import InvalidInput, Predictor, TubeChecker
-from pac_core.arrays import like
+from pac_core.arrays import like, returned
 from pac_core.bounds import whole
 from pac_rl.ensembles import Ensemble
 from pac_rl.environments import Environment
 from pac_rl.fallbacks import UNKNOWN, Fallback, NoSafePlan, checked_fallback, fallback_action
 from pac_rl.forecasts import for_plans, matching, one_step, starting
-from pac_rl.guards import Forecast, MakesTubes, check_all
+from pac_rl.guards import Forecast, MakesTubes, check_all, of_plans
 from pac_rl.policies import Policy, actions
 
 ContinueWith: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
@@ -58,6 +58,7 @@ class ActionFilter:
     forecast, predictor, checker: as for `guard_plans`
     continue_with: what would follow the action, as `then_policy` or `held`
     fallback: see `Fallback`; its action is checked in the same way, and carried out in any case
+    dtype: of the actions that are carried out: they are rounded to it before they are checked
 
     What is promised of a tube holds for plans drawn like the calibration plans. An agent that chooses
     its actions with this filter in the loop draws others: certify the loop.
@@ -69,10 +70,24 @@ class ActionFilter:
     predictor: MakesTubes
     checker: TubeChecker
     continue_with: ContinueWith
-    fallback: Fallback = "hold"
+    fallback: Fallback
+    dtype: Any = np.float64
 
     def __post_init__(self) -> None:
         checked_fallback(self.fallback)
+        kind = np.dtype(self.dtype)
+        if kind.kind != "f":
+            raise InvalidInput(f"dtype must be one of floats, got {kind}")
+        # The ends of the range that the dtype has, so that nothing is rounded out of it.
+        low, high = (np.asarray(end, dtype=np.float64) for end in (self.low, self.high))
+        ends = [end.astype(kind) for end in (low, high)]
+        inner = [np.nextafter(end, kind.type(way)) for end, way in zip(ends, (np.inf, -np.inf), strict=True)]
+        low = np.where(ends[0] < low, inner[0], ends[0]).astype(np.float64)
+        high = np.where(ends[1] > high, inner[1], ends[1]).astype(np.float64)
+        if low.ndim != 1 or low.shape != high.shape or not len(low) or not (low <= high).all():
+            raise InvalidInput(f"low and high must be [A], low at most high, got {self.low} and {self.high}")
+        object.__setattr__(self, "low", low)
+        object.__setattr__(self, "high", high)
 
     @classmethod
     def of(
@@ -114,16 +129,19 @@ class ActionFilter:
         here, wanted = np.asarray(state, dtype=np.float64), np.asarray(action, dtype=np.float64)
         if wanted.shape != self.low.shape:
             raise InvalidInput(f"action must have shape {self.low.shape}, got {wanted.shape}")
+        if here.ndim != 1:
+            raise InvalidInput(f"state must have shape [D], got {here.shape}")
         known = bool(np.isfinite(wanted).all())
-        proposed = np.clip(wanted if known else np.zeros_like(wanted), self.low, self.high)
+        proposed = self._rounded(np.clip(wanted if known else np.zeros_like(wanted), self.low, self.high))
         # Stopping needs no second candidate: it is not an action.
         stand_in = proposed if self.fallback == "stop" else self._instead(here, "")
         if not np.isfinite(here).all():
             if self.fallback == "stop":
                 raise NoSafePlan(UNKNOWN)
             return Filtered(stand_in, False, True, UNKNOWN, -np.inf, fallback=True)
-        plans = torch.as_tensor(self.continue_with(here, np.stack([proposed, stand_in])))
-        tube = self.predictor.tube(self.forecast(torch.from_numpy(here).expand(2, -1), plans))
+        plans = self._plans(here, np.stack([proposed, stand_in]))
+        forecast = of_plans(self.forecast(torch.from_numpy(here).expand(2, -1), plans), plans)
+        tube = self.predictor.tube(forecast)
         checked = check_all(self.checker, tube, (2, int(plans.shape[1])))
         safe, worst = (np.asarray(part.tolist()) for part in (checked.safe, checked.worst))
         reason = checked.reason(0) if known else "the action is not a number"
@@ -140,7 +158,21 @@ class ActionFilter:
         return decision.action, decision.safe
 
     def _instead(self, state: NDArray[np.float64], reason: str) -> NDArray[np.float64]:
-        return fallback_action(self.fallback, state, self.low, self.high, reason)
+        return self._rounded(fallback_action(self.fallback, state, self.low, self.high, reason))
+
+    def _rounded(self, action: NDArray[np.float64]) -> NDArray[np.float64]:
+        """As it will be carried out; the range ends at numbers of the dtype, so it is not left."""
+        return np.asarray(action.astype(self.dtype), dtype=np.float64)
+
+    def _plans(self, state: NDArray[np.float64], first: NDArray[np.float64]) -> Tensor:
+        """`[N, H, A]` whole plans that begin with exactly these actions."""
+        given = self.continue_with(state, first)
+        steps = max(1, np.shape(given)[1]) if np.ndim(given) == 3 else 1
+        plans = returned("plans of continue_with", given, (len(first), steps, len(self.low)), state).copy()
+        if not (abs(plans[:, 0] - first) <= 1e-6 * (1 + abs(first))).all():
+            raise InvalidInput(f"continue_with must begin with the actions {first}, got {plans[:, 0]}")
+        plans[:, 0] = first  # to the last digit: what is checked is what acts
+        return torch.from_numpy(plans)
 
 
 def held(horizon: int) -> ContinueWith:

@@ -136,7 +136,7 @@ class GuardStudy:
         digest = file_digest(study.folder / "guard_first.safetensors")[:12]
         for i, ((checked, choice), below) in enumerate(self.sizes.planned):
             limit = HalfSpace("speed limit", along, SPEED - below)
-            options: Any = {"horizon": 6, "checked": checked, "choice": choice}
+            options: Any = {"horizon": 6, "checked": checked, "choice": choice, "fallback": "hold"}
             planner = Controller(study.environment, first, study.policy, (limit,), MeanTubes(), **options)
             acting = {"policy": _acting(planner), "horizon": study.design.episode_steps, "batch": BATCH}
             seeds = self.training_seeds("planned", i)

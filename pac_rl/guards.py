@@ -75,9 +75,10 @@ class GuardedPlans:
         def values() -> Tensor:
             together = getattr(self.evaluate, "evaluate_many", None)
             if together is not None:
-                return torch.as_tensor(together(initial_states, plans)).flatten()
-            rows = zip(initial_states, plans, strict=True)
-            return torch.cat([self.evaluate(state, some) for state, some in rows])  # type: ignore[misc]
+                found = together(initial_states, plans)
+                return shaped("evaluate_many", found, tuple(plans.shape[:2])).flatten()
+            found = [self.evaluate(*one) for one in zip(initial_states, plans, strict=True)]  # type: ignore[misc]
+            return torch.cat([shaped("evaluate", values, (plans.shape[1],)) for values in found])
 
         return self._ranked(starts, plans.flatten(0, 1), values).reshape(plans.shape[:2])
 
@@ -85,20 +86,23 @@ class GuardedPlans:
         """What the checker says of plans `[B, H, A]` from one state `[D]`, over the tube's steps."""
         starts = _states(initial_state, 1, plans).expand(len(plans), -1)
         steps = self._steps(plans)
-        return self._checked(self.forecast(starts, plans[:, :steps]), (len(plans), steps))
+        return self._checked(self._forecast(starts, plans[:, :steps]), (len(plans), steps))
+
+    def _forecast(self, starts: Tensor, plans: Tensor) -> GaussianForecast:
+        return of_plans(self.forecast(starts, plans), plans)
 
     def _ranked(self, starts: Tensor, plans: Tensor, values: Callable[[], Tensor]) -> Tensor:
         steps = self._steps(plans)
         if self.evaluate is not None:
-            checked = self._checked(self.forecast(starts, plans[:, :steps]), (len(plans), steps))
-            return rank(_shaped("evaluate", values(), (len(plans),)), checked)
-        forecast = self.forecast(starts, plans)
+            checked = self._checked(self._forecast(starts, plans[:, :steps]), (len(plans), steps))
+            return rank(shaped("evaluate", values(), (len(plans),)), checked)
+        forecast = self._forecast(starts, plans)
         part = GaussianForecast(forecast.mean[:, :steps], forecast.var[:, :steps])
         checked = self._checked(part, (len(plans), steps))
         if isinstance(forecast, ScoredForecast):
-            return rank(_shaped("the forecast", forecast.returns, (len(plans),)), checked)
+            return rank(shaped("the forecast", forecast.returns, (len(plans),)), checked)
         assert self.reward is not None  # guard_plans saw to it
-        rewards = _shaped("reward", self.reward(forecast.mean, plans), tuple(plans.shape[:2]))
+        rewards = shaped("reward", self.reward(forecast.mean, plans), tuple(plans.shape[:2]))
         return rank(rewards.sum(dim=1), checked)
 
     def _checked(self, forecast: GaussianForecast, shape: tuple[int, int]) -> Checked:
@@ -180,7 +184,7 @@ def rank(values: Tensor, checked: Checked) -> Tensor:
     dtype = torch.promote_types(values.dtype, torch.float32)  # half precision ends at 65,504
     amount = -torch.as_tensor(checked.worst).to(values.device, torch.float64).clamp(max=0)
     penalty = (-FLOOR * (1 + LEAST) * (1 + 1e12 * amount) ** (1 / 8)).clamp(min=-WORST)
-    safe = _shaped("the check", torch.as_tensor(checked.safe).to(values.device), tuple(values.shape))
+    safe = shaped("the check", torch.as_tensor(checked.safe).to(values.device), tuple(values.shape))
     kept = torch.where(values.isnan(), -WORST, values.to(torch.float64).clamp(-FLOOR, FLOOR))
     return torch.where(safe, kept, penalty).to(dtype)
 
@@ -198,7 +202,21 @@ def _states(states: Any, axes: int, plans: Tensor) -> Tensor:
     return given
 
 
-def _shaped(name: str, values: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if tuple(values.shape) != shape:
-        raise InvalidInput(f"{name} must return values of shape {shape}, got {tuple(values.shape)}")
-    return values
+def of_plans(forecast: Any, plans: Tensor) -> GaussianForecast:
+    """`forecast`, refused unless it is one of exactly these plans `[N, H, A]`: fewer would be broadcast."""
+    if not isinstance(forecast, GaussianForecast):
+        raise InvalidInput(f"forecast must return a GaussianForecast, got {type(forecast).__name__}")
+    if tuple(forecast.mean.shape[:-1]) != tuple(plans.shape[:2]):
+        raise InvalidInput(
+            f"forecast must be of {plans.shape[0]} plans x {plans.shape[1]} steps, got "
+            f"{tuple(forecast.mean.shape[:-1])}"
+        )
+    return forecast
+
+
+def shaped(name: str, values: Any, shape: tuple[int, ...]) -> Tensor:
+    """What a user's function returned, refused unless it is of exactly this shape."""
+    given = torch.as_tensor(values)
+    if tuple(given.shape) != shape:
+        raise InvalidInput(f"{name} must return values of shape {shape}, got {tuple(given.shape)}")
+    return given

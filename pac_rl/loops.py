@@ -126,7 +126,7 @@ def learn(
     ledger: str | os.PathLike[str],
     loop: Loop | None = None,
     policy: Policy | None = None,
-    fallback: Fallback = "hold",
+    fallback: Fallback,
     progress: Callable[[str], Any] | None = None,
 ) -> Iterator[Round]:
     """Rounds of PETS on the robot, each with a new model, new tubes and episodes of the guarded planner.
@@ -134,6 +134,7 @@ def learn(
     features: what the limits read; tubes are intervals of these numbers
     ledger: a file; each round's units go into it before they are looked at
     policy: of the warm start, see `Loop.warm`; each search for a plan begins with it, too
+    fallback: what acts where no plan is safe, see `Fallback`
     progress: called with a line whenever a part of a round is done
 
     What a round promises is its tube, for plans drawn like its calibration plans: what was done before,

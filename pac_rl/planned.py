@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from pac_core import GaussianForecast, InvalidInput, TubeChecker, TubeLike
+from pac_core.arrays import returned
 from pac_core.bounds import whole
 from pac_rl.agents import GuardedAgent
 from pac_rl.candidates import Candidates, candidates_around, ways_of_members
@@ -24,6 +25,7 @@ from pac_rl.forecasts import as_tensor, for_plans, starting
 from pac_rl.guards import Forecast, MakesTubes, Reward, guard_plans
 from pac_rl.limits import Limit, at_every_step
 from pac_rl.policies import Policy
+from pac_rl.runs import broken_limits
 from pac_rl.scaled_tubes import Tubes
 from pac_rl.simulators import Simulator, observed
 from pac_rl.trajectories import Rollouts, Track
@@ -92,7 +94,7 @@ def guarded_cem(
     *,
     search: Search | None = None,
     policy: Policy | None = None,
-    fallback: Fallback = "hold",
+    fallback: Fallback,
 ) -> GuardedAgent:
     """mbrl-lib's CEM by returns along the forecast's mean, unsafe plans below all safe ones.
 
@@ -163,8 +165,9 @@ def outcomes(
     taken = np.arange(rollouts.states.shape[1]) < rollouts.lengths[:, None]
     lost = np.asarray(~np.isfinite(rollouts.states).all(axis=2))
     known = np.where(lost[..., None], 0.0, rollouts.states)
-    rewards = np.asarray(reward(torch.from_numpy(known), torch.from_numpy(rollouts.actions)))
+    given = reward(torch.from_numpy(known), torch.from_numpy(rollouts.actions))
+    rewards = returned("reward", given, lost.shape, known)
     returns = np.asarray(np.where(taken & ~lost, rewards, 0.0).sum(axis=1))
     # State by state, as for all episodes: the steps of a limit are those of a plan, not of an episode.
-    broken = lost | np.stack([limit.violated(known[:, :, None])[..., 0] for limit in limits]).any(axis=0)
-    return returns, np.asarray((broken & taken).any(axis=1))
+    broken = broken_limits(limits, rollouts.states.reshape(-1, known.shape[2])).any(axis=1)
+    return returns, np.asarray((broken.reshape(lost.shape) & taken).any(axis=1))

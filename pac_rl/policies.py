@@ -203,6 +203,8 @@ def actions(environment: Environment, policy: Policy, states: Tensor, noise: Ten
     seen = states if policy.inputs == len(environment.names) else environment.view(states)
     low, high = (torch.from_numpy(end).to(states) for end in (environment.low, environment.high))
     wanted = policy(seen, noise)
+    if wanted.shape != (shape := (*states.shape[:-1], len(low))):
+        raise InvalidInput(f"the policy must return actions of shape {shape}, got {tuple(wanted.shape)}")
     if policy.squash:
         return (low + high) / 2 + (high - low) / 2 * wanted
     return torch.clamp(wanted, low, high)

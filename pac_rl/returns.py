@@ -49,6 +49,11 @@ class ModelReturns:
             ended = torch.zeros(len(follow), 1, dtype=torch.bool, device=follow.device)
             for t in range(plans.shape[2]):
                 _, rewards, ends, state = self.model_env.step(follow[:, t], state, sample=True)
+                for name, part in (("reward_fn", rewards), ("termination_fn", ends)):
+                    if part.shape != total.shape:
+                        raise InvalidInput(
+                            f"{name} must return shape {tuple(total.shape)}, got {tuple(part.shape)}"
+                        )
                 total += torch.where(ended, torch.zeros_like(rewards), rewards)
                 ended |= ends
         return total.reshape(*plans.shape[:2], self.particles).mean(dim=2)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pac_core import InvalidInput
 from pac_core.arrays import threads as usual_threads
 from pac_core.bounds import whole
 from pac_rl.controllers import Controller, Decision
@@ -73,7 +74,13 @@ def broken_limits(limits: Sequence[Limit], states: NDArray[np.float64]) -> NDArr
     found = np.ones((len(states), len(limits)), bool)
     went = np.isfinite(states).all(axis=1)
     for i, limit in enumerate(limits):
-        found[went, i] = limit.violated(states[went, None])[:, 0]
+        violated = np.asarray(limit.violated(states[went, None]))
+        if violated.shape != (int(went.sum()), 1) or violated.dtype != np.bool_:
+            raise InvalidInput(
+                f"violated of {limit.name!r} must return a bool for each of {int(went.sum())} states x 1 step, "
+                f"got {violated.dtype} of {violated.shape}"
+            )
+        found[went, i] = violated[:, 0]
     return found
 
 

@@ -54,6 +54,11 @@ class ScaledTube:
     center: Array
     scale: float
 
+    def __post_init__(self) -> None:
+        checked_scale(self.scale)
+        if tuple(self.center.shape) != self.tube.shape:
+            raise InvalidInput(f"center must have shape {self.tube.shape}, got {tuple(self.center.shape)}")
+
     def support(self, direction: Any) -> Array:
         """`[B, H]` c.d + scale * (support of the tube - c.d)."""
         along = like(self.center, direction)
@@ -87,6 +92,12 @@ class ScaledTube:
         return self.tube.contains(Trajectories(drawn, truth.lengths) if ended else drawn)
 
 
+def checked_scale(scale: Any) -> None:
+    """Refuses a scale that makes no tube: at 0 it would be a line that nothing follows."""
+    if isinstance(scale, bool) or not isinstance(scale, int | float | np.floating) or not 0 < scale < np.inf:
+        raise InvalidInput(f"scale must be finite and above 0, got {scale!r}")
+
+
 @dataclass(frozen=True, eq=False)
 class FittedTubes:
     """The tubes of a score that was fitted on the tune split, at a threshold, scaled.
@@ -102,8 +113,7 @@ class FittedTubes:
     members: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.scale < np.inf:
-            raise InvalidInput(f"scale must be finite and above 0, got {self.scale!r}")
+        checked_scale(self.scale)
 
     def __call__(self, candidates: Candidates) -> ScaledTube:
         forecast = candidates.forecast.wide()

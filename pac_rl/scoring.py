@@ -100,7 +100,7 @@ class RunEpisodes:
     """Whole episodes of a guarded controller: the arrays of `Episodes`.
 
     steps: of an episode
-    options: of `Controller`, such as its horizon
+    options: of `Controller`: its fallback, and others such as its horizon
     """
 
     def __init__(
@@ -110,13 +110,13 @@ class RunEpisodes:
         ensemble: Ensemble,
         limits: tuple[Limit, ...],
         guard: Tubes | None,
-        steps: int = 200,
-        options: dict[str, Any] | None = None,
+        steps: int,
+        options: dict[str, Any],
         *,
         device: str = "cpu",
     ) -> None:
         parts = (make_environment(env), ensemble.to(device), policy, limits, guard)
-        self.controller, self.steps = Controller(*parts, **(options or {})), steps
+        self.controller, self.steps = Controller(*parts, **options), steps
 
     def __call__(self, shard: Any, given: Arrays) -> Arrays:
         done = run_episodes(self.controller, np.asarray(shard.ids), steps=self.steps)
@@ -158,7 +158,14 @@ class PlanEpisodes:
         self.trained_on = model.trained_on
         tubes = PlanTubes(model, guard, search.population)
         self.agent = guarded_cem(
-            self.environment, model, tubes, kept, cheetah_reward, search=search, policy=policy
+            self.environment,
+            model,
+            tubes,
+            kept,
+            cheetah_reward,
+            search=search,
+            policy=policy,
+            fallback="hold",  # a half-cheetah that is not driven comes to rest
         )
 
     def __call__(self, shard: Any, given: Arrays) -> Arrays:

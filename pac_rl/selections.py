@@ -100,4 +100,10 @@ def _inside(
     tube: TrajectoryTube, states: NDArray[np.float64], lengths: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """`[B]` whether each tube holds what happened; a diverged simulation is in none."""
-    return np.asarray(tube.contains(Trajectories(states, lengths)).cpu())
+    inside = np.asarray(tube.contains(Trajectories(states, lengths)).cpu())
+    if inside.shape != lengths.shape or inside.dtype != np.bool_:
+        raise InvalidInput(
+            f"contains must return a bool for each of {len(lengths)} trajectories, got {inside.dtype} of "
+            f"{inside.shape}"
+        )
+    return inside

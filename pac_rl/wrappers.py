@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from pac_core import InvalidInput
 from pac_rl.environments import FULL, Environment
 from pac_rl.fallbacks import NoSafePlan
-from pac_rl.filters import Filtered
+from pac_rl.filters import ActionFilter, Filtered
 
 
 class MujocoState:
@@ -41,7 +42,8 @@ class MujocoState:
 class GuardedEnv(gymnasium.Wrapper):
     """Checks each action, replaces the unsafe ones, and tells in `info["guard"]` what it did.
 
-    certify: from a state and an action to a `Filtered`, as an `ActionFilter`
+    certify: from a state and an action to a `Filtered`, as an `ActionFilter`; actions are rounded to the
+        environment's dtype before it sees them, and what it returns must be an action of the environment
     state: from the environment and an observation to the state that `certify` reads; for a robot that
         pac_rl knows `MujocoState(environment)`; None where the observation is the state
 
@@ -65,7 +67,9 @@ class GuardedEnv(gymnasium.Wrapper):
         kind = np.dtype(getattr(env.action_space, "dtype", None) or np.float64)
         if kind.kind != "f":  # a checked action would be rounded to one that was not
             raise InvalidInput(f"env must take actions of floats, got an action space of dtype {kind}")
-        self.certify, self.state = certify, state
+        # What is done is what was checked: rounding comes before the check.
+        self.certify = replace(certify, dtype=kind) if isinstance(certify, ActionFilter) else certify
+        self.state, self._kind = state, kind
         self.decisions = self.replaced = self.fallbacks = self.unsafe = 0
         self._now: NDArray[np.float64] | None = None
 
@@ -80,23 +84,42 @@ class GuardedEnv(gymnasium.Wrapper):
             raise InvalidInput("reset must be called before the first step, got a step")
         self.decisions += 1
         try:
-            decision = self.certify(self._now, action)
+            decision = self.certify(self._now, self._rounded(action))
         except NoSafePlan:
             self.fallbacks += 1
             raise
+        taken = self._to_take(decision.action)
         self.replaced += decision.replaced
         self.fallbacks += decision.fallback
         self.unsafe += not decision.safe
-        taken = decision.action.astype(getattr(self.env.action_space, "dtype", np.float64))
         observation, *between, info = self.env.step(taken)
         self._now = self._seen(observation)
         return observation, *between, {**info, "guard": decision.to_info()}
 
     def certify_action(self, state: Any, action: Any) -> tuple[NDArray[np.float64], bool]:
         """The action that would be taken in this state, and whether it was found safe."""
-        decision = self.certify(np.asarray(state, dtype=np.float64), action)
+        decision = self.certify(np.asarray(state, dtype=np.float64), self._rounded(action))
         return decision.action, decision.safe
 
+    def _rounded(self, action: Any) -> NDArray[np.float64]:
+        """The action as the environment would take it."""
+        with np.errstate(over="ignore"):
+            return np.asarray(np.asarray(action).astype(self._kind), dtype=np.float64)
+
+    def _to_take(self, action: Any) -> NDArray[Any]:
+        """The checked action in the environment's dtype, refused if that makes it another."""
+        taken = np.asarray(action).astype(self._kind)
+        if not np.array_equal(taken.astype(np.float64), action) or not self.env.action_space.contains(taken):
+            raise InvalidInput(
+                f"certify must return actions of {self.env.action_space}, which are not rounded or cut off "
+                f"after the check, got {action!r}"
+            )
+        return taken
+
     def _seen(self, observation: Any) -> NDArray[np.float64]:
-        seen = observation if self.state is None else self.state(self.env, observation)
-        return np.asarray(seen, dtype=np.float64)
+        seen = np.asarray(
+            observation if self.state is None else self.state(self.env, observation), dtype=np.float64
+        )
+        if seen.ndim != 1:
+            raise InvalidInput(f"state must be [D], got {seen.shape}")
+        return seen

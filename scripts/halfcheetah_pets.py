@@ -58,6 +58,7 @@ def main(args: argparse.Namespace, loop: Loop) -> list[dict[str, Any]]:
         ledger=args.out / "pets-ledger.json",
         loop=loop,
         policy=policy,
+        fallback="hold",
         progress=partial(print, flush=True),
     )
     learnt = list(rounds)

@@ -38,7 +38,8 @@ AHEAD = np.eye(18)[0]
 @pytest.fixture(scope="module")
 def controller(cheetah: Environment, ensemble: Ensemble, policy: Network) -> Controller:
     limit = HalfSpace("speed", AHEAD, 0.6)
-    return Controller(cheetah, ensemble, policy, (limit,), MeanTubes(), horizon=3, factors=FACTORS)
+    options: Any = {"horizon": 3, "factors": FACTORS, "fallback": "hold"}
+    return Controller(cheetah, ensemble, policy, (limit,), MeanTubes(), **options)
 
 
 def box_tubes(scale: float = 1.0) -> FittedTubes:
@@ -104,6 +105,25 @@ def test_a_plan_whose_return_is_unknown_is_not_chosen(controller: Controller) ->
         reward=lambda states, actions: states[..., 0] * torch.nan,
     )
     assert blind.decide(STARTS).chosen.tolist() == [-1] * 6
+
+
+@pytest.mark.parametrize(
+    "reward", [lambda x, a: 1.0, lambda x, a: x[..., 0].sum(-1), lambda x, a: x[..., :1], lambda x, a: x[:1, ..., 0]]
+)
+def test_a_reward_of_another_shape_is_refused(controller: Controller, reward: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"reward must return values of shape \(6, 5, 3\), got"):
+        replace(controller, reward=reward).decide(STARTS)
+
+
+def test_a_policy_of_another_shape_is_refused(controller: Controller) -> None:
+    class One:
+        inputs, outputs, squash = 18, 6, False
+
+        def __call__(self, observations: Any, noise: Any) -> Any:
+            return torch.zeros(6)
+
+    with pytest.raises(InvalidInput, match=r"the policy must return actions of shape \(30, 6\), got \(6,\)"):
+        replace(controller, policy=One()).decide(STARTS)
 
 
 def test_a_tube_that_makes_no_sense_is_unsafe(controller: Controller) -> None:
@@ -196,6 +216,19 @@ def test_scaled_boxes_by_hand() -> None:
     # The same misstep after the end of the episode is none.
     assert tube.contains(Trajectories(outside, np.array([1]))).tolist() == [True]
     assert tube.contains(np.full((1, 2, 2), np.inf)).tolist() == [False]
+
+
+@pytest.mark.parametrize("scale", [0, 0.0, -1.0, np.inf, np.nan, True, "1"])
+def test_a_scale_that_makes_no_tube_is_refused(scale: Any) -> None:
+    """At 0 a tube is a line, which every limit that its mean keeps would be called safe for."""
+    forecast = two_steps()
+    tube = MaxShape(np.ones(2), False).sets(forecast, 4.0)
+    with pytest.raises(InvalidInput, match="scale must be finite and above 0"):
+        ScaledTube(tube, forecast.mean, scale)
+    with pytest.raises(InvalidInput, match="scale must be finite and above 0"):
+        FittedTubes(MaxShape(np.ones(2), False), 4.0, scale)
+    with pytest.raises(InvalidInput, match=r"center must have shape \(1, 2, 2\), got \(1, 1, 2\)"):
+        ScaledTube(tube, forecast.mean[:, :1], 1.0)
 
 
 def test_scaled_ellipsoids_by_hand() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 from pac_core import InvalidInput, OverlappingSplits
 from pac_rl import (
@@ -53,7 +54,14 @@ def controller(cheetah: Environment, ensemble: Ensemble, policy: Network) -> Con
     speed = HalfSpace("speed", np.eye(18)[0], 1.0)
     pitch = HalfSpace("pitch", np.eye(18)[2], 0.3)
     return Controller(
-        cheetah, ensemble, policy, (speed, pitch), MeanTubes(), horizon=3, factors=(0.0, 0.5, 1.0)
+        cheetah,
+        ensemble,
+        policy,
+        (speed, pitch),
+        MeanTubes(),
+        horizon=3,
+        factors=(0.0, 0.5, 1.0),
+        fallback="hold",
     )
 
 
@@ -74,7 +82,7 @@ def test_an_episode_is_the_same_in_any_company(controller: Controller) -> None:
 def test_a_worker_computes_the_same_bits(controller: Controller) -> None:
     here = run_episodes(controller, SEEDS, steps=12)
     parts = (controller.policy, controller.ensemble, controller.limits, controller.guard)
-    options = {"horizon": 3, "factors": (0.0, 0.5, 1.0)}
+    options = {"horizon": 3, "factors": (0.0, 0.5, 1.0), "fallback": "hold"}
     made = RunEpisodes("HalfCheetah-v5", *parts, 12, options)(Shard(SEEDS), {})
     counts = {"violation_steps", "fallbacks", "decisions"}
     assert set(made) == {"ids", "errors", "returns", "unbroken", "violated", *counts}
@@ -85,6 +93,30 @@ def test_a_worker_computes_the_same_bits(controller: Controller) -> None:
     found = RunSelections("HalfCheetah-v5", *parts, 12, options)(Shard(SEEDS), {})
     for name in ("errors", "accepted", "unsafe", "steps"):
         np.testing.assert_array_equal(found[name], getattr(there, name))
+
+
+def test_what_happened_is_not_broadcast(controller: Controller) -> None:
+    """One number for all robots would be the return of each, or the verdict on each."""
+    mean: Any = lambda x, a: x[..., 0] if x.ndim == 4 else x[..., 0].mean()  # noqa: E731
+    with pytest.raises(InvalidInput, match=r"reward must be numbers of shape \(2,\), got \(\)"):
+        run_episodes(replace(controller, reward=mean), [1, 2], steps=1)
+
+    class Lenient(HalfSpace):
+        def violated(self, states: Any) -> Any:
+            return super().violated(states)[:1]
+
+    lenient = Lenient("speed", np.eye(18)[0], 1.0)
+    with pytest.raises(InvalidInput, match="violated of 'speed' must return a bool for each of 2 states"):
+        run_episodes(replace(controller, limits=(lenient,)), [1, 2], steps=1)
+
+    class Held(MeanTubes):
+        def __call__(self, candidates: Any) -> Any:
+            tube = super().__call__(candidates)
+            object.__setattr__(tube, "contains", lambda truth: torch.ones(1, dtype=torch.bool))
+            return tube
+
+    with pytest.raises(InvalidInput, match="contains must return a bool for each of 32 trajectories"):
+        run_to_selection(replace(controller, guard=Held()), [1, 2], steps=1)
 
 
 @pytest.mark.parametrize("bare", [False, True])

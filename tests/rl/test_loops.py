@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ TINY = Loop(
     search=Search(horizon=4, checked=3, population=20, iterations=2, elites=0.2),
     settings=Settings(members=2, hidden=16, layers=2, epochs=2, batch=32),
 )
+USUAL: Any = {"loop": TINY, "fallback": "hold"}
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,7 @@ def test_outcomes_by_hand(cheetah: Environment, recorded: Rollouts) -> None:
 def test_every_round_has_a_model_and_units_of_its_own(cheetah: Environment, tmp_path: Path) -> None:
     def go(ledger: str) -> list[str]:
         rounds = learn(
-            cheetah, (speed_limit(cheetah),), SPEED, cheetah_reward, ledger=tmp_path / ledger, loop=TINY
+            cheetah, (speed_limit(cheetah),), SPEED, cheetah_reward, ledger=tmp_path / ledger, **USUAL
         )
         found = list(rounds)
         assert [one.predictor.threshold.level.delta for one in found] == [0.1 / 2, 0.1 / 6]
@@ -110,8 +112,15 @@ def test_every_round_has_a_model_and_units_of_its_own(cheetah: Environment, tmp_
                 cheetah_reward,
                 ledger=tmp_path / "a.json",
                 loop=other,
+                fallback="hold",
             )
         )
+
+
+def test_outcomes_take_nothing_that_would_be_broadcast(cheetah: Environment) -> None:
+    recorded = simulate(cheetah, unmoved(cheetah, std=1.0), [1, 2], horizon=4, burn_in=(0, 0))
+    with pytest.raises(InvalidInput, match=r"reward must be numbers of shape \(2, 4\), got \(2, 1\)"):
+        outcomes(recorded, (speed_limit(cheetah),), lambda states, actions: states[:, :1, 0])
 
 
 def test_what_cannot_be_proved_is_refused_before_any_work() -> None:
@@ -129,12 +138,12 @@ def test_limits_of_some_steps_are_refused_before_any_work(
     later = (replace(speed_limit(cheetah), steps=(2,)),)
     monkeypatch.setattr(loops, "simulate", None)
     with pytest.raises(InvalidInput, match=r"limits must hold at every step .* 'speed' with steps=\(2,\)"):
-        next(learn(cheetah, later, SPEED, cheetah_reward, ledger=tmp_path / "l", loop=TINY))
+        next(learn(cheetah, later, SPEED, cheetah_reward, ledger=tmp_path / "l", **USUAL))
     with pytest.raises(InvalidInput, match="limits must hold at every step"):
-        guarded_cem(cheetah, None, None, later, cheetah_reward)  # type: ignore[arg-type]
+        guarded_cem(cheetah, None, None, later, cheetah_reward, fallback="hold")  # type: ignore[arg-type]
 
 
 def test_a_warm_start_needs_a_policy(cheetah: Environment, tmp_path: Path) -> None:
-    loop = Loop(**{**vars(TINY), "warm": 2})
+    warm: Any = USUAL | {"loop": Loop(**{**vars(TINY), "warm": 2})}
     with pytest.raises(InvalidInput, match="policy must be given for a warm start"):
-        next(learn(cheetah, (speed_limit(cheetah),), SPEED, cheetah_reward, ledger=tmp_path / "l", loop=loop))
+        next(learn(cheetah, (speed_limit(cheetah),), SPEED, cheetah_reward, ledger=tmp_path / "l", **warm))

@@ -27,6 +27,7 @@ from pac_rl import (
     simulate,
     then_policy,
 )
+from pac_rl.filters import Filtered
 from pac_rl.policies import actions
 
 LOW, HIGH = np.array([-1.0]), np.array([1.0])
@@ -96,7 +97,7 @@ def test_in_a_state_that_is_no_number_the_fallback_acts(value: float) -> None:
 def test_a_tube_of_fewer_steps_than_the_plan_is_refused() -> None:
     guard = line_filter(continue_with=held(3))
     short = replace(guard, forecast=lambda starts, plans: forecast(starts, plans[:, :2]))
-    with pytest.raises(InvalidInput, match="a tube of 2 plans x 3 steps, got"):
+    with pytest.raises(InvalidInput, match="forecast must be of 2 plans x 3 steps, got"):
         short(np.zeros(1), [0.1])
 
 
@@ -137,7 +138,8 @@ def test_the_wrapper_keeps_the_wall_and_tells_what_it_did(cost: bool) -> None:
     assert all(guard["safe"] for guard in told)
     assert told[2]["reason"] == "wall: may reach 1.3, 0.3 above 1 at step 1 of 1"
     assert [guard["fallback"] for guard in told] == [False, False, True]
-    assert [guard["action"].tolist() for guard in told] == [[0.4], [0.4], [0.0]]
+    done = float(np.float32(0.4))  # as the environment takes it
+    assert [guard["action"].tolist() for guard in told] == [[done], [done], [0.0]]
     assert (env.decisions, env.replaced, env.fallbacks, env.unsafe) == (3, 1, 1, 0)
     env.step(np.array([-7.0]))  # cut off, and safe
     assert (env.decisions, env.replaced, env.fallbacks, env.unsafe) == (4, 2, 1, 0)
@@ -149,7 +151,95 @@ def test_the_wrapper_keeps_the_wall_and_tells_what_it_did(cost: bool) -> None:
     with pytest.raises(NoSafePlan, match="wall"):
         stopping.step(np.ones(1))
     assert (stopping.decisions, stopping.fallbacks) == (1, 1)
-    assert env.certify_action(np.zeros(1), [0.3]) == (np.array([0.3]), True)
+    assert env.certify_action(np.zeros(1), [0.3]) == (np.array([np.float32(0.3)]), True)
+
+
+NEAR = TubeChecker([HalfSpace("near", np.ones(1), 0.5)])
+"""Kept by the action 0.4, and not by the single that is nearest to it, 0.4000000059604645."""
+
+
+class Noting(Line):
+    """Keeps the last action that it was given."""
+
+    def step(self, action: Any) -> Any:
+        self.done = action
+        return super().step(action)
+
+
+def test_an_action_is_checked_as_the_environment_takes_it() -> None:
+    nearest = float(np.float32(0.4))
+    guard = line_filter(continue_with=held(1))
+    guard = replace(guard, checker=NEAR)
+    assert guard(np.zeros(1), [0.4]).safe  # in doubles it is
+    assert not replace(guard, dtype=np.float32)(np.zeros(1), [0.4]).reason.startswith("safe")
+    env = GuardedEnv(Noting(), guard)
+    env.reset(seed=0)
+    told = env.step(np.array([0.4]))[-1]["guard"]
+    assert (told["action"].tolist(), told["safe"], told["fallback"]) == ([0.0], True, True)
+    assert told["reason"].startswith("near: may reach 0.5")
+    backup = GuardedEnv(Noting(), replace(guard, fallback=lambda state: np.array([0.4])))
+    backup.reset(seed=0)
+    told = backup.step(np.array([1.0]))[-1]["guard"]
+    assert (told["action"].tolist(), told["safe"]) == ([nearest], False)  # the fallback's own, as it acts
+    assert backup.env.done.dtype == np.float32  # type: ignore[attr-defined]
+    assert backup.unsafe == 1
+    huge = env.step(np.array([1e300]))[-1]["guard"]  # no single: not a number
+    assert (huge["fallback"], huge["reason"]) == (True, "the action is not a number")
+
+
+def test_the_range_of_a_filter_ends_at_numbers_of_its_dtype() -> None:
+    guard = ActionFilter(
+        np.array([0.4]), np.array([0.9]), forecast, Tubes(), WALL, held(1), "hold", np.float32
+    )
+    assert 0.4 <= guard.low[0] < 0.4 + 1e-7
+    assert 0.9 - 1e-7 < guard.high[0] <= 0.9
+    for end in (guard.low[0], guard.high[0]):
+        assert float(np.float32(end)) == end
+    assert guard(np.full(1, -5.0), [7.0]).action.tolist() == [guard.high[0]]
+    with pytest.raises(InvalidInput, match="dtype must be one of floats, got int64"):
+        replace(guard, dtype=np.int64)
+    for low, high in (([], []), ([0.1], [0.1 + 1e-12]), ([1.0], [0.0]), ([[0.0]], [[1.0]])):
+        with pytest.raises(InvalidInput, match=r"low and high must be \[A\]"):
+            replace(guard, low=np.array(low), high=np.array(high))
+
+
+@pytest.mark.parametrize("action", [0.1, 1.5, np.nan])
+def test_an_action_that_is_not_the_environments_is_refused_before_it_is_taken(action: float) -> None:
+    """0.1 is no single, and 1.5 would be cut off after the check."""
+
+    def certify(state: Any, wanted: Any) -> Filtered:
+        return Filtered(np.array([action]), True, False, "mine", 1.0)
+
+    env = GuardedEnv(Noting(), certify)
+    env.reset(seed=0)
+    with pytest.raises(InvalidInput, match="certify must return actions of Box"):
+        env.step(np.zeros(1))
+    assert not hasattr(env.env, "done")
+
+
+@pytest.mark.parametrize(
+    ("continue_with", "sentence"),
+    [
+        (lambda state, first: first[:1, None], r"shape \(2, 1, 1\), got \(1, 1, 1\)"),
+        (lambda state, first: first, r"shape \(2, 1, 1\), got \(2, 1\)"),
+        (lambda state, first: np.zeros((2, 0, 1)), r"shape \(2, 1, 1\), got \(2, 0, 1\)"),
+        (lambda state, first: np.zeros((2, 2, 3)), r"shape \(2, 2, 1\), got \(2, 2, 3\)"),
+        (lambda state, first: 0 * first[:, None], "continue_with must begin with the actions"),
+    ],
+)
+def test_a_plan_that_does_not_begin_with_the_action_is_refused(continue_with: Any, sentence: str) -> None:
+    with pytest.raises(InvalidInput, match=sentence):
+        line_filter(continue_with=continue_with)(np.zeros(1), [0.3])
+
+
+def test_states_and_fallbacks_are_not_broadcast() -> None:
+    with pytest.raises(InvalidInput, match=r"state must have shape \[D\], got \(1, 1\)"):
+        line_filter()(np.zeros((1, 1)), [0.1])
+    with pytest.raises(InvalidInput, match=r"the fallback's action must be numbers of shape \(1,\), got \(\)"):
+        line_filter(fallback=lambda state: 0.0)(np.zeros(1), [0.9])
+    env = GuardedEnv(Line(), line_filter(), state=lambda env, observation: observation[None])
+    with pytest.raises(InvalidInput, match=r"state must be \[D\], got \(1, 1\)"):
+        env.reset(seed=0)
 
 
 def test_actions_that_would_be_rounded_are_refused() -> None:

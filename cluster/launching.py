@@ -239,6 +239,8 @@ def _certify(task: Task, folder: RunFolder, levels: list[PACLevel], book: Path, 
 
 def _say_finding(finding: Finding, folder: RunFolder, unit: str) -> None:
     say("calibrate", str(finding.certificate.predictor.threshold))
+    for remark in finding.certificate.predictor.remarks:
+        say("note", remark)
     if finding.evaluation is not None:
         say("test", f"{finding.evaluation.verdict}; mean size {finding.evaluation.all.mean:.4g}")
     elif finding.errors is not None:

@@ -138,6 +138,30 @@ def deviation(states: Floats) -> Floats:
     return np.asarray(np.nanstd(states, axis=(0, 1)))
 
 
+def relative_widths(half_widths: Floats, states: Floats) -> Floats:
+    """`[D]` mean half-widths `[B, H, D]`, in deviations of the states; 0 where those never differ."""
+    scale = deviation(np.where(np.isinf(states), np.nan, states))
+    widths = half_widths.mean(axis=(0, 1))
+    return np.divide(widths, scale, out=np.zeros_like(widths), where=scale > 0)
+
+
+def width_remarks(widths: Floats, names: Sequence[str] | None = None) -> list[str]:
+    """What to say of a tube with these half-widths `[D]`, in deviations of the tune states.
+
+    >>> width_remarks(np.array([0.5, 2.0]))
+    ['this tube is wider than the states vary: the mean half-width of 1 of 2 numbers is above the deviation \
+of the tune states, most of number 1: 2 times']
+    """
+    wide, worst = int((widths > 1).sum()), int(np.argmax(widths))
+    if not wide:
+        return []
+    return [
+        f"this tube is wider than the states vary: the mean half-width of {wide} of {len(widths)} numbers is "
+        f"above the deviation of the tune states, most of {names[worst] if names else f'number {worst}'}: "
+        f"{widths[worst]:.2g} times"
+    ]
+
+
 def _descend(
     worst: Floats,
     factors: NDArray[np.float64],

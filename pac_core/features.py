@@ -142,6 +142,10 @@ class FeatureShape:
             self.features,
         )
 
+    def remarks(self, threshold: float) -> list[str]:
+        """What a user should know of tubes at this T."""
+        return self.box.remarks(threshold, self.features.names)
+
     def to_json(self) -> dict[str, Any]:
         names, matrix = list(self.features.names), self.features.matrix.tolist()
         return {"names": names, "matrix": matrix, "box": self.box.to_json()}

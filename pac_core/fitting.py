@@ -185,6 +185,8 @@ def fit(
         target = where[certificate.predictor.threshold.level]
         write_certificate(certificate, target)
         say("calibrate", str(certificate.predictor.threshold))
+        for remark in certificate.predictor.remarks:
+            say("note", remark)
         say("wrote", str(target))
     tuned = units.ids[made.parts.tune.rows] if made.parts else np.array([], dtype=str)
     of = score_digest(made.score)

@@ -10,6 +10,7 @@ import numpy as np
 
 from pac_core.arrays import Array
 from pac_core.bounds import Bound, PACLevel, max_errors
+from pac_core.choices import width_remarks
 from pac_core.errors import BadCertificate, InvalidInput
 from pac_core.failures import to_tune_on, unit_scores, unit_sets
 from pac_core.forecasts import GaussianForecast, LogitForecast
@@ -70,6 +71,9 @@ class Likelihood:
 
     kind: ClassVar[str] = "likelihood"
     preparations: tuple[Preparation, ...] = ()
+    typical: tuple[float, Any] | None = None
+    """of a tube's tune units, not stored: the mean volume term, and `[D]` mean deviations relative to those
+    of their states"""
 
     @classmethod
     def fit(cls, forecast: Any, truth: Any, prepare: Sequence[Prepare]) -> Likelihood:
@@ -91,8 +95,20 @@ class Likelihood:
 
     def prepared(self, forecast: Any) -> Any:
         for preparation in self.preparations:
-            forecast = preparation(forecast)
+            made = preparation(forecast)
+            if _units(made) != _units(forecast):
+                raise InvalidInput(
+                    f"a preparation must return a forecast of {_units(forecast)}, got {_units(made)}"
+                )
+            forecast = made
         return forecast
+
+    def remarks(self, threshold: float) -> list[str]:
+        """What a user should know of tubes at this T."""
+        if self.typical is None:
+            return []
+        volume, widths = self.typical
+        return width_remarks(np.sqrt(max(2 * threshold - volume, 0.0)) * widths)
 
     def scores(self, forecast: Any, truth: Any) -> Array:
         if not isinstance(forecast, GaussianForecast):
@@ -177,8 +193,19 @@ class Predictor:
 
     tube = sets
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences about sets that keep their promise and may still be of no use; none if nothing is known.
+
+        A tube says so if it ignores the model's variance, and, where it was fitted in this process, if it is
+        wider than the states vary.
+        """
+        tell = getattr(self.score, "remarks", None)
+        return () if tell is None else tuple(tell(self.threshold.value))
+
     def __repr__(self) -> str:
-        return f"Predictor({self.score.kind}: {self.threshold})"
+        notes = "".join(f" Note: {remark}." for remark in self.remarks)
+        return f"Predictor({self.score.kind}: {self.threshold}{notes})"
 
 
 def describe(domain: tuple[Any, ...]) -> str:
@@ -192,7 +219,12 @@ def calibrate(
     score: Score, forecast: Any, truth: Any, level: PACLevel, *, bound: Bound = max_errors
 ) -> Predictor:
     """The predictor of this score, from the calibrate split."""
-    threshold = fit_threshold(unit_scores(score, forecast, truth), level, bound=bound)
+    scores = unit_scores(score, forecast, truth)
+    if tuple(np.shape(scores)) != (_units(forecast)[0],):  # fewer would be another number of units
+        raise InvalidInput(
+            f"scores must be one for each of {_units(forecast)[0]} units, got shape {tuple(np.shape(scores))}"
+        )
+    threshold = fit_threshold(scores, level, bound=bound)
     return Predictor(score, threshold, forecast.domain)
 
 
@@ -226,6 +258,16 @@ def fit_sets(
     """
     score = Likelihood.fit(tune_forecast, tune_truth, prepare)
     return calibrate(score, cal_forecast, cal_truth, level, bound=bound)
+
+
+def _units(forecast: Any) -> tuple[Any, ...]:
+    """How many units a forecast is of, and of what."""
+    if not isinstance(forecast, LogitForecast | GaussianForecast):
+        raise InvalidInput(
+            f"forecast must be a LogitForecast or GaussianForecast, got {type(forecast).__name__}"
+        )
+    rows = forecast.logits if isinstance(forecast, LogitForecast) else forecast.mean
+    return (int(rows.shape[0]), *forecast.domain)
 
 
 def _preparation_to_json(step: Preparation) -> dict[str, Any]:

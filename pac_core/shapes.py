@@ -12,7 +12,7 @@ from array_api_compat import array_namespace
 
 from pac_core.arrays import Array, Floats, like, numbers
 from pac_core.bounds import PACLevel
-from pac_core.choices import Chosen, Tuning, balance, choose, deviation
+from pac_core.choices import Chosen, Tuning, balance, choose, deviation, relative_widths, width_remarks
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast
 from pac_core.regions import Boxes, Ellipsoids
@@ -30,11 +30,13 @@ class MaxShape:
 
     scale: `[H]` c_t
     accumulate: whether variances are summed over the steps so far
+    widths: `[D]` mean half-widths of the tune units at T = 1, in deviations of their states; not stored
     """
 
     kind: ClassVar[str] = "max"
     scale: Floats
     accumulate: bool
+    widths: Floats | None = None
 
     def __post_init__(self) -> None:
         _above_zero(self.scale)
@@ -47,8 +49,14 @@ class MaxShape:
             for accumulate in (False, True)
             for spread in SPREADS
         ]
-        chosen: Chosen[MaxShape] = choose(fits, Tuning.of(forecast, states, level))
-        return chosen.whole
+        tuning = Tuning.of(forecast, states, level)
+        chosen: Chosen[MaxShape] = choose(fits, tuning)
+        tubes = chosen.whole.sets(tuning.forecast, 1.0).region.half_widths()
+        return replace(chosen.whole, widths=relative_widths(tubes, tuning.states))
+
+    def remarks(self, threshold: float) -> list[str]:
+        """What a user should know of tubes at this T."""
+        return [] if self.widths is None else width_remarks(np.sqrt(max(threshold, 0.0)) * self.widths)
 
     @classmethod
     def _fit_one(cls, forecast: GaussianForecast, states: Any, *, accumulate: bool, spread: Any) -> MaxShape:
@@ -90,6 +98,7 @@ class BoxShape:
     power: p, from 0 (the forecast's spread is ignored) to 1 (it is trusted)
     accumulate: whether variances are summed over the steps so far
     sides: `[D]` 0 for both, 1 where only an upper limit counts, -1 where only a lower one does
+    widths: `[D]` mean half-widths of the tune units at T = 1, in deviations of their states; not stored
     """
 
     kind: ClassVar[str] = "box"
@@ -97,6 +106,7 @@ class BoxShape:
     power: float
     accumulate: bool
     sides: tuple[int, ...]
+    widths: Floats | None = None
 
     def __post_init__(self) -> None:
         _above_zero(self.scale)
@@ -130,7 +140,15 @@ class BoxShape:
         reach = np.concatenate([shape._unit(other) * shape.scale[1] for shape, other, _ in chosen.crossed])
         errors = np.concatenate([truth - other.mean for _, other, truth in chosen.crossed])
         factors = balance(errors / reach, reach / tuning.deviation, tuning.band, sides)
-        return replace(chosen.whole, scale=chosen.whole.scale * factors)
+        shape = replace(chosen.whole, scale=chosen.whole.scale * factors)
+        tubes = shape.boxes(tuning.forecast, 1.0).half_widths()
+        return replace(shape, widths=relative_widths(tubes, tuning.states))
+
+    def remarks(self, threshold: float, names: Sequence[str] | None = None) -> list[str]:
+        """What a user should know of tubes at this T; `names` are those of the dimensions."""
+        flat = "this tube ignores the model's variance (power 0): all tubes are of one size, however sure it is"
+        wide = [] if self.widths is None else width_remarks(max(threshold, 0.0) * self.widths, names)
+        return [flat] * (self.power == 0) + wide
 
     @classmethod
     def _fit_one(

@@ -7,6 +7,7 @@ paper's, `box` the smallest in all coordinates, `features` the smallest in the f
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,19 +15,25 @@ import numpy as np
 from pac_core import plugins
 from pac_core.arrays import like
 from pac_core.bounds import Bound, PACLevel, max_errors
+from pac_core.choices import relative_widths
 from pac_core.errors import InvalidInput
 from pac_core.failures import to_tune_on
 from pac_core.features import FeatureShape
 from pac_core.forecasts import GaussianForecast
 from pac_core.predictors import Likelihood, Predictor, Score, accumulated, calibrate
+from pac_core.scores import volume_term
 from pac_core.shapes import BoxShape, MaxShape
 from pac_core.temperatures import fit_temperature
-from pac_core.truths import as_given
+from pac_core.truths import Trajectories, as_given
 
 
 def _fit_joint(forecast: GaussianForecast, states: Any, level: PACLevel) -> Likelihood:
     """The paper's shape: accumulated variances, one temperature per step (A + C)."""
-    return Likelihood.fit(forecast, states, (accumulated, fit_temperature))
+    score = Likelihood.fit(forecast, states, (accumulated, fit_temperature))
+    prepared = score.prepared(forecast.wide())
+    truth = states.marked() if isinstance(states, Trajectories) else states
+    volume = float(volume_term(prepared).sum(axis=-1).mean())
+    return replace(score, typical=(volume, relative_widths(np.sqrt(prepared.variances), truth)))
 
 
 SHAPES: dict[str, Callable[..., Score]] = {

@@ -175,6 +175,8 @@ def learn(
         counts = (agent.fallbacks, agent.decisions)
         found = Round(number, ensemble, predictor, collected, *outcomes(collected, limits, reward), *counts)
         say(str(found))
+        for remark in predictor.remarks:
+            say(f"round {number}: {remark}")
         yield found
 
 

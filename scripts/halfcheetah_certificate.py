@@ -50,6 +50,8 @@ def main(study: Study, report: Report) -> Certificate:
     )
     forecast, truth = case.part("test")
     found = evaluate(certificate.predictor.tube(forecast), truth, design.level)
+    for remark in certificate.predictor.remarks:
+        print(f"note: {remark}")
     print(f"\n{certificate.promise}\n{found.verdict}\ncertificate {report.folder / 'certificate.json'}")
     return certificate
 

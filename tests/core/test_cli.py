@@ -201,6 +201,11 @@ def test_tubes_from_files(tmp_path: Path) -> None:
         assert tubes["upper"].shape[:2] == (900, 5)
         assert ("names" in tubes) is (shape == "features")
     refused(run("sets", out, tmp_path / "r.npz"), "write them with --out file.npz")
+    drawn = np.random.default_rng(0).normal(size=(900, 5, 2))
+    np.savez(tmp_path / "wide.npz", mean=0 * drawn, var=np.exp(drawn[::-1]), truth=drawn)
+    said = run("fit", tmp_path / "wide.npz", *LEVEL, *SPLIT, "--out", tmp_path / "wide.json").output
+    assert "this tube ignores the model's variance (power 0)" in said
+    assert "wider than the states vary: the mean half-width of 2 of 2 numbers" in said
     bad = ["--shape", "features", "--feature", "speed=7", "--out", tmp_path / "x.json"]
     refused(run("fit", tmp_path / "r.npz", *LEVEL, *SPLIT, *bad), "a dimension below 2, got 'speed=7'")
     for lonely in (["--shape", "features"], ["--feature", "speed=1"], ["--shape", "max", "--feature", "s=0"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from pac_core import (
     SHAPES,
     GaussianForecast,
     InvalidInput,
+    Likelihood,
     LinearFeatures,
     PACLevel,
+    Predictor,
     TooManyFailures,
     calibrate,
     fit_shape,
@@ -330,3 +333,70 @@ def test_bad_tune_data_are_named() -> None:
     for size in (1e-170, 1e170):
         with pytest.raises(InvalidInput, match="each row of matrix must lie between 1e-100 and 1e100"):
             LinearFeatures(("a",), np.full((1, 3), size))
+
+
+def scattered(n: int, seed: int, *, error: float, sure: float) -> tuple[GaussianForecast, np.ndarray]:
+    """States of deviation 1, means that miss them by `error`, and variances that know this or (sure=1) not."""
+    rng = np.random.default_rng(seed)
+    states, spread = rng.normal(size=(n, 3, 2)), np.exp(rng.normal(size=(n, 3, 2)))
+    mean = states + error * np.where(sure, 1.0, spread) * rng.normal(size=states.shape)
+    return GaussianForecast(mean, (error * spread) ** 2), states
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_a_predictor_says_when_its_tube_is_wider_than_the_states_vary(shape: str) -> None:
+    features = LinearFeatures(("speed", "pitch"), np.eye(2))
+    more = {"features": features} if shape == "features" else {}
+    for error, wide in ((0.01, False), (3.0, True)):
+        parts = [scattered(600, seed, error=error, sure=0) for seed in (0, 1)]
+        predictor = fit_tube(*parts[0], *parts[1], LEVEL, shape=shape, **more)
+        tube = predictor.tube(parts[0][0])
+        widths = np.nanmean(tube.region.half_widths(), axis=(0, 1)) / parts[0][1].std(axis=(0, 1))
+        assert (widths > 1).all() == wide
+        said = [remark for remark in predictor.remarks if "wider than the states vary" in remark]
+        assert len(said) == wide
+        if wide:
+            assert "of 2 of 2 numbers is above" in said[0]
+            assert said[0] in repr(predictor)
+        if wide and shape != "joint":  # whose sets have no mean width: some are empty
+            name = ("speed", "pitch")[widths.argmax()] if shape == "features" else f"number {widths.argmax()}"
+            assert said[0].endswith(f"most of {name}: {widths.max():.2g} times")
+
+
+@pytest.mark.parametrize("shape", ["box", "features"])
+def test_a_predictor_says_when_its_tube_ignores_the_variances(shape: str) -> None:
+    features = LinearFeatures(("speed", "pitch"), np.eye(2))
+    more = {"features": features} if shape == "features" else {}
+    for sure in (0, 1):
+        parts = [scattered(600, seed, error=0.1, sure=sure) for seed in (0, 1)]
+        predictor = fit_tube(*parts[0], *parts[1], LEVEL, shape=shape, **more)
+        sizes = predictor.tube(parts[0][0]).size()
+        assert (np.ptp(sizes) < 1e-9) == bool(sure)
+        said = [remark for remark in predictor.remarks if "ignores the model's variance" in remark]
+        assert len(said) == sure
+        if sure:
+            again = Predictor(type(predictor.score).from_json(predictor.score.to_json()), predictor.threshold)
+            assert again.remarks == tuple(said)  # the widths are not stored, the power is
+
+
+def test_a_score_of_ones_own_is_not_broadcast() -> None:
+    forecast, states = walks(100, 0)
+
+    class Half(MaxShape):
+        def scores(self, forecast: Any, truth: Any) -> Any:
+            return super().scores(forecast, truth)[:50]
+
+    with pytest.raises(InvalidInput, match=r"scores must be one for each of 100 units, got shape \(50,\)"):
+        calibrate(Half(np.ones(5), False), forecast, states, LEVEL)
+    tube = replace(MaxShape(np.ones(5), False).sets(forecast, 1.0), score=lambda truth: np.zeros(1))
+    with pytest.raises(InvalidInput, match=r"the score of a set must be numbers of shape \(100,\), got \(1,\)"):
+        tube.contains(states)
+
+
+def test_a_preparation_keeps_every_unit() -> None:
+    """A forecast of one unit would be broadcast to all."""
+    forecast, states = walks(100, 0)
+    first = Likelihood((lambda forecast: forecast.take(slice(0, 1)),))
+    for ask in (lambda: first.scores(forecast, states), lambda: first.sets(forecast, 9.0)):
+        with pytest.raises(InvalidInput, match=r"a preparation must return a forecast of \(100, .* got \(1, "):
+            ask()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from textwrap import shorten
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,6 +40,27 @@ def numbers(name: str, value: Any, shape: str, *, finite: bool = False) -> Float
         rule = "finite" if finite else "above -inf"
         raise InvalidInput(f"{name} must be {rule}, got an infinite value")
     return array
+
+
+def number(name: str, value: Any) -> float:
+    """`value` as a float, refused unless it is one number; a text that reads like one is none."""
+    try:
+        array = np.asarray(_here(value))
+    except (ValueError, TypeError, RuntimeError):
+        array = np.zeros(0)
+    if array.ndim or array.dtype.kind not in "fiu" or np.isnan(array):
+        raise InvalidInput(f"{name} must be one number, got {shorten(repr(value), 80)}")
+    return float(array)
+
+
+def listed(name: str, value: Any) -> list[Any]:
+    """`value` as a list, refused unless it is a sequence of things; a text is one thing."""
+    try:
+        if not isinstance(value, str | bytes | Mapping):
+            return list(value)
+    except TypeError:  # of which an array without axes says so only now
+        pass
+    raise InvalidInput(f"{name} must be a list or another sequence, got {shorten(repr(value), 80)}")
 
 
 def plain(name: str, value: Any, shape: str) -> NDArray[Any]:

@@ -11,10 +11,10 @@ from functools import partial
 import numpy as np
 from array_api_compat import array_namespace
 
-from pac_core.arrays import Array, Floats, over_rows
+from pac_core.arrays import Array, Floats, number, over_rows
 from pac_core.bounds import max_errors, vc_max_errors
 from pac_core.errors import InvalidInput
-from pac_core.forecasts import GaussianForecast, LogitForecast
+from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast
 from pac_core.predictors import Predictor, accumulated, fit_sets
 from pac_core.regions import Ellipsoids
 from pac_core.sets import ConfidenceSets, LabelSets
@@ -38,7 +38,7 @@ def mass_label_sets(forecast: LogitForecast, epsilon: float) -> LabelSets:
     [3, 1]
     """
     _check(epsilon)
-    member = np.zeros(forecast.logits.shape, dtype=bool)
+    member = np.zeros(a_forecast(forecast, LogitForecast).logits.shape, dtype=bool)
     shift, log = forecast.normaliser
 
     def block(rows: slice, _: Floats) -> None:
@@ -60,7 +60,7 @@ def mass_gaussian_sets(forecast: GaussianForecast, epsilon: float) -> Confidence
     from scipy.special import chdtri  # see bounds.proves
 
     _check(epsilon)
-    forecast, sound = forecast.for_sets()
+    forecast, sound = a_forecast(forecast, GaussianForecast).for_sets()
     radius2 = float(chdtri(int(np.prod(forecast.mean.shape[1:])), epsilon))
     region = Ellipsoids(forecast, radius2 + 0 * forecast.mean[..., 0])
     return ConfidenceSets(region, partial(_distance, forecast), radius2, sound, tuple(forecast.mean.shape))
@@ -73,5 +73,5 @@ def _distance(forecast: GaussianForecast, truth: Array) -> Array:
 
 
 def _check(epsilon: float) -> None:
-    if not 0 < epsilon < 1:
+    if not 0 < number("epsilon", epsilon) < 1:
         raise InvalidInput(f"epsilon must lie strictly between 0 and 1, got {epsilon!r}")

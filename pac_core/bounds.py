@@ -33,7 +33,7 @@ class PACLevel:
             value = getattr(self, name)
             try:
                 number = float(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 raise InvalidInput(f"{name} must be a number, got {value!r}") from None
             if isinstance(value, str) or not 0 < number < 1:
                 raise InvalidInput(f"{name} must lie strictly between 0 and 1, got {value!r}")
@@ -75,7 +75,7 @@ def min_samples(level: PACLevel, errors: int = 0) -> int:
     >>> min_samples(PACLevel(epsilon=0.01, delta=1e-5))
     1146
     """
-    errors = whole("errors", errors, least=0)
+    errors, level = whole("errors", errors, least=0), a_level(level)
     return _first(errors + 1, lambda n: proves(n, errors, level), level)
 
 
@@ -109,7 +109,7 @@ def vc_max_errors(n: int, level: PACLevel) -> int:
 
 def vc_min_samples(level: PACLevel, errors: int = 0) -> int:
     """The fewest units with which the VC bound allows `errors` errors."""
-    errors = whole("errors", errors, least=0)
+    errors, level = whole("errors", errors, least=0), a_level(level)
     return _first(errors + 1, lambda n: _vc_errors(n, level) >= errors, level)
 
 

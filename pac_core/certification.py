@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pac_core.arrays import Array, labels_for, like
+from pac_core.arrays import Array, labels_for, like, listed
 from pac_core.bounds import PACLevel, max_errors
 from pac_core.certificates import Certificate, MenuRecord, Record, SplitRecord, check_unit, issue
 from pac_core.costs import Entry
 from pac_core.errors import InvalidInput, TooManyFailures
 from pac_core.failures import to_tune_on, unit_scores
-from pac_core.forecasts import GaussianForecast, LogitForecast
+from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast
 from pac_core.ledger import Opening, open_split, read_family, score_digest
 from pac_core.predictors import Likelihood, Predictor, Score
 from pac_core.splits import Splits, digest_of, ids_digest, split, unit_names
@@ -128,7 +128,12 @@ def certify(
     >>> folder.cleanup()
     """
     wanted = _levels(levels)
-    parts = split(ids, tune=tune, calibrate=calibrate, seed=seed, train=(known := list(train_ids)))
+    named = (("model", model, Record | None), ("data", data, Record | None), ("train", train, str))
+    for name, given, kind in named:
+        if not isinstance(given, kind):
+            raise InvalidInput(f"{name} must be {'a text' if kind is str else 'a Record'}, got {given!r}")
+    known = listed("train_ids", train_ids)
+    parts = split(ids, tune=tune, calibrate=calibrate, seed=seed, train=known)
     for level in wanted:
         max_errors(parts.calibrate.n, level)
     names = unit_names("ids", ids)
@@ -137,7 +142,7 @@ def certify(
         truth = labels_for("labels", truth, *forecast.logits.shape)
         forecast.check()
     else:
-        truth = as_given(truth, forecast.check(truth, failures=True))
+        truth = as_given(truth, a_forecast(forecast).check(truth, failures=True))
     if len(truth) != len(names):
         raise InvalidInput(f"forecast and ids must be of as many units, got {len(truth)} and {len(names)}")
     tuning, rows = parts.tune.rows, parts.calibrate.rows
@@ -166,7 +171,7 @@ def certify(
 
 
 def _levels(levels: PACLevel | Iterable[PACLevel]) -> list[PACLevel]:
-    wanted = [levels] if isinstance(levels, PACLevel) else list(levels)
+    wanted = [levels] if isinstance(levels, PACLevel) else listed("levels", levels)
     if not wanted:
         raise InvalidInput("levels must be one or more, got none")
     return wanted

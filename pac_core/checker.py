@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from array_api_compat import array_namespace
 
-from pac_core.arrays import Array, like, returned
+from pac_core.arrays import Array, like, listed, returned
 from pac_core.errors import InvalidInput
 from pac_core.limits import Limit, TubeLike, corners, empty_at
 from pac_core.texts import at_most
@@ -95,7 +95,9 @@ class TubeChecker:
     """
 
     def __init__(self, limits: Sequence[Limit]) -> None:
-        self.limits = tuple(limits)
+        self.limits = tuple(listed("limits", limits))
+        if strange := [limit for limit in self.limits if not hasattr(limit, "margin")]:
+            raise InvalidInput(f"limits must be limits, with a name and a margin, got {strange[0]!r}")
         self.names = tuple(limit.name for limit in self.limits)
         if not self.limits or len(set(self.names)) < len(self.names):
             raise InvalidInput(f"limits must be one or more with different names, got {self.names}")

@@ -127,6 +127,8 @@ def meaning(path: Any, arrays: dict[str, NDArray[Any]], *, own: bool = False) ->
         truth: Any = parts.get("truth")
         if truth is not None and "lengths" in arrays:
             truth = Trajectories(truth, arrays["lengths"])
+        if truth is None:
+            return None, gaussian, gaussian.check(failures=True)
         return None, gaussian, as_given(truth, gaussian.check(truth, failures=True))
     raise UnreadableFile(f"{path} has the arrays {', '.join(sorted(arrays))}. {KEYS}")
 

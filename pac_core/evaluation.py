@@ -98,6 +98,8 @@ def evaluate(sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | 
     error at most 0.1: not refuted by 4 test units (measured 0.2500, 98% interval 0.0025 to 0.8591)
     """
     level = a_level(level)
+    if by is not None and not isinstance(by, Mapping):
+        raise InvalidInput(f"by must map names to a label for each unit, got {type(by).__name__}")
     missed, size, empty = outcome = _outcome(sets, truth)
     rows = [_row("all", *outcome)]
     for name, values in (by or {}).items():

@@ -15,14 +15,14 @@ from array_api_compat import is_torch_array
 
 from pac_core.arrays import Array, doubles, like
 from pac_core.errors import InvalidInput
-from pac_core.forecasts import GaussianForecast, LogitForecast
+from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast
 from pac_core.sets import LabelSets
 from pac_core.truths import Trajectories
 
 
 def failed_units(forecast: Any) -> Any:
     """`[N]` bool, the units of which there is no forecast; None if there are none."""
-    return getattr(forecast, "failed", None)
+    return a_forecast(forecast).failed
 
 
 def to_tune_on(forecast: Any, truth: Any) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, like, norm, returned
+from pac_core.arrays import Array, like, norm, number, returned
 from pac_core.errors import InvalidInput
 from pac_core.features import LinearFeatures
 from pac_core.limits import (
@@ -63,6 +63,9 @@ class FeatureLimit:
     steps: Steps = None
 
     def __post_init__(self) -> None:
+        for name in ("lower", "upper", "lipschitz", "curvature"):
+            if getattr(self, name) is not None or name in ("lower", "upper"):
+                object.__setattr__(self, name, number(name, getattr(self, name)))
         if not self.lower < self.upper or not np.isfinite([self.lower, self.upper]).any():
             raise InvalidInput(
                 f"lower must be below upper, and one of them finite, got {self.lower} and {self.upper}"

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from array_api_compat import array_namespace
 
-from pac_core.arrays import Array, Floats, like, numbers
+from pac_core.arrays import Array, Floats, like, listed, numbers
 from pac_core.bounds import PACLevel
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast
@@ -33,8 +33,9 @@ class LinearFeatures:
 
     def __post_init__(self) -> None:
         matrix = numbers("matrix", self.matrix, "[F, D]", finite=True)
-        if len(set(self.names)) != len(self.names):
-            raise InvalidInput(f"names of features must differ, got {self.names}")
+        object.__setattr__(self, "names", tuple(listed("names", self.names)))
+        if not all(isinstance(name, str) for name in self.names) or len(set(self.names)) != len(self.names):
+            raise InvalidInput(f"names of features must be different texts, got {self.names}")
         if len(self.names) != len(matrix) or not matrix.any(axis=1).all():
             raise InvalidInput(f"matrix must have one row, not all 0, for each of {self.names}")
         largest = abs(matrix).max(axis=1)
@@ -44,20 +45,25 @@ class LinearFeatures:
                 f"{largest.tolist()}"
             )
         object.__setattr__(self, "matrix", matrix.astype(np.float64))
-        object.__setattr__(self, "names", tuple(self.names))
 
     def of(self, states: Array) -> Array:
         """`[B, H, F]`; a failed unit (infinite state) has infinite features."""
         xp = array_namespace(states)
-        matrix = like(states, self.matrix)
+        matrix = self._matrix(states)
         failed = xp.any(xp.isinf(states), axis=-1, keepdims=True)
         features = xp.where(failed, xp.zeros_like(states), states) @ matrix.T
         return xp.where(failed, like(features, np.inf), features)
 
+    def _matrix(self, states: Array) -> Array:
+        if states.shape[-1] != self.matrix.shape[1]:
+            wanted, got = self.matrix.shape[1], states.shape[-1]
+            raise InvalidInput(f"the features {self.names} read states of {wanted} numbers, got {got}")
+        return like(states, self.matrix)
+
     def forecast(self, forecast: GaussianForecast) -> GaussianForecast:
         """The Gaussian of the features, each on its own."""
         xp = array_namespace(forecast.mean)
-        matrix = like(forecast.mean, self.matrix)
+        matrix = self._matrix(forecast.mean)
         spreads = [forecast.spread2(matrix[i, :]) for i in range(len(self.names))]
         return GaussianForecast(forecast.mean @ matrix.T, xp.stack(spreads, axis=-1))
 

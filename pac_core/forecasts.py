@@ -10,11 +10,13 @@ import numpy as np
 from array_api_compat import array_namespace, is_numpy_array, is_torch_array
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, Floats, doubles, like, plain
+from pac_core.arrays import Array, Floats, doubles, like, number, plain
 from pac_core.covariances import definite
 from pac_core.errors import InvalidInput
 from pac_core.normalisers import log_sum_exp
 from pac_core.truths import Trajectories, shaped
+
+_NO_TRUTH: Any = object()
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +38,7 @@ class LogitForecast:
         if logits.dtype not in (np.float16, np.float32, np.float64):
             raise InvalidInput(f"logits must be float16, float32 or float64, got dtype {logits.dtype}")
         object.__setattr__(self, "logits", logits)
-        object.__setattr__(self, "tau", float(positive_tau(self.tau, "[]")))
+        object.__setattr__(self, "tau", float(positive_tau(self.tau, "one number")))
         if self.failed is None:
             return
         failed = plain("failed", self.failed, "[N]")
@@ -92,9 +94,7 @@ class LogitForecast:
 
     def tempered(self, tau: float) -> LogitForecast:
         """The forecast with log f multiplied by `tau` and normalised again."""
-        if np.ndim(tau):
-            raise InvalidInput(f"tau must be one number for labels, got shape {np.shape(tau)}")
-        return replace(self, tau=self.tau * float(tau))
+        return replace(self, tau=self.tau * float(positive_tau(tau, "one number")))
 
     def take(self, rows: Any) -> LogitForecast:
         """The forecast of some of the inputs."""
@@ -220,10 +220,9 @@ class GaussianForecast:
 
     def tempered(self, tau: Any) -> GaussianForecast:
         """Variances divided by `tau`: one number, or one per step `[H]`."""
-        steps = np.asarray(tau, dtype=np.float64)
+        steps = positive_tau(tau, "one number or [H]").astype(np.float64)
         if steps.ndim == 1 and tuple(self.mean.shape[1:-1]) != steps.shape:
             raise InvalidInput(f"tau must be one number or one per step, got shape {steps.shape}")
-        positive_tau(steps, "[H]" if steps.ndim else "[]")
         trailing = (1,) * (1 + self.full if steps.ndim else 0)
         return replace(self, var=self.var / like(self.var, steps.reshape((*steps.shape, *trailing))))
 
@@ -261,7 +260,7 @@ class GaussianForecast:
         var = xp.where(where[..., None] if self.full else where, wide.var, unit)
         return GaussianForecast(mean, var), sound
 
-    def check(self, truth: Any = None, *, failures: bool = False) -> Any:
+    def check(self, truth: Any = _NO_TRUTH, *, failures: bool = False) -> Any:
         """`truth` in float64 and the mean's library, after refusing a forecast that is not one.
 
         It is never rounded to the mean's precision: a set compares with the truth as it is.
@@ -280,7 +279,7 @@ class GaussianForecast:
                 f"the first in row {int(wrong.argmax())}; a unit marked as failed (`failed`, or "
                 f"mark_failures()) {why}"
             )
-        if truth is None:
+        if truth is _NO_TRUTH:
             return None
         xp, shape, mean = array_namespace(self.mean), tuple(self.mean.shape), doubles(self.mean)
         if isinstance(truth, Trajectories):
@@ -313,8 +312,18 @@ def _mask(array: Array, rows: NDArray[np.bool_]) -> Array:
 
 
 def positive_tau(tau: Any, shape: str) -> Any:
-    """`tau` as an array, refused unless finite and above 0."""
-    array = np.asarray(tau)
+    """`tau` as an array, refused unless finite and above 0, and of the shape that is named."""
+    several = shape != "one number" and (isinstance(tau, list | tuple) or getattr(tau, "ndim", 0))
+    array = plain("tau", tau, "[H]") if several else np.asarray(number("tau", tau))
     if array.dtype.kind not in "fiu" or not (np.isfinite(array) & (array > 0)).all():
-        raise InvalidInput(f"tau must be {shape} of finite numbers above 0, got {tau!r}")
+        raise InvalidInput(f"tau must be {shape}, finite and above 0, got {tau!r}")
     return array
+
+
+def a_forecast(forecast: Any, *kinds: type) -> Any:
+    """`forecast`, refused unless it is one, of these kinds where some are named."""
+    wanted = kinds or (LogitForecast, GaussianForecast)
+    if not isinstance(forecast, wanted):
+        names = " or ".join(kind.__name__ for kind in wanted)
+        raise InvalidInput(f"forecast must be a {names}, got {type(forecast).__name__}")
+    return forecast

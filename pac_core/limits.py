@@ -14,7 +14,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, doubles, like, numbers, plain, returned
+from pac_core.arrays import Array, doubles, like, number, numbers, plain, returned
 from pac_core.errors import InvalidInput
 from pac_core.features import LinearFeatures
 
@@ -73,6 +73,7 @@ class HalfSpace:
 
     def __post_init__(self) -> None:
         normal = numbers("normal", self.normal, "[D]", finite=True)
+        object.__setattr__(self, "bound", number("bound", self.bound))
         if not normal.any() or not np.isfinite(self.bound):
             raise InvalidInput(f"normal must not be all 0 and bound be finite, got {normal}, {self.bound}")
         if not 1e-300 <= abs(normal).max() <= 1e300:  # products with it would vanish or overflow
@@ -81,7 +82,6 @@ class HalfSpace:
                 "and bound by it"
             )
         object.__setattr__(self, "normal", normal.astype(np.float64))
-        object.__setattr__(self, "bound", float(self.bound))
 
     def margin(self, tube: TubeLike) -> Array:
         return at_steps(self.name, self.steps, self.bound - attained(doubles(tube.support(self.normal))))

@@ -14,7 +14,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, doubles, like, norm, numbers
+from pac_core.arrays import Array, doubles, like, norm, number, numbers
 from pac_core.errors import InvalidInput
 from pac_core.limits import Steps, TubeLike, at_steps, axes_of, box_of, broken, sides, some_axes
 from pac_core.regions import Ellipsoids
@@ -86,10 +86,10 @@ class KeepOutBall:
 
     def __post_init__(self) -> None:
         center = numbers("center", self.center, "[K]", finite=True).astype(np.float64)
+        object.__setattr__(self, "radius", number("radius", self.radius))
         if not 0 < self.radius < np.inf:
             raise InvalidInput(f"radius must be finite and above 0, got {self.radius}")
         object.__setattr__(self, "center", center)
-        object.__setattr__(self, "radius", float(self.radius))
         object.__setattr__(self, "axes", axes_of(self.axes, len(center)))
 
     def margin(self, tube: TubeLike) -> Array:

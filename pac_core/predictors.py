@@ -13,7 +13,7 @@ from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.choices import width_remarks
 from pac_core.errors import BadCertificate, InvalidInput
 from pac_core.failures import to_tune_on, unit_scores, unit_sets
-from pac_core.forecasts import GaussianForecast, LogitForecast
+from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast
 from pac_core.scores import gaussian_nll, nll
 from pac_core.sets import ConfidenceSets, LabelSets, gaussian_sets, label_sets
 from pac_core.temperatures import Temperature, fit_temperature
@@ -180,11 +180,7 @@ class Predictor:
 
     def sets(self, forecast: Any) -> Any:
         """The sets of new units, whose forecasts must be of the kind that was calibrated."""
-        if not isinstance(forecast, LogitForecast | GaussianForecast):
-            raise InvalidInput(
-                f"forecast must be a LogitForecast or GaussianForecast, got {type(forecast).__name__}"
-            )
-        if self.domain is not None and forecast.domain != self.domain:
+        if self.domain is not None and a_forecast(forecast).domain != self.domain:
             raise InvalidInput(
                 f"the forecast must be of {describe(self.domain)}, as the calibration units', "
                 f"got {describe(forecast.domain)}"

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import Floats, numbers
+from pac_core.arrays import Floats, number, numbers
 from pac_core.bounds import PACLevel, a_level, max_errors, whole
 from pac_core.costs import Entry, Family
 from pac_core.errors import InvalidInput, NotEnoughData, TooFewAccepted
@@ -32,6 +32,7 @@ from pac_core.ledger import Opening, open_split, read_family
 from pac_core.splits import digest_of, unit_names
 from pac_core.thresholds import Threshold, fit_threshold
 
+_MOST = np.finfo(np.float64).max
 _ROUNDING = 1e-9  # relative; weights and bound are products of many factors, in another order
 
 
@@ -115,7 +116,7 @@ def reweigh(ids: Any, weights: Any, bound: float, *, seed: int) -> NDArray[np.in
             f"ids must be unique and one for each weight, got {len(np.unique(names)):,} different ids among "
             f"{len(names):,} for {len(ratios):,} weights"
         )
-    if isinstance(bound, bool) or not isinstance(bound, int | float | np.floating) or not 1 <= bound < np.inf:
+    if isinstance(bound, bool) or not isinstance(bound, int | float | np.floating) or not 1 <= bound <= _MOST:
         raise InvalidInput(f"bound must be a finite number of at least 1, got {bound!r}")
     if ratios.min() < 0:
         raise InvalidInput(f"weights must be at least 0, got {ratios.min()}")
@@ -167,7 +168,11 @@ def gaussian_bound(old: Any, new: Any, *, steps: int, shift: Any = 0.0) -> float
     1.953125
     """
     before, after = _deviations(old, new, None)
-    apart = np.broadcast_to(numbers("shift", np.atleast_1d(shift), "[A]", finite=True), before.shape)
+    several = isinstance(shift, list | tuple) or getattr(shift, "ndim", 0)
+    apart = numbers("shift", shift if several else [number("shift", shift)], "[A]", finite=True)
+    if len(apart) not in (1, len(before)):
+        raise InvalidInput(f"shift must be one number, or one for each action, got {len(apart)}")
+    apart = np.broadcast_to(apart, before.shape)
     steps = whole("steps", steps, least=1)
     if (after > before).any():
         raise InvalidInput(

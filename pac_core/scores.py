@@ -9,8 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from pac_core.arrays import Array, labels_for
-from pac_core.errors import InvalidInput
-from pac_core.forecasts import GaussianForecast, LogitForecast
+from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast
 
 
 def nll(forecast: LogitForecast | GaussianForecast, truth: Any) -> Array:
@@ -27,9 +26,8 @@ def nll(forecast: LogitForecast | GaussianForecast, truth: Any) -> Array:
         labels = labels_for("labels", truth, *forecast.logits.shape)
         chosen = np.take_along_axis(forecast.logits, labels[:, None], axis=1)[:, 0]
         return label_nll(forecast, chosen)
-    if isinstance(forecast, GaussianForecast):
-        return gaussian_nll(forecast.wide(), forecast.check(truth))
-    raise InvalidInput(f"forecast must be a LogitForecast or GaussianForecast, got {type(forecast).__name__}")
+    truth = a_forecast(forecast).check(truth)
+    return gaussian_nll(forecast.wide(), truth)
 
 
 def label_nll(forecast: LogitForecast, chosen: Any) -> Any:

@@ -11,9 +11,9 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, labels_for, like, returned
+from pac_core.arrays import Array, labels_for, like, number, numbers, plain, returned
 from pac_core.errors import InvalidInput
-from pac_core.forecasts import GaussianForecast, LogitForecast
+from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast
 from pac_core.normalisers import EXACT_TO
 from pac_core.regions import Ellipsoids, Region
 from pac_core.scores import gaussian_nll, label_nll, volume_term
@@ -24,9 +24,7 @@ from pac_core.truths import a_truth
 def limit_of(threshold: Threshold | float) -> float:
     """T as a number; a threshold may be given with its evidence or bare."""
     value = threshold.value if isinstance(threshold, Threshold) else threshold
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating) or np.isnan(value):
-        raise InvalidInput(f"threshold must be a Threshold or a number, got {threshold!r}")
-    return float(value)
+    return number("threshold", value)
 
 
 def widened(limit: float, *, least: float = 1e-290) -> float:
@@ -94,7 +92,7 @@ def label_sets(forecast: LogitForecast, threshold: Threshold | float) -> LabelSe
     True
     """
     limit = label_limit(threshold)
-    logits, (shift, log) = forecast.logits, forecast.normaliser
+    logits, (shift, log) = a_forecast(forecast, LogitForecast).logits, forecast.normaliser
 
     def inside(least: Any) -> Any:
         return label_nll(forecast, least) <= limit
@@ -149,7 +147,7 @@ class ConfidenceSets:
     def support(self, direction: Any) -> Array:
         """`[B]` or `[B, H]` the largest value of `direction . x` over the set; NaN where empty."""
         dims = self.region.center.shape[-1]
-        here = like(np.zeros(1), direction)
+        here = numbers("direction", direction, "[D]", finite=True).astype(np.float64)
         if here.shape != (dims,):
             raise InvalidInput(f"direction must have shape [{dims}], got {here.shape}")
         return self._if_empty(self.region.support(here), np.nan)
@@ -175,7 +173,9 @@ class ConfidenceSets:
         """`[B]` root-mean-square half-width in units of `scale` `[D]` (the tune deviations)."""
         xp = array_namespace(self.region.center)
         widths = self.region.half_widths()
-        widths = widths / like(widths, scale)
+        if (unit := plain("scale", scale, "[D]")).shape != widths.shape[-1:] or unit.dtype.kind not in "fiu":
+            raise InvalidInput(f"scale must be {widths.shape[-1]} numbers, got {unit!r}")
+        widths = widths / like(widths, unit)
         return self._mean_over_steps(self._if_empty(xp.sqrt(xp.mean(widths**2, axis=-1)), 0.0))
 
     def volume_root(self) -> Array:
@@ -214,7 +214,7 @@ def gaussian_sets(
     >>> round(lower.item(), 6), round(upper.item(), 6)
     (-2.0, 2.0)
     """
-    forecast, usable = forecast.for_sets()
+    forecast, usable = a_forecast(forecast, GaussianForecast).for_sets()
     limit = widened(limit_of(threshold), least=1.0)
     xp = array_namespace(forecast.mean)
     volume = volume_term(forecast)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from array_api_compat import array_namespace
 
-from pac_core.arrays import Array, Floats, like, numbers
+from pac_core.arrays import Array, Floats, like, listed, numbers
 from pac_core.bounds import PACLevel
 from pac_core.choices import Chosen, Tuning, balance, choose, deviation, relative_widths, width_remarks
 from pac_core.errors import InvalidInput
@@ -123,8 +123,8 @@ class BoxShape:
     ) -> BoxShape:
         """The candidate that is smallest on units it was not fitted on, its scales balanced."""
         dims = forecast.mean.shape[-1]
-        sides = tuple(sides) if sides is not None else (0,) * dims
-        if len(sides) != dims or not set(sides) <= {-1, 0, 1}:
+        sides = tuple(listed("sides", sides)) if sides is not None else (0,) * dims
+        if len(sides) != dims or any(np.ndim(side) or side not in (-1, 0, 1) for side in sides):
             raise InvalidInput(f"sides must be {dims} of -1, 0 or 1, got {sides}")
         fits = [
             partial(cls._fit_one, power=power, accumulate=accumulate, spread=spread, sides=sides)
@@ -133,8 +133,10 @@ class BoxShape:
             for spread in SPREADS
             if power or not accumulate  # at p = 0 the variances do not count
         ]
-        if units is not None and (len(units) != dims or not all(0 < unit < np.inf for unit in units)):
-            raise InvalidInput(f"units must be {dims} numbers above 0, got {units}")
+        if units is not None:
+            units = numbers("units", units, "[D]", finite=True)
+            if len(units) != dims or units.min() <= 0:
+                raise InvalidInput(f"units must be {dims} numbers above 0, got {units}")
         tuning = Tuning.of(forecast, states, level, units)
         chosen: Chosen[BoxShape] = choose(fits, tuning)
         reach = np.concatenate([shape._unit(other) * shape.scale[1] for shape, other, _ in chosen.crossed])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import numbers, plain
+from pac_core.arrays import listed, numbers, plain
 from pac_core.bounds import whole
 from pac_core.errors import InvalidInput, OverlappingSplits
 
@@ -97,7 +97,7 @@ def split(
         raise InvalidInput(
             f"tune + calibrate must be at most the {len(units):,} units, got {tune + calibrate:,}"
         )
-    seen = list(train)
+    seen = listed("train", train)
     for known in (units, names):
         refuse_overlap({"train": seen, "tune, calibrate or test": known})
     order = np.argsort([_rank(seed, unit) for unit in units], kind="stable")
@@ -122,11 +122,18 @@ def refuse_overlap(parts: Mapping[str, Any]) -> None:
 
 
 def unit_names(name: str, ids: Any) -> NDArray[np.str_]:
-    """Ids as text. Floats are refused: 1 and 1.0 would be two names for one unit."""
+    """Ids as text. Floats are refused: 1 and 1.0 would be two names for one unit.
+
+    So is text that no file can hold, such as the name of a file whose bytes are not UTF-8.
+    """
     array = plain(name, ids, "[N]")
     if array.dtype.kind not in "iuU":
         raise InvalidInput(f"{name} must be whole numbers or text, got dtype {array.dtype}")
-    return array.astype(str)
+    names = array.astype(str)
+    letters = np.ascontiguousarray(names).view(np.uint32).reshape(len(names), -1)
+    if (lone := ((letters >= 0xD800) & (letters < 0xE000)).any(axis=1)).any():
+        raise InvalidInput(f"{name} must be text that UTF-8 can hold, got {str(names[lone.argmax()])!r}")
+    return names
 
 
 def ids_digest(ids: Any) -> str:

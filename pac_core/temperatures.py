@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pac_core.arrays import Floats, labels_for, like, over_rows
 from pac_core.errors import InvalidInput, NoTemperature
 from pac_core.failures import to_tune_on
-from pac_core.forecasts import GaussianForecast, LogitForecast, positive_tau
+from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast, positive_tau
 
 Forecast = TypeVar("Forecast", LogitForecast, GaussianForecast)
 
@@ -67,10 +67,7 @@ def fit_temperature(forecast: LogitForecast | GaussianForecast, truth: Any) -> T
         labels = labels_for("labels", truth, *forecast.logits.shape)
         forecast, labels = to_tune_on(forecast, labels)
         return Temperature(_label_tau(forecast, labels), len(labels))
-    if not isinstance(forecast, GaussianForecast):
-        kind = type(forecast).__name__
-        raise InvalidInput(f"forecast must be a LogitForecast or GaussianForecast, got {kind}")
-    return merge_moments([moments(forecast, truth)])
+    return merge_moments([moments(a_forecast(forecast), truth)])
 
 
 @dataclass(frozen=True, eq=False)

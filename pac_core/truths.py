@@ -27,6 +27,10 @@ class Trajectories:
     lengths: Any
 
     def __post_init__(self) -> None:
+        if not is_torch_array(self.states):
+            object.__setattr__(self, "states", plain("states", self.states, "[B, H, D]"))
+            if self.states.dtype.kind not in "fiu":
+                raise InvalidInput(f"states must be numbers, got dtype {self.states.dtype}")
         lengths, shape = plain("lengths", self.lengths, "[B]"), tuple(self.states.shape)
         if len(shape) != 3 or len(lengths) != shape[0]:
             raise InvalidInput(f"states must be [B, H, D] with a length each, got {shape}, {lengths.shape}")

@@ -19,8 +19,8 @@ from pac_core.choices import relative_widths
 from pac_core.errors import InvalidInput
 from pac_core.failures import to_tune_on
 from pac_core.features import FeatureShape
-from pac_core.forecasts import GaussianForecast
-from pac_core.predictors import Likelihood, Predictor, Score, accumulated, calibrate
+from pac_core.forecasts import GaussianForecast, a_forecast
+from pac_core.predictors import Likelihood, Predictor, Score, accumulated, calibrate, describe
 from pac_core.scores import volume_term
 from pac_core.shapes import BoxShape, MaxShape
 from pac_core.temperatures import fit_temperature
@@ -48,14 +48,12 @@ def fit_shape(
     forecast: GaussianForecast, states: Any, level: PACLevel, *, shape: str = "box", **options: Any
 ) -> Score:
     """A tube score fitted on the tune split: one of `SHAPES`, or one a plugin registered."""
-    if shape not in (*SHAPES, *plugins.names("shapes")):
+    if not isinstance(shape, str) or shape not in (*SHAPES, *plugins.names("shapes")):
         known = ", ".join((*SHAPES, *plugins.names("shapes")))
         raise InvalidInput(f"shape must be one of {known}, got {shape!r}")
     fit = SHAPES.get(shape) or plugins.load("shapes", shape).fit
-    if forecast.mean.ndim != 3:
-        raise InvalidInput(
-            f"a tube needs a horizon [B, H, D], got mean of shape {tuple(forecast.mean.shape)}"
-        )
+    if a_forecast(forecast).domain[0] != "trajectories":
+        raise InvalidInput(f"a tube needs a horizon [B, H, D], got a forecast of {describe(forecast.domain)}")
     truth = as_given(states, like(np.zeros(1), forecast.check(states, failures=True)))
     forecast, truth = to_tune_on(forecast, truth)
     mean, var = (like(np.zeros(1), part) for part in (forecast.mean, forecast.var))  # fitted in numpy

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from pac_core import FeatureLimit, HalfSpace, InvalidInput, KeepOutBall, KeepOutBox, Limit, StayIn, TubeLike
+from pac_core.arrays import number
 from pac_rl.environments import Environment
 
 __all__ = [
@@ -41,6 +42,7 @@ def no_flip(environment: Environment, bound: float = math.pi / 2) -> StayIn:
     SMBPO's own rule for its task of this name is contact of the head with the floor, which is no
     function of a limit on one number; a cheetah on its back has a pitch beyond a right angle.
     """
+    bound = number("bound", bound)
     return StayIn("pitch", np.array([-bound]), np.array([bound]), axes=(_number(environment, "rooty"),))
 
 

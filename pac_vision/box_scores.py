@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pac_core import Boxes, ConfidenceSets, GaussianForecast, InvalidInput, PACLevel, gaussian_sets, nll
+from pac_core.arrays import number
 from pac_core.sets import limit_of, widened
 from pac_vision.shares import share_score
 from pac_vision.videos import Video, box_sides
@@ -50,6 +51,8 @@ class BoxScore:
     def __post_init__(self) -> None:
         if self.kind not in SCORES:
             raise InvalidInput(f"score must be one of {', '.join(SCORES)}, got {self.kind!r}")
+        for name in ("floor", "power", "tau"):
+            object.__setattr__(self, name, number(name, getattr(self, name)))
         if not 0 < self.floor < np.inf:
             raise InvalidInput(f"floor must be a variance above 0, got {self.floor!r}")
         if not 0 <= self.power <= 1:

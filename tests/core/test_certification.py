@@ -165,3 +165,28 @@ def test_trajectories_get_the_box_by_default(ledger: Path) -> None:
     made = run(ledger, forecast=forecast, truth=states)
     assert made.score.kind == "box"
     assert made.certificates[0].predictor.domain == ("trajectories", 5, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"levels": None}, "levels must be a list"),
+        ({"levels": 0.1}, "levels must be a list"),
+        ({"levels": [None]}, "level must be a PACLevel"),
+        ({"ids": None}, "ids must be an array of plain values"),
+        ({"ids": [f"{i}\udc80" for i in range(600)]}, "ids must be text that UTF-8 can hold"),
+        ({"train_ids": None}, "train_ids must be a list"),
+        ({"train_ids": "photos"}, "train_ids must be a list"),
+        ({"train": None}, "train must be a text"),
+        ({"model": "net"}, "model must be a Record"),
+        ({"data": 3}, "data must be a Record"),
+        ({"forecast": None}, "forecast must be a LogitForecast or GaussianForecast"),
+    ],
+    ids=str,
+)
+def test_what_is_not_there_is_named_before_the_ledger_is_written(
+    changes: dict[str, Any], said: str, ledger: Path
+) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        run(ledger, **changes)
+    assert not ledger.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,18 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal, norm
 
-from pac_core import GaussianForecast, InvalidInput, LogitForecast, nll
+from pac_core import (
+    GaussianForecast,
+    InvalidInput,
+    LogitForecast,
+    PACLevel,
+    fit_sets,
+    fit_shape,
+    fit_temperature,
+    gaussian_sets,
+    label_sets,
+    nll,
+)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -163,3 +175,72 @@ def test_accumulated_variances_are_running_sums() -> None:
 def test_bad_forecasts_are_named(build: object, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         build()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("made", [torch.Tensor.bfloat16, torch.Tensor.float], ids=["bfloat16", "float32"])
+def test_a_forecast_may_be_of_any_precision_and_is_taken_at_its_word(made: Any) -> None:
+    """Every bfloat16 is a float32 and a float64, so nothing is rounded."""
+    rng = np.random.default_rng(0)
+    logits, mean = (made(torch.from_numpy(rng.normal(size=(20, 3)))) for _ in range(2))
+    labels, truth = rng.integers(0, 3, 20), rng.normal(size=(20, 3))
+    assert np.array_equal(
+        nll(LogitForecast(logits), labels), nll(LogitForecast(logits.float().numpy()), labels)
+    )
+    forecast = GaussianForecast(mean, torch.ones_like(mean))
+    wide = GaussianForecast(mean.double().numpy(), np.ones((20, 3)))
+    np.testing.assert_allclose(nll(forecast, truth).numpy(), nll(wide, truth), rtol=1e-14)
+    np.testing.assert_array_equal(
+        nll(wide, made(torch.from_numpy(truth))), nll(wide, made(torch.from_numpy(truth)).double())
+    )
+    predictor = fit_sets(forecast, truth, forecast, truth, PACLevel(0.5, 0.1))
+    assert predictor.sets(forecast).contains(truth).sum() >= 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t[::-1].copy()[::-1],
+        lambda t: t.astype(">f8"),
+        lambda t: t.astype(np.longdouble),
+        lambda t: t.tolist(),
+    ],
+    ids=["backwards", "big-endian", "long double", "list"],
+)
+def test_truths_of_any_layout_go_with_torch_forecasts(change: Any) -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=(20, 2))
+    forecast = GaussianForecast(torch.zeros(20, 2).double(), torch.ones(20, 2).double())
+    assert torch.equal(nll(forecast, change(truth)), nll(forecast, truth))
+    assert torch.equal(
+        gaussian_sets(forecast, 3.0).contains(change(truth)), gaussian_sets(forecast, 3.0).contains(truth)
+    )
+    with pytest.raises(InvalidInput, match="truth must"):
+        nll(forecast, None)
+
+
+@pytest.mark.parametrize("tau", [None, "2", [1.0, 2.0], np.ones((2, 2)), 10**400, np.nan, 0.0, True], ids=str)
+def test_a_temperature_is_a_number_above_0(tau: Any) -> None:
+    logits, gaussian = LogitForecast(np.zeros((2, 3))), GaussianForecast(np.zeros((2, 3)), np.ones((2, 3)))
+    for work in (
+        lambda: LogitForecast(np.zeros((2, 3)), tau),
+        lambda: logits.tempered(tau),
+        lambda: gaussian.tempered(tau),
+    ):
+        with pytest.raises(InvalidInput, match="tau must"):
+            work()
+
+
+@pytest.mark.parametrize("forecast", [None, "x", np.zeros((20, 3)), 3], ids=str)
+def test_what_is_no_forecast_is_named(forecast: Any) -> None:
+    good, labels, level = LogitForecast(np.zeros((20, 3))), [0] * 20, PACLevel(0.5, 0.1)
+    for work in (
+        lambda: nll(forecast, labels),
+        lambda: fit_sets(good, labels, forecast, labels, level, prepare=()),
+        lambda: fit_sets(forecast, labels, good, labels, level, prepare=()),
+        lambda: fit_shape(forecast, labels, level),
+        lambda: fit_temperature(forecast, labels),
+        lambda: gaussian_sets(forecast, 1.0),
+        lambda: label_sets(forecast, 1.0),
+    ):
+        with pytest.raises(InvalidInput, match=r"forecast must be a .*Forecast, got"):
+            work()

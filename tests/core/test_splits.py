@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -94,3 +96,22 @@ def test_digest_tells_sets_of_ids_apart() -> None:
     assert ids_digest(["ab"]) != ids_digest(["a", "b"])
     together = sum(int(ids_digest(part), 16) for part in (["a", "b"], ["c"])) % 2**256
     assert int(ids_digest(["c", "b", "a"]), 16) == together  # shards add up
+
+
+@pytest.mark.parametrize("train", [None, 3, "u1", {"u1": 1}], ids=str)
+def test_training_ids_are_a_list(train: object) -> None:
+    with pytest.raises(InvalidInput, match="train must be a list"):
+        split(IDS, tune=10, calibrate=25, seed=3, train=train)  # type: ignore[arg-type]
+
+
+def test_ids_that_no_file_can_hold_are_refused() -> None:
+    """The name of a file whose bytes are not UTF-8 has lone surrogates."""
+    strange = os.fsdecode(b"caf\xe9.jpg")
+    for work in (
+        lambda: split([*IDS, strange], tune=10, calibrate=25, seed=3),
+        lambda: split(IDS, tune=10, calibrate=25, seed=3, train=[strange]),
+        lambda: ids_digest([strange]),
+    ):
+        with pytest.raises(InvalidInput, match=r"must be text that UTF-8 can hold, got 'caf\\udce9.jpg'"):
+            work()
+    assert split(["caf\u00e9", "\U0001f600", "\ue000"], tune=1, calibrate=2, seed=0).calibrate.n == 2

@@ -136,7 +136,7 @@ def test_a_bare_nan_is_never_an_end() -> None:
         (np.zeros((2, 3, 1)), [4, 1], "lengths must be whole numbers from 1 to the horizon 3"),
         (np.zeros((2, 3, 1)), [1.0, 1.0], "lengths must be whole numbers"),
         (np.zeros((2, 3, 1)), [1, 1, 1], "with a length each"),
-        (np.zeros((2, 3)), [1, 1], r"states must be \[B, H, D\]"),
+        (np.zeros((2, 3)), [1, 1], r"states must have shape \[B, H, D\]"),
         (np.full((2, 3, 1), np.nan), [1, 1], "NaN before the end"),
     ],
 )
@@ -171,3 +171,12 @@ def test_a_file_may_say_when_its_units_ended(tmp_path: Path) -> None:
     refused = run("fit", tmp_path / "bare.npz", *split, "--out", tmp_path / "other.json")
     assert refused.exit_code == 2
     assert "must not contain NaN" in refused.output
+
+
+def test_trajectories_may_be_lists() -> None:
+    forecast, truth = units(5, 0)
+    listed = Trajectories(truth.states.tolist(), truth.lengths.tolist())
+    assert np.array_equal(nll(forecast, listed), nll(forecast, truth))
+    for states in (None, "x", [[1.0], [1.0, 2.0]], [[["a"]]]):
+        with pytest.raises(InvalidInput, match="states must"):
+            Trajectories(states, [1])

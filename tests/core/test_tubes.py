@@ -400,3 +400,32 @@ def test_a_preparation_keeps_every_unit() -> None:
     for ask in (lambda: first.scores(forecast, states), lambda: first.sets(forecast, 9.0)):
         with pytest.raises(InvalidInput, match=r"a preparation must return a forecast of \(100, .* got \(1, "):
             ask()
+
+
+@pytest.mark.parametrize("names", [None, "speed", [["a"]], [1]], ids=str)
+def test_features_of_another_width_or_without_names_are_refused(names: object) -> None:
+    narrow, wide = (LinearFeatures(("a",), np.ones((1, width))) for width in (2, 4))
+    for features in (narrow, wide):
+        said = rf"read states of {features.matrix.shape[1]} numbers, got 3"
+        with pytest.raises(InvalidInput, match=said):
+            fit_tube(*walks(400, 0), *walks(400, 1), LEVEL, shape="features", features=features)
+    with pytest.raises(InvalidInput, match="names"):
+        LinearFeatures(names, np.ones((1, 3)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sides": 1},
+        {"sides": "000"},
+        {"sides": [[0], [0], [0]]},
+        {"units": "111"},
+        {"units": 1.0},
+        {"units": [None] * 3},
+        {"shape": None},
+    ],
+    ids=str,
+)
+def test_options_of_a_shape_that_are_none_are_named(options: dict) -> None:
+    with pytest.raises(InvalidInput, match=f"{next(iter(options))} must"):
+        fit_shape(*walks(400, 0), LEVEL, **options)

@@ -574,3 +574,26 @@ def test_the_half_cheetahs_limits(cheetah: Environment) -> None:
     assert speed_limit(cheetah).violated(states)[:, 0].tolist() == [False, True, False]
     assert no_flip(cheetah).violated(states)[:, 0].tolist() == [False, False, True]
     assert speed_limit(cheetah, 3.3).violated(states)[:, 0].tolist() == [False, False, False]
+
+
+@pytest.mark.parametrize(
+    "value", ["1", "x", None, np.ones(2), np.ones(1), [1.0], 1j, 10**400, np.nan, True], ids=str
+)
+def test_bounds_and_radii_are_numbers(value: Any, cheetah: Environment) -> None:
+    for work, name in (
+        (lambda: HalfSpace("a", [1.0, 0.0], value), "bound"),
+        (lambda: KeepOutBall("a", [0.0], value), "radius"),
+        (lambda: FeatureLimit("a", lambda x: x[..., 0], upper=value, lipschitz=1.0), "upper"),
+        (lambda: FeatureLimit("a", lambda x: x[..., 0], lower=value, lipschitz=1.0), "lower"),
+        (lambda: speed_limit(cheetah, value), "bound"),
+        (lambda: no_flip(cheetah, value), "bound"),
+    ):
+        with pytest.raises(InvalidInput, match=f"{name} must be one number, got"):
+            work()
+    assert HalfSpace("a", [1.0, 0.0], np.array(2.0)).bound == 2.0
+
+
+@pytest.mark.parametrize("limits", [None, 3, "speed", [None]], ids=str)
+def test_what_is_no_limit_is_named(limits: Any) -> None:
+    with pytest.raises(InvalidInput, match="limits must be"):
+        TubeChecker(limits)

@@ -19,7 +19,7 @@ from cluster import engine as engine_module
 from cluster import pools as pools_module
 from cluster.attempts import Attempt, hung
 from cluster.engine import run
-from cluster.errors import NoWorkers, ShardFailed, WorkerDiffers
+from cluster.errors import Incomplete, NoWorkers, ShardFailed, WorkerDiffers
 from cluster.estimates import estimate
 from cluster.inprocess import run_here
 from cluster.pools import Member, Pool, Resources
@@ -207,6 +207,15 @@ def test_a_shard_that_kills_every_worker_stops_the_run(tmp_path: Path, notes: Pa
         run(job(toys.DiesAlways, str(notes)), RunFolder(tmp_path), workers=(1, 1), retries=2)
 
 
+def test_a_shard_that_vanishes_is_noticed_at_the_end(tmp_path: Path) -> None:
+    def remove(state: State) -> None:
+        for path in (tmp_path / "shards").glob("000003-*"):
+            path.unlink()
+
+    with pytest.raises(Incomplete, match=r"lacks 1 of 20 shards.*first shard 3 \(10 units, 30 to 39\)"):
+        run(job(), RunFolder(tmp_path), workers=(1, 1), progress=remove)
+
+
 def test_a_poisoned_shard_stops_the_run_and_the_rest_is_kept(
     tmp_path: Path, notes: Path, undisturbed: list[str]
 ) -> None:
@@ -219,6 +228,7 @@ def test_a_poisoned_shard_stops_the_run_and_the_rest_is_kept(
     assert "toy_scorers.py" in said.value.details, "the traceback of the worker"
     kept = contents(tmp_path / "run")
     assert kept == undisturbed[:3]
+    assert [path.name for path in notes.glob("begun-3-*")] == ["begun-3-0"], "it is not tried again"
     for note in notes.glob("begun-*"):
         note.unlink()
     (notes / "mended").touch()

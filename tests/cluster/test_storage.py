@@ -119,6 +119,21 @@ def test_a_shard_of_another_run_is_not_taken_for_one_of_ours(tmp_path: Path, und
     assert files(tmp_path / "ours") == undisturbed
 
 
+def test_the_shard_of_other_units_is_not_taken_for_another_of_the_run(
+    tmp_path: Path, undisturbed: list[str]
+) -> None:
+    """A sound file of this run under the number of another shard: its units would count twice."""
+    run_here(job(), RunFolder(tmp_path))
+    third, fourth = (tmp_path / "shards" / undisturbed[number] for number in (3, 4))
+    fourth.unlink()
+    (third.with_name(third.name.replace("000003", "000004"))).write_bytes(third.read_bytes())
+    with pytest.raises(Incomplete, match=r"000004-10-.* is damaged, or of another run or other units"):
+        every_score(RunFolder(tmp_path), job())
+    assert 4 not in RunFolder(tmp_path).receipts(job())
+    run_here(job(), RunFolder(tmp_path))
+    assert files(tmp_path) == undisturbed
+
+
 def test_a_run_is_not_continued_on_another_kind_of_device(tmp_path: Path) -> None:
     run_here(job(), RunFolder(tmp_path), limit=3)
     with pytest.raises(InvalidInput, match="device 'cpu' and not 'cuda'"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,9 +18,10 @@ from cluster.packing import pack, unpack
 from cluster.results import ALL, Results, View, part_names
 from cluster.scoring import Arrays, Job, Stage
 from cluster.shards import Ids, cut, ids_fingerprint
-from cluster.storage import RunFolder
+from cluster.storage import LEDGER, RunFolder
 from pac_core import (
     Asked,
+    BadCertificate,
     Certificate,
     Evaluation,
     InvalidInput,
@@ -34,11 +35,13 @@ from pac_core import (
     fit_threshold,
     ids_digest,
     max_errors,
+    read_certificate,
     split,
     write_certificate,
 )
 from pac_core.certification import Certified
 from pac_core.label_scores import LABEL_SCORES, label_score_fit
+from pac_core.ledger import refuse_spent, score_digest
 from pac_core.predictors import GivenScore, Score
 
 Replaced: TypeAlias = Callable[[Arrays], str | None]
@@ -170,6 +173,7 @@ def certify_run(
     task: Task, folder: RunFolder, levels: Sequence[PACLevel], ledger: Path, *, shape: str = "box"
 ) -> tuple[Certified, list[Finding]]:
     """Certificates of a finished run at these levels, written into its folder, and their test."""
+    prepare(task, folder, levels, ledger, [certificate_file(level) for level in levels])
     results = task.results(folder)
     score, domain = _fitted(task, results, shape, levels)
     asked = Asked(score, tuple(levels), partial(results.scores, score, "scores.parquet"), domain)
@@ -179,11 +183,50 @@ def certify_run(
     return made, [found(results, certificate) for certificate in made.certificates]
 
 
-def certify_results(task: Task, results: Results, menu: Sequence[Asked], ledger: Path) -> list[Certified]:
-    """One look at the calibrate part, for everything on the menu."""
+def prepare(
+    task: Task,
+    folder: RunFolder,
+    levels: Sequence[PACLevel],
+    ledger: Path,
+    files: Sequence[str],
+    plan: Mapping[str, Any] | None = None,
+) -> None:
+    """Refuse before any work what would be a second look, or in another ledger than the first.
+
+    files: of the certificates to come; none that is there is replaced, unless the same look is repeated
+    """
+    folder.ledger(ledger)
+    there = [file for file in files if folder.has(file)]
+    if not there and not ledger.exists():
+        return
+    ids = part_names(task.results(folder), "calibrate")
+    if not refuse_spent(ledger, ids, levels, plan) and there:
+        raise InvalidInput(
+            f"{folder}/{there[0]} was issued from a look that {ledger} does not know of: no certificate is "
+            "replaced; give the ledger of that look, or choose another folder"
+        )
+
+
+def certify_results(
+    task: Task,
+    results: Results,
+    menu: Sequence[Asked],
+    ledger: Path,
+    plan: Mapping[str, Any] | None = None,
+) -> list[Certified]:
+    """One look at the calibrate part, for everything on the menu; the folder remembers its ledger."""
+    results.folder.ledger(ledger)
+
+    def remembered(asked: Asked) -> Asked:
+        def scores() -> Any:  # called when the ledger is written, before the calibrate part is read
+            results.folder.put_text(LEDGER, str(ledger.resolve()))
+            return asked.scores()
+
+        return replace(asked, scores=scores)
+
     tune, test, digest = results.parts.tune, results.parts.test, results.digest()
     return certify_menu(
-        menu,
+        [remembered(asked) for asked in menu],
         ids=part_names(results, "calibrate"),
         ledger=ledger,
         data=digest,
@@ -195,17 +238,15 @@ def certify_results(task: Task, results: Results, menu: Sequence[Asked], ledger:
         model=task.model,
         train=task.train,
         split=SplitRecord(task.seed, ids_digest(results.names), "ids"),
+        plan=plan,
     )
 
 
 def found(results: Results, certificate: Certificate, view: View = ALL, prefix: str = "") -> Finding:
-    """Writes a certificate into the run folder, and asks the test part."""
+    """Writes a certificate into the run folder, unless it is there, and asks the test part."""
     predictor = certificate.predictor
-    level = predictor.threshold.level
-    name = f"{prefix}certificate-{level.epsilon!r}-{level.delta!r}.json"
-    with tempfile.TemporaryDirectory() as here:
-        write_certificate(certificate, Path(here) / name)
-        results.folder.put(name, (Path(here) / name).read_bytes())
+    name = certificate_file(predictor.threshold.level, prefix)
+    _keep(results.folder, name, certificate)
     if not results.parts.test.n:
         return Finding(certificate, name, None)
     if not isinstance(predictor.score, GivenScore):
@@ -213,6 +254,25 @@ def found(results: Results, certificate: Certificate, view: View = ALL, prefix: 
         return Finding(certificate, name, evaluation, (evaluation.all.errors, evaluation.all.n))
     above = sum(int((s > predictor.threshold.value).sum()) for _, _, (s, _, _) in results.over("test"))
     return Finding(certificate, name, None, (above, results.parts.test.n))
+
+
+def certificate_file(level: PACLevel, prefix: str = "") -> str:
+    """What the certificate of a level is called in the run folder."""
+    return f"{prefix}certificate-{level.epsilon!r}-{level.delta!r}.json"
+
+
+def _keep(folder: RunFolder, name: str, certificate: Certificate) -> None:
+    """Writes a certificate; one that is there stays, and must be the same."""
+    with tempfile.TemporaryDirectory() as here:
+        file = Path(here) / name
+        if not folder.has(name):
+            write_certificate(certificate, file)
+            return folder.put(name, file.read_bytes())
+        file.write_bytes(folder.get(name))
+        there = read_certificate(file)
+    both = (there, certificate)
+    if len({(c.scores, c.predictor.threshold, score_digest(c.predictor.score)) for c in both}) > 1:
+        raise BadCertificate(f"{folder}/{name} is another certificate than this look gives: none is replaced")
 
 
 def _fitted(task: Task, results: Results, shape: str, levels: Sequence[PACLevel]) -> tuple[Score, Any]:

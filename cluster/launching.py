@@ -15,7 +15,7 @@ import click
 import numpy as np
 
 from cluster.candidates import SHAPES
-from cluster.driver import Finding, Task, certify_run, csv_bytes
+from cluster.driver import Finding, Task, certificate_file, certify_run, csv_bytes, prepare
 from cluster.errors import ShardFailed
 from cluster.estimates import estimate, size
 from cluster.figures import heat_maps
@@ -64,6 +64,8 @@ def launch(
     book = ledger_for(folder, ledger, data) if levels else Path("pac-ledger.json")
     refuse_unwritable("--ledger", book)
     task.write(folder)
+    if levels:
+        prepare(task, folder, levels, book, [certificate_file(level) for level in levels])
     if data is not None:
         folder.put_text(DATA, str(real_path(data)))
     say("units", f"{task.job.units:,} {task.unit}s in {len(task.job.shards):,} shards, kept in {folder}")
@@ -116,12 +118,16 @@ def resumable(folder: RunFolder) -> Iterator[None]:
 def ledger_for(folder: RunFolder, given: Path | None = None, data: Path | None = None) -> Path:
     """The ledger `given`, or the one beside the data of a run, or beside the folder of simulated units.
 
-    Beside the data every look at them is seen, whichever folder a run has.
+    Beside the data every look at them is seen, whichever folder a run has. A run that was certified has its
+    ledger, and no other is taken.
     data: of the run; by default what its folder says
     """
+    known = folder.ledger(given)
+    if known is not None:
+        return known
     if given is not None:
         return given
-    if data is None and folder.fs.exists(f"{folder.root}/{DATA}"):
+    if data is None and folder.has(DATA):
         data = Path(folder.get(DATA).decode())
     if data is not None:
         return ledger_beside(data)

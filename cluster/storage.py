@@ -30,6 +30,8 @@ from pac_core import InvalidInput, UnreadableFile
 from pac_core.files import sweep_parts, whole_file
 
 Result = TypeVar("Result")
+LEDGER = "ledger.txt"
+"""Of a run folder: the path of the ledger that it was certified with."""
 _NAME = re.compile(r"(\d+)-(\d+)-([0-9a-f]{64})\.arrow")
 _NAMED = ("abfs", "abfss", "az", "sftp", "ssh", "ftp", "hdfs")  # where a name before @ is no secret
 _OBJECTS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory")  # whole or absent by themselves
@@ -142,6 +144,30 @@ class RunFolder:
         except FileNotFoundError:
             raise UnreadableFile(f"{self} has no file {name}") from None
         return content
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a file."""
+        return bool(self.fs.exists(self._path(name)))
+
+    def ledger(self, given: str | Path | None = None) -> Path | None:
+        """The ledger that this run was certified with, None before; refuses another, and a lost one.
+
+        Another ledger would not know that the run's units were looked at.
+        """
+        if not self.has(LEDGER):
+            return None
+        known = Path(self.get(LEDGER).decode())
+        moved = f"if it was moved, write its new path into {self}/{LEDGER}"
+        if given is not None and Path(given).resolve() != known:
+            raise InvalidInput(
+                f"--ledger must be the one that {self} was certified with, {known}, got {given}, which does "
+                f"not know of that look; {moved}"
+            )
+        if not known.exists():
+            raise InvalidInput(
+                f"the ledger that {self} was certified with, {known}, is missing: put it back, or, {moved}"
+            )
+        return known
 
     def keep(self, receipt: Receipt, content: NDArray[np.uint8]) -> None:
         """Writes the file of a finished shard."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.candidates import Candidate, candidates, choose, fits, held_out_sizes
-from cluster.driver import Task, certify_results, found
+from cluster.driver import Task, certificate_file, certify_results, found, prepare
 from cluster.errors import NoWorkers
 from cluster.results import Results, View
 from cluster.storage import RunFolder
@@ -107,9 +107,19 @@ def sweep(
 ) -> tuple[list[dict[str, Any]], float]:
     """A row for each horizon and level: what was chosen on the tune part, its certificate and its test.
 
-    Returns the rows, and the probability below which any of the certificates fails.
+    Returns the rows, and the probability below which any of the certificates fails. A second look is refused
+    before the first trial; the same sweep may be repeated.
     """
     task.check(levels)
+    plan = {
+        "kind": "sweep",
+        "shapes": [*shapes],
+        "horizons": [*horizons],
+        "members": [*members],
+        "same": same,
+    }
+    files = [certificate_file(level, _prefix(horizon)) for horizon in horizons for level in levels]
+    prepare(task, folder, levels, ledger, files, plan)
     results = task.results(folder)
     if task.score is not None or not results.parts.tune.n:
         raise InvalidInput("a sweep needs forecasts and tune units, but the run stores scores or has none")
@@ -126,7 +136,7 @@ def sweep(
     for place, score in fitted.items():
         menu.setdefault((score_digest(score), chosen[place].view), []).append(place)
     asked = [_asked(results, fitted[places[0]], places, view) for (_, view), places in menu.items()]
-    made = certify_results(task, results, asked, ledger)
+    made = certify_results(task, results, asked, ledger, plan)
     rows = []
     for certified, ((_, view), places) in zip(made, menu.items(), strict=True):
         issued = {c.predictor.threshold.level: c for c in certified.certificates}
@@ -142,6 +152,10 @@ def _asked(results: Results, score: Score, places: Sequence[Any], view: View) ->
     asked = Asked(score, levels, lambda: results.scores(score, target, view), results.domain(view), str(view))
     target = f"scores-{asked.digest[:12]}.parquet"
     return asked
+
+
+def _prefix(horizon: int | None) -> str:
+    return f"horizon-{horizon}-" if horizon else ""
 
 
 def _row(
@@ -163,8 +177,7 @@ def _row(
     }
     if certificate is None:
         return row | {"T": "", "test error": "", "interval": "", "size": "", "refuted": "", "file": "refused"}
-    prefix = f"horizon-{horizon}-" if horizon else ""
-    finding = found(results, certificate, view, prefix)
+    finding = found(results, certificate, view, _prefix(horizon))
     if isinstance(certificate.predictor.score, RankedScore):
         row["score"] = f"{candidate}: {certificate.predictor.score}"
     row["T"] = certificate.predictor.threshold.value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -228,12 +228,14 @@ def certify_menu(
     data: str,
     parts: Splits | None = None,
     source: Record | None = None,
+    plan: Mapping[str, Any] | None = None,
     **about: Any,
 ) -> list[Certified]:
     """Certificates for several scores from one look at the same calibration units, in their order.
 
     The whole menu goes into the ledger before any calibration score is computed; each certificate says
     what all of them cost together. A score none of whose levels can be proved has no certificates.
+    `plan` goes into the ledger too: what led to the menu, in plain JSON.
     """
     check_unit(about.get("unit"))
     names = unit_names("ids", ids)
@@ -242,7 +244,7 @@ def certify_menu(
     for level in (level for asked in menu for level in asked.levels):
         max_errors(len(names), level)
     entries = [Entry(asked.digest, level.epsilon, level.delta) for asked in menu for level in asked.levels]
-    look = open_split(ledger, Opening.of(ids, entries, data))
+    look = open_split(ledger, Opening.of(ids, entries, data, plan))
     about["menu"] = MenuRecord(len(entries), look.cost, read_family(ledger))
     made = []
     for asked in menu:

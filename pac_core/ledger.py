@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from pac_core.bounds import max_errors, share
+from pac_core.bounds import PACLevel, max_errors, share
 from pac_core.costs import Entry, Family, joint_cost
 from pac_core.documents import read_json, write_json
 from pac_core.errors import BadCertificate, InvalidInput, PACError, SecondLook
@@ -182,16 +182,41 @@ def open_split(path: str | os.PathLike[str], opening: Opening) -> Opening:
         if opening in book.openings:
             return opening
         for earlier in filter(book.looked_at, book.openings):
-            shared = opening.shared_with(earlier)
-            if shared:
-                raise SecondLook(
-                    f"{shared:,} of these {opening.n:,} units were calibrated on before, for "
-                    f"{_describe(earlier)} (ledger {file}): a new certificate needs units never "
-                    "calibrated on. Ask for every epsilon and delta in one look."
-                )
+            _refuse_shared(opening, earlier, file)
         book.family.and_one_of(opening.cost)  # refused, if the budget does not cover it
         _write(file, replace(book, openings=(*book.openings, opening)))
     return opening
+
+
+def refuse_spent(
+    path: str | os.PathLike[str],
+    ids: Any,
+    levels: Iterable[PACLevel],
+    plan: Mapping[str, Any] | None = None,
+) -> bool:
+    """Refuse before long work what `open_split` would refuse after it: units that were looked at before.
+
+    levels, plan: of the look to come; one at exactly these units for the same may be repeated, and this
+        returns whether it would be
+    """
+    file, wanted = Path(path).resolve(), set(levels)
+    book, mine = _read(file) if file.exists() else _Book(), Opening.of(ids, (), "")
+    for earlier in filter(book.looked_at, book.openings):
+        asked = {entry.level for entry in earlier.menu}
+        if (earlier.calibrate, earlier.plan, asked) == (mine.calibrate, plan, wanted):
+            return True
+        _refuse_shared(mine, earlier, file)
+    return False
+
+
+def _refuse_shared(opening: Opening, earlier: Opening, file: Path) -> None:
+    shared = opening.shared_with(earlier)
+    if shared:
+        raise SecondLook(
+            f"{shared:,} of these {opening.n:,} units were calibrated on before, for {_describe(earlier)} "
+            f"(ledger {file}): a new certificate needs units never calibrated on. Ask for every epsilon and "
+            "delta in one look."
+        )
 
 
 def add_note(path: str | os.PathLike[str], kind: str, facts: Mapping[str, Any]) -> Note:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ class Classified:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Task, RunFolder]:
+def classified(tmp_path_factory: pytest.TempPathFactory) -> tuple[Task, RunFolder]:
     names = [f"image/{i}" for i in range(UNITS)]
     task = Task.of(
         "images",
@@ -65,6 +66,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Task, RunFolder]:
     task.write(folder)
     run_here(task.job, folder)
     return task, folder
+
+
+@pytest.fixture
+def run(classified: tuple[Task, RunFolder], tmp_path: Path) -> tuple[Task, RunFolder]:
+    """A copy for each test: a run that is certified keeps its ledger."""
+    task, folder = classified
+    return task, RunFolder(shutil.copytree(folder.root, tmp_path / "run"))
 
 
 def test_the_score_is_the_choice_of_the_tune_part_for_all_levels(

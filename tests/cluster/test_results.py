@@ -15,23 +15,26 @@ from toy_walks import DIMS, UNITS, ExplodingWalks, walking, world
 from cluster.driver import Task, certify_run
 from cluster.errors import Incomplete
 from cluster.inprocess import run_here
-from cluster.launching import launch
+from cluster.launching import launch, ledger_for
 from cluster.packing import pack, unpack
 from cluster.results import View
 from cluster.storage import RunFolder
 from pac_core import (
     GaussianForecast,
     InvalidInput,
+    OverBudget,
     PACLevel,
     SecondLook,
     TooManyFailures,
     Trajectories,
     UnreadableFile,
     accumulated,
+    add_note,
     evaluate,
     fit_shape,
     fit_temperature,
     fit_threshold,
+    open_ledger,
     read_certificate,
 )
 from pac_core.predictors import Likelihood
@@ -40,12 +43,18 @@ LEVEL = PACLevel(0.1, 0.01)
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    folder = RunFolder(tmp_path_factory.mktemp("walks") / "run")
+def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("walks") / "run"
     task = walking()
-    task.write(folder)
-    run_here(task.job, folder)
+    task.write(RunFolder(folder))
+    run_here(task.job, RunFolder(folder))
     return folder
+
+
+@pytest.fixture
+def finished(walked: Path, tmp_path: Path) -> RunFolder:
+    """A copy for each test: a run that is certified keeps its ledger."""
+    return RunFolder(shutil.copytree(walked, tmp_path / "copy"))
 
 
 def directly(task: Task, folder: RunFolder, part: str) -> tuple[GaussianForecast, Trajectories]:
@@ -77,6 +86,49 @@ def test_certificate_threshold_and_test_are_those_of_all_units_at_once(
     assert read_certificate(stored).predictor.threshold == threshold
     answer = pac("verify", stored, Path(finished.root) / "scores.parquet")
     assert answer.exit_code == 0, answer.output
+
+
+def test_a_run_keeps_its_ledger_and_its_certificate(finished: RunFolder, tmp_path: Path) -> None:
+    book, other = tmp_path / "ledger.json", tmp_path / "other.json"
+    _, [finding] = certify_run(walking(), finished, [LEVEL], book, shape="joint")
+    certificate = Path(finished.root) / finding.file
+    before = certificate.read_bytes()
+    for levels, shape in (([LEVEL], "joint"), ([LEVEL], "box"), ([PACLevel(0.2, 0.01)], "joint")):
+        with pytest.raises(InvalidInput, match=r"--ledger must be the one that .* was certified with"):
+            certify_run(walking(), finished, levels, other, shape=shape)
+    assert not other.exists()
+    with pytest.raises(InvalidInput, match="--ledger must be the one"):
+        ledger_for(finished, other)
+    assert ledger_for(finished) == book, "and not the one beside the folder"
+    add_note(book, "a thought", {})
+    certify_run(walking(), finished, [LEVEL], book, shape="joint")  # the same look may be repeated
+    with pytest.raises(SecondLook):
+        certify_run(walking(), finished, [LEVEL], book, shape="box")
+    assert certificate.read_bytes() == before
+
+
+def test_no_certificate_is_replaced_where_the_ledger_is_lost(finished: RunFolder, tmp_path: Path) -> None:
+    book = tmp_path / "ledger.json"
+    _, [finding] = certify_run(walking(), finished, [LEVEL], book, shape="joint")
+    certificate = Path(finished.root) / finding.file
+    before = certificate.read_bytes()
+    book.unlink()
+    with pytest.raises(InvalidInput, match="is missing: put it back"):
+        certify_run(walking(), finished, [LEVEL], book, shape="box")
+    with pytest.raises(InvalidInput, match="is missing: put it back"):
+        ledger_for(finished)
+    (Path(finished.root) / "ledger.txt").unlink()
+    with pytest.raises(InvalidInput, match="no certificate is replaced"):
+        certify_run(walking(), finished, [LEVEL], book, shape="box")
+    assert not book.exists()
+    assert certificate.read_bytes() == before
+
+
+def test_what_is_refused_before_the_look_leaves_no_ledger_behind(finished: RunFolder, tmp_path: Path) -> None:
+    open_ledger(tmp_path / "small.json", budget=0.001)
+    with pytest.raises(OverBudget):
+        certify_run(walking(), finished, [LEVEL], tmp_path / "small.json", shape="joint")
+    certify_run(walking(), finished, [LEVEL], tmp_path / "ledger.json", shape="joint")
 
 
 def test_a_second_look_at_the_same_units_is_refused(finished: RunFolder, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from toy_walks import UNITS, walking
 
 from cluster import sweeps
 from cluster.candidates import Candidate, candidates, choose, held_out_sizes
+from cluster.driver import certify_run
 from cluster.figures import heat_maps
 from cluster.inprocess import run_here
 from cluster.results import ALL, View
@@ -47,16 +49,8 @@ def finished(tmp_path: Path) -> RunFolder:
 @pytest.mark.usefixtures("engine")
 def test_a_sweep_chooses_certifies_once_and_tests(finished: RunFolder, tmp_path: Path) -> None:
     book = tmp_path / "ledger.json"
-    rows, cost = sweep(
-        walking(),
-        finished,
-        LEVELS,
-        book,
-        tmp_path / "ray",
-        horizons=(2, 4),
-        members=(None, 2),
-        shapes=("max", "joint"),
-    )
+    options: dict[str, Any] = {"horizons": (2, 4), "members": (None, 2), "shapes": ("max", "joint")}
+    rows, cost = sweep(walking(), finished, LEVELS, book, tmp_path / "ray", **options)
     assert [(row["horizon"], row["epsilon"], row["delta"]) for row in rows] == [
         (horizon, level.epsilon, level.delta) for horizon in (2, 4) for level in LEVELS
     ]
@@ -72,17 +66,39 @@ def test_a_sweep_chooses_certifies_once_and_tests(finished: RunFolder, tmp_path:
         assert (stored.menu.asked, stored.menu.cost) == (8, cost)
         assert stored.predictor.domain == ("trajectories", row["horizon"], 2)
     assert rows[0]["size"] < rows[4]["size"], "fewer steps make smaller tubes"
-    with pytest.raises(SecondLook):
-        sweep(walking(), finished, LEVELS[:1], book, tmp_path / "again", shapes=("joint",))
+    files = {row["file"]: (Path(finished.root) / row["file"]).read_bytes() for row in rows}
+    again, _ = sweep(walking(), finished, LEVELS, book, tmp_path / "same", **options)
+    assert again == rows, "the same sweep is the same look"
+    assert files == {name: (Path(finished.root) / name).read_bytes() for name in files}
+
+
+def test_a_second_look_is_refused_before_a_trial_runs(
+    finished: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whichever command, at whichever level, and in another ledger too."""
+    book = tmp_path / "ledger.json"
+    certify_run(walking(), finished, LEVELS[:1], book, shape="joint")
+    kept = {file: file.read_bytes() for file in Path(finished.root).glob("*certificate*")}
+
+    def trials(*arguments: Any) -> Any:
+        raise AssertionError("a trial runs")
+
+    monkeypatch.setattr(sweeps, "sizes_by_tune", trials)
+    for levels in (LEVELS[:1], LEVELS[1:], LEVELS):
+        for horizons in ((None,), (2,)):
+            with pytest.raises(SecondLook):
+                sweep(walking(), finished, levels, book, tmp_path / "again", horizons=horizons)
+            with pytest.raises(InvalidInput, match="--ledger must be the one"):
+                sweep(walking(), finished, levels, tmp_path / "b.json", tmp_path / "again", horizons=horizons)
+    assert kept == {file: file.read_bytes() for file in Path(finished.root).glob("*certificate*")}
 
 
 @pytest.mark.usefixtures("engine")
 def test_one_score_for_all_levels_costs_less_together(finished: RunFolder, tmp_path: Path) -> None:
     options: dict[str, Any] = {"shapes": ("box",)}
+    copy = RunFolder(shutil.copytree(finished.root, tmp_path / "copy"))
     own, alone = sweep(walking(), finished, LEVELS, tmp_path / "a.json", tmp_path / "a", **options)
-    same, together = sweep(
-        walking(), finished, LEVELS, tmp_path / "b.json", tmp_path / "b", same=True, **options
-    )
+    same, together = sweep(walking(), copy, LEVELS, tmp_path / "b.json", tmp_path / "b", same=True, **options)
     assert together < alone <= sum(level.delta for level in LEVELS)
     assert len({row["T"] for row in same if row["epsilon"] == 0.1}) == 2
     assert [row["epsilon"] for row in own] == [row["epsilon"] for row in same]

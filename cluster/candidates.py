@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -35,16 +35,21 @@ class Candidate:
     shape: a tube shape, or one of `LABEL_SCORES`
     accumulate, temperature: the paper's A and C, where the shape leaves the choice
     view: which of the stored forecasts
+    at: the level it is fitted for, where that makes a difference; it may serve others as well
     """
 
     shape: str
     accumulate: bool = False
     temperature: bool = False
     view: View = ALL
+    at: PACLevel | None = None
 
     def __str__(self) -> str:
         extra = [word for flag, word in ((self.accumulate, "A"), (self.temperature, "C")) if flag]
-        return " ".join([self.shape, *(["with " + "+".join(extra)] if extra else [])])
+        words = [self.shape, *(["with " + "+".join(extra)] if extra else [])]
+        if self.at is not None:
+            words.append(f"for ({self.at.epsilon:g}, {self.at.delta:g})")
+        return " ".join(words)
 
     @property
     def for_all(self) -> bool:
@@ -80,37 +85,35 @@ def candidates(kind: str, shapes: Sequence[str], views: Sequence[View]) -> list[
     return [Candidate(c.shape, c.accumulate, c.temperature, view) for view in views for c in every]
 
 
-@dataclass(frozen=True)
-class Fit:
-    """A candidate, and the levels that one fit of it serves."""
-
-    candidate: Candidate
-    levels: tuple[PACLevel, ...]
-
-
-def fits(menu: Sequence[Candidate], levels: Sequence[PACLevel]) -> list[Fit]:
-    """What has to be fitted, so that no score is computed twice.
+def fits(menu: Sequence[Candidate], levels: Sequence[PACLevel]) -> list[Candidate]:
+    """What has to be fitted: each is measured at every level, so that none is fitted twice.
 
     >>> two = (PACLevel(0.1, 0.01), PACLevel(0.05, 0.01))
-    >>> menu = [Candidate("box"), Candidate("joint")]
-    >>> [(str(fit.candidate), len(fit.levels)) for fit in fits(menu, two)]
-    [('box', 1), ('box', 1), ('joint', 2)]
+    >>> [str(one) for one in fits([Candidate("box"), Candidate("joint")], two)]
+    ['box for (0.1, 0.01)', 'box for (0.05, 0.01)', 'joint']
     """
-    together, alone = [tuple(levels)], [(level,) for level in levels]
-    return [Fit(one, served) for one in menu for served in (together if one.for_all else alone)]
+    own = [(one, (None,) if one.for_all else levels) for one in menu]
+    return [replace(one, at=at) for one, places in own for at in places]
 
 
 def held_out_sizes(
-    candidate: Candidate, forecast: Any, truth: Any, levels: Sequence[PACLevel]
+    candidate: Candidate,
+    forecast: Any,
+    truth: Any,
+    levels: Sequence[PACLevel],
+    *,
+    calibrate: int | None = None,
 ) -> list[float]:
-    """The mean size at each level that one fit serves, on tune units the candidate was not fitted on.
+    """The mean size at each level of one fit, on tune units the candidate was not fitted on.
 
     Either half of the units judges what was fitted on the other.
     Tubes are measured in units of the tune deviation, because their dimensions have different units.
+    calibrate: how many units are to calibrate, which says how many errors are allowed: so a looser level
+        never has a larger size than a stricter one
     """
     order = np.random.default_rng(0).permutation(len(truth))
     halves = [(forecast.take(rows), truth[rows]) for rows in (np.sort(order[::2]), np.sort(order[1::2]))]
-    crossed = [(candidate.fit(*halves[i], levels[0]), *halves[1 - i]) for i in (0, 1)]
+    crossed = [(candidate.fit(*halves[i], candidate.at or levels[0]), *halves[1 - i]) for i in (0, 1)]
     scores = [np.sort(np.asarray(score.scores(half, labels))) for score, half, labels in crossed]
     if candidate.shape != "smallest":  # whose halves may have chosen scores that do not compare
         scores = 2 * [np.sort(np.concatenate(scores))]
@@ -121,7 +124,7 @@ def held_out_sizes(
         deviation = np.nanstd(np.where(np.isinf(marked), np.nan, marked), axis=(0, 1))
 
     def size(level: PACLevel) -> float:
-        limits = [float(values[-1 - _allowed(len(values), level)]) for values in scores]
+        limits = [float(values[-1 - _allowed(len(values), level, calibrate)]) for values in scores]
         if not np.isfinite(limits).all():
             return float("inf")
         sets = [score.sets(half, limit) for (score, half), limit in zip(some, limits, strict=True)]
@@ -136,6 +139,8 @@ def choose(
 ) -> dict[tuple[int | None, PACLevel], Candidate]:
     """For each horizon and level, the candidate of the smallest held-out size.
 
+    Every fit is compared at every level, whichever it was fitted for. So a looser level never takes larger
+    sets than a stricter one: it could have taken the same fit.
     same: one candidate for all levels of a horizon, by the mean logarithm of its sizes
     """
     chosen: dict[tuple[int | None, PACLevel], Candidate] = {}
@@ -156,8 +161,10 @@ def _at(sizes: dict[tuple[Candidate, PACLevel], float], level: PACLevel, candida
     return sizes[candidate, level]
 
 
-def _allowed(n: int, level: PACLevel) -> int:
+def _allowed(n: int, level: PACLevel, calibrate: int | None) -> int:
+    """Errors among `n` tune units, in the share that the calibration allows; none where it cannot prove."""
+    units = calibrate or n
     try:
-        return max_errors(n, level)
-    except NotEnoughData:  # a choice needs no proof
-        return int(level.epsilon * n)
+        return n * max_errors(units, level) // units
+    except NotEnoughData:
+        return 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +26,19 @@ from pac_core.predictors import Score
 from pac_core.ranked_scores import RankedScore
 
 
-def trial(config: dict[str, Any], tune: dict[View, Any]) -> dict[str, Any]:
-    """One trial of Ray Tune: a fit, at the levels it serves, on the tune part that all trials share.
+def trial(
+    config: dict[str, Any], tune: dict[View, Any], levels: Sequence[PACLevel], calibrate: int | None
+) -> dict[str, Any]:
+    """One trial of Ray Tune: a fit, measured at all levels, on the tune part that all trials share.
 
     A candidate that these units refuse has infinite sets, and says why: the others may do. Any other
     error is a bug, the same at every try. Both are answers; what Ray tries again are workers that died.
     """
     fit = config["fit"]
-    forecast, truth = tune[fit.candidate.view]
     try:
-        return {"sizes": held_out_sizes(fit.candidate, forecast, truth, fit.levels)}
+        return {"sizes": held_out_sizes(fit, *tune[fit.view], levels, calibrate=calibrate)}
     except PACError as error:
-        return {"sizes": [float("inf")] * len(fit.levels), "refused": str(error)}
+        return {"sizes": [float("inf")] * len(levels), "refused": str(error)}
     except MemoryError:
         raise
     except Exception:
@@ -49,8 +51,9 @@ def sizes_by_tune(
     levels: Sequence[PACLevel],
     storage: Path,
     progress: Callable[[int, int], Any] | None = None,
+    calibrate: int | None = None,
 ) -> dict[tuple[Candidate, PACLevel], float]:
-    """The held-out size of every candidate at every level, in parallel; Ray must be initialised.
+    """The held-out size of every fit of every candidate at every level, in parallel, on a started Ray.
 
     progress: called with the number of finished trials and of all, whenever one is finished
     """
@@ -65,8 +68,9 @@ def sizes_by_tune(
             if progress is not None:
                 progress(done, len(wanted))
 
+    measured = ray_tune.with_parameters(trial, tune=tune, levels=levels, calibrate=calibrate)
     tuner = ray_tune.Tuner(
-        ray_tune.with_resources(ray_tune.with_parameters(trial, tune=tune), {"cpu": 1}),
+        ray_tune.with_resources(measured, {"cpu": 1}),
         param_space={"fit": ray_tune.grid_search(wanted)},
         tune_config=ray_tune.TuneConfig(reuse_actors=True),
         run_config=ray_tune.RunConfig(
@@ -86,10 +90,10 @@ def sizes_by_tune(
             raise RuntimeError(f"a trial failed:\n{result.metrics['bug']}")
         fit = result.config["fit"]
         if "refused" in result.metrics:
-            say("left out", f"{fit.candidate}: {result.metrics['refused']}")
-        for level, size in zip(fit.levels, result.metrics["sizes"], strict=True):
-            found[fit.candidate, level] = size
-    return {(candidate, level): found[candidate, level] for candidate in menu for level in levels}
+            say("left out", f"{fit}: {result.metrics['refused']}")
+        for level, size in zip(levels, result.metrics["sizes"], strict=True):
+            found[fit, level] = size
+    return {(fit, level): found[fit, level] for fit in wanted for level in levels}
 
 
 def sweep(
@@ -126,12 +130,13 @@ def sweep(
     views = [View(size, horizon) for horizon in horizons for size in members]
     tune = {view: results.gathered("tune", view) for view in views}
     kind = next(iter(tune.values()))[0].domain[0]
-    sizes = sizes_by_tune(tune, candidates(kind, shapes, views), levels, storage, progress)
+    sizes = sizes_by_tune(tune, candidates(kind, shapes, views), levels, storage, progress, task.calibrate)
     chosen = choose(sizes, same=same)
-    fitted = {
-        place: candidate.fit(*tune[candidate.view], *((levels[0], levels[1:]) if same else (place[1],)))
-        for place, candidate in chosen.items()
-    }
+    fitted = {}
+    for place, candidate in chosen.items():
+        at = candidate.at or place[1]
+        others = [level for level in levels if level != at] if same else []
+        fitted[place] = candidate.fit(*tune[candidate.view], at, others)
     menu: dict[tuple[str, View], list[Any]] = {}
     for place, score in fitted.items():
         menu.setdefault((score_digest(score), chosen[place].view), []).append(place)
@@ -172,14 +177,14 @@ def _row(
         "delta": level.delta,
         "horizon": horizon or "",
         "members": candidate.view.members or "",
-        "score": str(candidate),
+        "score": str(replace(candidate, at=None) if candidate.at == level else candidate),
         "tune size": sizes[candidate, level],
     }
     if certificate is None:
         return row | {"T": "", "test error": "", "interval": "", "size": "", "refuted": "", "file": "refused"}
     finding = found(results, certificate, view, _prefix(horizon))
     if isinstance(certificate.predictor.score, RankedScore):
-        row["score"] = f"{candidate}: {certificate.predictor.score}"
+        row["score"] += f": {certificate.predictor.score}"
     row["T"] = certificate.predictor.threshold.value
     if finding.evaluation is None:
         return row | {"test error": "", "interval": "", "size": "", "refuted": "", "file": finding.file}

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pac_core.arrays import Floats, number, numbers
-from pac_core.bounds import PACLevel, a_level, max_errors, whole
+from pac_core.bounds import PACLevel, a_level, max_errors, min_samples, whole
 from pac_core.costs import Entry, Family
 from pac_core.errors import InvalidInput, NotEnoughData, TooFewAccepted
 from pac_core.ledger import Opening, open_split, read_family
@@ -89,7 +89,9 @@ def fit_reweighted(
     if len(values) != units:
         raise InvalidInput(f"scores must have one entry per unit, got {len(values)} for {units}")
     try:
-        max_errors(max(len(rows), 1), a_level(level))
+        if not len(rows):
+            raise NotEnoughData(0, min_samples(a_level(level)), level)
+        max_errors(len(rows), a_level(level))
     except NotEnoughData as error:
         raise TooFewAccepted(len(rows), error.needed, level, units, float(bound)) from None
     if ledger is not None:

@@ -12,7 +12,7 @@ import pytest
 from toy_walks import UNITS, walking
 
 from cluster import sweeps
-from cluster.candidates import Candidate, candidates, choose, held_out_sizes
+from cluster.candidates import Candidate, candidates, choose, fits, held_out_sizes
 from cluster.driver import certify_run
 from cluster.figures import heat_maps
 from cluster.inprocess import run_here
@@ -20,11 +20,13 @@ from cluster.results import ALL, View
 from cluster.storage import RunFolder
 from cluster.sweeps import sizes_by_tune, sweep
 from pac_core import (
+    GaussianForecast,
     InvalidInput,
     Likelihood,
     LogitForecast,
     PACLevel,
     SecondLook,
+    Trajectories,
     fit_temperature,
     max_errors,
     read_certificate,
@@ -135,7 +137,7 @@ def test_the_calibrate_part_is_not_read_before_the_ledger_is_written(
 ) -> None:
     """Trials run here, so that every reading of a part can be watched."""
 
-    def here(tune: Any, menu: Any, levels: Any, storage: Path, progress: Any) -> Any:
+    def here(tune: Any, menu: Any, levels: Any, *rest: Any) -> Any:
         sizes = [held_out_sizes(c, *tune[c.view], levels) for c in menu]
         return {
             (c, level): size[i] for c, size in zip(menu, sizes, strict=True) for i, level in enumerate(levels)
@@ -160,6 +162,26 @@ def test_the_smallest_held_out_size_is_chosen_for_each_level() -> None:
     }
     assert choose(sizes) == {(None, a): second, (None, b): first, (2, a): short, (2, b): short}
     assert choose(sizes, same=True)[None, b] == second, "2.0 * 1.4 < 3.0 * 1.0"
+
+
+def test_a_looser_level_never_takes_a_larger_tube_than_a_stricter_one() -> None:
+    """Every fit is measured at every level, in the share of errors that the calibration will allow."""
+    rng = np.random.default_rng(3)
+    levels = [PACLevel(e, d) for e in (0.02, 0.05, 0.1) for d in (1e-5, 1e-3, 0.05)]
+    for _ in range(4):
+        mean, var = np.zeros((120, 3, 2)), rng.gamma(2.0, size=(120, 3, 2))
+        truth = Trajectories(rng.standard_t(2, size=mean.shape) * np.sqrt(var), np.full(120, 3))
+        found = {}
+        for fit in fits(candidates("trajectories", ("box", "max"), (ALL,)), levels):
+            measured = held_out_sizes(fit, GaussianForecast(mean, var), truth, levels, calibrate=1000)
+            found |= {(fit, level): size for level, size in zip(levels, measured, strict=True)}
+        chosen = choose(found)
+        assert {fit.at for fit, _ in found} == set(levels)
+        size = {level: found[chosen[None, level], level] for level in levels}
+        for loose in levels:
+            for strict in levels:
+                if loose.epsilon >= strict.epsilon and loose.delta >= strict.delta:
+                    assert size[loose] <= size[strict], (loose, strict)
 
 
 def test_sizes_are_measured_on_units_a_candidate_was_not_fitted_on() -> None:
@@ -209,7 +231,7 @@ def test_a_candidate_that_cannot_be_fitted_loses_to_the_others(
     tune = {ALL: (LogitForecast(logits), logits.argmax(axis=1))}
     menu = candidates("labels", (), ())
     sizes = sizes_by_tune(tune, menu, LEVELS[:1], tmp_path)
-    assert [str(one) for one in menu if sizes[one, LEVELS[0]] < np.inf] == ["plain"]
+    assert [str(one) for (one, _), size in sizes.items() if size < np.inf] == ["plain"]
     assert str(choose(sizes)[None, LEVELS[0]]) == "plain"
     said = capsys.readouterr()
     assert "left out  paper: " in said.out

@@ -208,3 +208,12 @@ def test_the_largest_weight_seen_is_no_bound() -> None:
         refused += 1
     assert breaches > 0.7 * repeats
     assert refused == repeats
+
+
+def test_too_few_accepted_is_said_before_the_ledger_is_written(tmp_path: Path) -> None:
+    """Even where none is accepted, at a level that a single unit could prove."""
+    ledger = tmp_path / "ledger.json"
+    for level, weights in ((PACLevel(0.5, 0.6), [0.0] * 10), (PACLevel(0.1, 0.1), [1.0] * 10)):
+        with pytest.raises(TooFewAccepted):
+            fit_reweighted(range(10), range(10), weights, 2.0, level, seed=0, ledger=ledger)
+    assert not ledger.exists()

@@ -1,4 +1,4 @@
-"""Whether a matrix is a covariance."""
+"""Whether a matrix is a covariance, and its factors, the same to the last bit on every CPU."""
 
 from __future__ import annotations
 
@@ -24,3 +24,29 @@ def definite(var: Array) -> Array:
         return usable & even
     except (np.linalg.LinAlgError, RuntimeError):
         return usable & even & (xp.linalg.eigvalsh(scaled)[..., 0] > dims * 1e-12)
+
+
+def factors(var: Array) -> list[tuple[Array, Array]]:
+    """L D L^T of `[..., D, D]`: for each j the pivot `[...]`, and what is below it in L, `[..., D - 1 - j]`.
+
+    Only products, differences and quotients of elements, which every CPU and library rounds alike; a square
+    root would not be. What LAPACK rounds otherwise on another CPU the condition number enlarges: scores
+    differed by up to a hundred-thousandth.
+    """
+    rest = (var + array_namespace(var).matrix_transpose(var)) / 2
+    found = []
+    for _ in range(var.shape[-1]):
+        pivot, column = rest[..., 0, 0], rest[..., 1:, 0]
+        below = column / pivot[..., None]
+        found.append((pivot, below))
+        rest = rest[..., 1:, 1:] - below[..., :, None] * column[..., None, :]
+    return found
+
+
+def distance2(factored: list[tuple[Array, Array]], error: Array) -> Array:
+    """`[...]` squared Mahalanobis length of `error` `[..., D]`, from the `factors` of its covariance."""
+    total: Array = 0
+    for pivot, below in factored:
+        first, error = error[..., 0], error[..., 1:] - below * error[..., :1]
+        total = total + first / pivot * first
+    return total

@@ -11,7 +11,7 @@ from array_api_compat import array_namespace, is_numpy_array, is_torch_array
 from numpy.typing import NDArray
 
 from pac_core.arrays import Array, Floats, doubles, like, number, plain
-from pac_core.covariances import definite
+from pac_core.covariances import definite, distance2, factors
 from pac_core.errors import InvalidInput
 from pac_core.normalisers import log_sum_exp
 from pac_core.truths import Trajectories, shaped
@@ -196,7 +196,7 @@ class GaussianForecast:
         """`[...]` the log determinant of each covariance."""
         xp = array_namespace(self.var)
         if self.full:
-            return xp.linalg.slogdet(self.var)[1]
+            return sum(xp.log(pivot) for pivot, _ in self._factors)
         return xp.sum(xp.log(self.var), axis=-1)
 
     def mahalanobis2(self, truth: Array) -> Array:
@@ -206,9 +206,13 @@ class GaussianForecast:
         if self.full:
             lost = xp.any(xp.isinf(error), axis=-1)  # a linear solve would turn inf into NaN
             near = xp.where(lost[..., None], xp.zeros_like(error), error)
-            distance = xp.sum(near * xp.linalg.solve(self.var, near[..., None])[..., 0], axis=-1)
+            distance = distance2(self._factors, near)
             return xp.where(lost, like(distance, np.inf), distance)
         return xp.sum((error / xp.sqrt(self.var)) ** 2, axis=-1)
+
+    @cached_property
+    def _factors(self) -> list[tuple[Array, Array]]:
+        return factors(self.var)
 
     def spread2(self, direction: Array) -> Array:
         """`[...]` variance along `direction`, `[D]` or of the shape of the mean."""

@@ -23,11 +23,12 @@ def run(*arguments: object) -> Result:
 
 
 def on_another_cpu(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Python with these arguments, where numpy takes the code path of an older CPU; skips if it has none."""
+    """Python with these arguments, where numpy and BLAS run as on an older CPU; skips if they cannot."""
     newer, differs = _other_path()
     if not differs:
         pytest.skip(f"numpy's float32 exp has one code path here (features found: {newer or 'none'})")
-    command, env = [sys.executable, *map(str, arguments)], os.environ | {"NPY_DISABLE_CPU_FEATURES": newer}
+    env = os.environ | {"NPY_DISABLE_CPU_FEATURES": newer, "OPENBLAS_CORETYPE": "Nehalem"}
+    command = [sys.executable, *map(str, arguments)]
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 

@@ -94,6 +94,28 @@ np.save(sys.argv[1], nll(LogitForecast.from_probabilities(p), np.zeros(9999, int
     )
 
 
+def test_nearly_singular_covariances_have_the_same_scores_on_another_cpu(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    turned = np.linalg.qr(rng.normal(size=(200, 6, 6)))[0]
+    var = (turned * np.geomspace(1, 1e-11, 6)) @ np.swapaxes(turned, -1, -2)
+    mean, truth = rng.normal(size=(2, 200, 6))
+    var = (var + np.swapaxes(var, -1, -2)) / 2
+    np.savez(tmp_path / "in.npz", mean=mean, var=var, truth=truth)
+    code = """
+import sys
+import numpy as np
+from pac_core import GaussianForecast, nll
+with np.load(sys.argv[1]) as given:
+    np.save(sys.argv[2], nll(GaussianForecast(given["mean"], given["var"]), given["truth"]))
+"""
+    answer = on_another_cpu("-c", code, tmp_path / "in.npz", tmp_path / "there.npy")
+    assert answer.returncode == 0, answer.stderr
+    here = nll(GaussianForecast(mean, var), truth)
+    assert np.load(tmp_path / "there.npy") == pytest.approx(here, rel=1e-13)
+    torches = nll(GaussianForecast(torch.as_tensor(mean), torch.as_tensor(var)), torch.as_tensor(truth))
+    assert torches.numpy() == pytest.approx(here, rel=1e-13)
+
+
 def test_no_probability_in_float16_has_a_log_that_rounds_by_chance() -> None:
     """The log of each lies further from the middle of two float16 than any CPU's float64 log is off."""
     every = np.arange(1, 0x3C01, dtype=np.uint16).view(np.float16)

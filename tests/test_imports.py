@@ -22,6 +22,7 @@ ORDER = {
     "pac_core": [
         "errors",
         "arrays",
+        "texts",
         "bounds",
         "splits",
         "covariances",

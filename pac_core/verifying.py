@@ -180,8 +180,8 @@ def _scores_again(document: Certificate, units: Dataset, certificate: Path) -> t
     elif not isinstance(score, Likelihood):
         checks.append(Check("shape", None, f"the shape {score.kind} was not fitted again"))
     chosen = units.take(parts.calibrate.rows)
-    again = Dataset(chosen.ids, chosen.named, scores=unit_scores(score, chosen.forecast, chosen.truth))
-    stored, check = _compared(document, again, rounding(score, chosen.forecast), certificate)
+    anew = Dataset(chosen.ids, chosen.named, scores=unit_scores(score, chosen.forecast, chosen.truth))
+    stored, check = _compared(document, anew, rounding(score, chosen.forecast), certificate)
     return stored, [*checks, check]
 
 
@@ -213,10 +213,12 @@ def _compared(
     if scores_digest(units.scores) == document.scores:
         return units, Check("forecasts", True, "computed again, the scores are the same")
     for known in scores_beside(certificate):
-        if scores_digest(known["scores"]) == document.scores and len(known["scores"]) == len(units.scores):
-            mine, theirs = np.argsort(known["ids"]), np.argsort(units.ids)
-            stored = Dataset(known["ids"][mine], units.named, scores=known["scores"][mine])
-            if np.allclose(stored.scores, units.scores[theirs], rtol=1e-9, atol=within):
+        ids, scores = known["ids"].astype(str), known["scores"]
+        if scores_digest(scores) == document.scores and len(scores) == len(ids) == len(units.ids):
+            stored = Dataset(ids, units.named, scores=scores)
+            order, theirs = np.argsort(units.ids), np.argsort(ids)
+            same = np.array_equal(units.ids[order], ids[theirs])
+            if same and np.allclose(scores[theirs], units.scores[order], rtol=1e-9, atol=within):
                 said = f"computed again, the scores are the same but for rounding (at most {within:.2g})"
                 return stored, Check("forecasts", True, said)
             return units, Check("forecasts", False, "computed again, the scores are others")

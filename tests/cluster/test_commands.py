@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gc
 import os
 import re
@@ -280,6 +281,10 @@ def test_tune_writes_table_maps_and_certificates(ensemble: Path, tmp_path: Path)
     lines = (tmp_path / "run" / "tune.csv").read_text().splitlines()
     assert len(lines) == 3
     assert lines[0].startswith("epsilon,delta,horizon,members,score,tune size,T,test error")
+    table = answer.output[answer.output.index("epsilon  delta") :].splitlines()
+    start = table[0].index("  T ") + 2
+    for row, shown in zip(csv.DictReader(lines), table[1:3], strict=True):
+        assert float(shown[start:].split()[0]) >= float(row["T"]), "T may be rounded up, never down"
     assert (tmp_path / "run" / "tune.png").read_bytes().startswith(b"\x89PNG")
     refused(pac("tune", tmp_path / "run", "--epsilon", 0.1), "--epsilon and --delta must each be given")
     refused(pac("tune", tmp_path / "nowhere", *levels), "must be the folder of a finished `pac run`")

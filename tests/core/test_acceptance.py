@@ -37,6 +37,7 @@ def test_the_limit_is_the_exact_one() -> None:
     assert (risk.accepted, risk.unsafe, risk.episodes) == (150, 3, 400)
     assert binom.cdf(3, 150, risk.limit) == pytest.approx(0.01)
     assert "P(unsafe given accepted) <= 0.06" in repr(risk)
+    assert float(repr(risk).split("<= ")[1].split()[0]) >= risk.limit, "a limit is rounded up, never down"
     assert "3 of 150 accepted decisions were unsafe, one from each of 400 episodes" in repr(risk)
 
 

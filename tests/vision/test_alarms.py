@@ -106,6 +106,7 @@ def test_a_limit_is_never_above_one() -> None:
 def test_where_the_model_fails_the_alarm_sounds() -> None:
     rule = fit_alarm_rule(np.arange(100.0), [True] * 100, LEVEL)
     assert rule.threshold.value == 95.0  # k* = 4: P[Binomial(100, 0.1) <= 4] = 0.024, <= 5: 0.058
+    assert not rule.suppress([95.0 + 1e-6]).any(), "another CPU's last digits suppress nothing"
     assert rule.suppress([95.0, 95.1, math.nan, math.inf, -math.inf]).tolist() == [False, True] + [False] * 3
     assert "a true alarm is suppressed with probability at most 0.1, with confidence 1 - 0.05" in repr(rule)
     assert "from 100 true alarms of which 4 may lie above" in repr(rule)

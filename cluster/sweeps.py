@@ -183,6 +183,8 @@ def _row(
     if certificate is None:
         return row | {"T": "", "test error": "", "interval": "", "size": "", "refuted": "", "file": "refused"}
     finding = found(results, certificate, view, _prefix(horizon))
+    for remark in certificate.predictor.remarks:
+        say("note", f"{finding.file}: {remark}")
     if isinstance(certificate.predictor.score, RankedScore):
         row["score"] += f": {certificate.predictor.score}"
     row["T"] = certificate.predictor.threshold.value

@@ -124,7 +124,7 @@ def _here(values: Any) -> Any:
 
 
 def returned(name: str, values: Any, shape: tuple[int, ...], to: Array) -> Array:
-    """What a user's function returned, as doubles where `to` is; refused unless numbers of exactly this shape.
+    """What a user's function returned, as doubles where `to` is; refused unless numbers of this very shape.
 
     Anything else would be broadcast: one plan's number would stand for all of them.
     """

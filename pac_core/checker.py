@@ -106,7 +106,8 @@ class TubeChecker:
         lower, upper = corners(tube)
         shape = tuple(lower.shape[:2])
         margins = [
-            returned(f"the margin of {limit.name!r}", limit.margin(tube), shape, lower) for limit in self.limits
+            returned(f"the margin of {limit.name!r}", limit.margin(tube), shape, lower)
+            for limit in self.limits
         ]
         xp = array_namespace(lower)
         empty = empty_at(lower, upper)

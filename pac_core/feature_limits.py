@@ -30,8 +30,8 @@ from pac_core.limits import (
 class FeatureLimit:
     """lower <= g(x) <= upper, for a feature g of some of the state's numbers.
 
-    value: g, from states `[..., K]` to exactly `[...]`: nothing is broadcast; like the other functions it gets doubles in the tube's own
-        library, numpy or torch, and true states in numpy
+    value: g, from states `[..., K]` to exactly `[...]`: nothing is broadcast; like the other functions it
+        gets doubles in the tube's own library, numpy or torch, and true states in numpy
     axes: `[K]` which numbers of the state g reads; None for all of them
     bounds: an interval extension: from lower and upper ends `[..., K]` to two ends `[...]` between
         which g stays on that box

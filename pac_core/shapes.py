@@ -148,7 +148,7 @@ class BoxShape:
 
     def remarks(self, threshold: float, names: Sequence[str] | None = None) -> list[str]:
         """What a user should know of tubes at this T; `names` are those of the dimensions."""
-        flat = "this tube ignores the model's variance (power 0): all tubes are of one size, however sure it is"
+        flat = "this tube ignores the model's variance (power 0): all tubes are of one size"
         wide = [] if self.widths is None else width_remarks(max(threshold, 0.0) * self.widths, names)
         return [flat] * (self.power == 0) + wide
 

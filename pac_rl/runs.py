@@ -74,11 +74,11 @@ def broken_limits(limits: Sequence[Limit], states: NDArray[np.float64]) -> NDArr
     found = np.ones((len(states), len(limits)), bool)
     went = np.isfinite(states).all(axis=1)
     for i, limit in enumerate(limits):
-        violated = np.asarray(limit.violated(states[went, None]))
-        if violated.shape != (int(went.sum()), 1) or violated.dtype != np.bool_:
+        violated, count = np.asarray(limit.violated(states[went, None])), int(went.sum())
+        if violated.shape != (count, 1) or violated.dtype != np.bool_:
             raise InvalidInput(
-                f"violated of {limit.name!r} must return a bool for each of {int(went.sum())} states x 1 step, "
-                f"got {violated.dtype} of {violated.shape}"
+                f"violated of {limit.name!r} must return a bool for each of {count} states x 1 step, got "
+                f"{violated.dtype} of {violated.shape}"
             )
         found[went, i] = violated[:, 0]
     return found

@@ -51,7 +51,12 @@ class Simulator:
         diverged |= ~np.isfinite(after.sum(axis=1))  # of numbers that are all finite
         physics[rows] = after
         states = observed(self.environment, before, after, diverged)
-        return states, self.environment.ends(self.environment.gym, after), diverged
+        ended = np.asarray(self.environment.ends(self.environment.gym, after))
+        if ended.shape != (count,) or ended.dtype != np.bool_:
+            raise InvalidInput(
+                f"ends must return a bool for each of {count} robots, got {ended.dtype} of {ended.shape}"
+            )
+        return states, ended, diverged
 
     def _pool(self) -> Rollout:
         """A pool of no threads: what calls it, does the work."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pac_core import InvalidInput, UnreadableFile
+from pac_core.arrays import returned
 from pac_core.bounds import whole
 from pac_vision.classifiers import Classifier, first_line
 from pac_vision.decoding import BrokenImage
@@ -74,7 +75,8 @@ class ImageLogits:
                     )
                 stack[row] = image
             if stack.size:
-                found = self.model.logits(stack)
+                shape = (self.batch, self.model.classes)
+                found = returned(f"the logits of {self.model.name}", self.model.logits(stack), shape, stack)
                 for row, place in group.items():
                     if not failed[place]:
                         logits[place] = found[row]

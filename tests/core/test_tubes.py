@@ -336,7 +336,7 @@ def test_bad_tune_data_are_named() -> None:
 
 
 def scattered(n: int, seed: int, *, error: float, sure: float) -> tuple[GaussianForecast, np.ndarray]:
-    """States of deviation 1, means that miss them by `error`, and variances that know this or (sure=1) not."""
+    """States of deviation 1, means that miss them by `error`, and variances that know it or (sure=1) not."""
     rng = np.random.default_rng(seed)
     states, spread = rng.normal(size=(n, 3, 2)), np.exp(rng.normal(size=(n, 3, 2)))
     mean = states + error * np.where(sure, 1.0, spread) * rng.normal(size=states.shape)
@@ -389,7 +389,7 @@ def test_a_score_of_ones_own_is_not_broadcast() -> None:
     with pytest.raises(InvalidInput, match=r"scores must be one for each of 100 units, got shape \(50,\)"):
         calibrate(Half(np.ones(5), False), forecast, states, LEVEL)
     tube = replace(MaxShape(np.ones(5), False).sets(forecast, 1.0), score=lambda truth: np.zeros(1))
-    with pytest.raises(InvalidInput, match=r"the score of a set must be numbers of shape \(100,\), got \(1,\)"):
+    with pytest.raises(InvalidInput, match=r"score of a set must be numbers of shape \(100,\), got \(1,\)"):
         tube.contains(states)
 
 
@@ -398,7 +398,7 @@ def test_a_preparation_keeps_every_unit() -> None:
     forecast, states = walks(100, 0)
     first = Likelihood((lambda forecast: forecast.take(slice(0, 1)),))
     for ask in (lambda: first.scores(forecast, states), lambda: first.sets(forecast, 9.0)):
-        with pytest.raises(InvalidInput, match=r"a preparation must return a forecast of \(100, .* got \(1, "):
+        with pytest.raises(InvalidInput, match=r"preparation must return a forecast of \(100, .* got \(1, "):
             ask()
 
 

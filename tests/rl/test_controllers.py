@@ -108,7 +108,8 @@ def test_a_plan_whose_return_is_unknown_is_not_chosen(controller: Controller) ->
 
 
 @pytest.mark.parametrize(
-    "reward", [lambda x, a: 1.0, lambda x, a: x[..., 0].sum(-1), lambda x, a: x[..., :1], lambda x, a: x[:1, ..., 0]]
+    "reward",
+    [lambda x, a: 1.0, lambda x, a: x[..., 0].sum(-1), lambda x, a: x[..., :1], lambda x, a: x[:1, ..., 0]],
 )
 def test_a_reward_of_another_shape_is_refused(controller: Controller, reward: Any) -> None:
     with pytest.raises(InvalidInput, match=r"reward must return values of shape \(6, 5, 3\), got"):

@@ -110,6 +110,22 @@ def test_a_state_that_cannot_be_used_is_named(observe: Any, message: str) -> Non
         simulate(robot, still, range(4), horizon=2, burn_in=(0, 0), batch=4)
 
 
+@pytest.mark.parametrize("ends", [lambda gym, after: True, lambda gym, after: np.zeros(1, bool), never])
+def test_an_end_is_not_broadcast(ends: Any) -> None:
+    """One robot's end would be the end of all, and what they do after it would not count."""
+    names = ("a", "b", "c", "d")
+    observe: Any = lambda gym, before, after: after[:, 1:5]  # noqa: E731
+    robot = make_environment("InvertedPendulum-v5", observe=observe, names=names, ends=ends)
+    still = Function(lambda seen: np.zeros((len(seen), 1)), 4, 1)
+    if ends is never:
+        assert (
+            simulate(robot, still, range(4), horizon=2, burn_in=(0, 0), batch=4).lengths.tolist() == [2] * 4
+        )
+        return
+    with pytest.raises(InvalidInput, match="ends must return a bool for each of 4 robots"):
+        simulate(robot, still, range(4), horizon=2, burn_in=(0, 0), batch=4)
+
+
 @pytest.mark.parametrize(
     ("id", "options", "message"),
     [

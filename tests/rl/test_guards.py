@@ -157,11 +157,15 @@ class Together:
 
 def test_what_objectives_and_forecasts_return_is_not_broadcast() -> None:
     starts, plans = np.zeros((3, 1)), torch.stack([PLANS] * 3)
-    with pytest.raises(InvalidInput, match=r"evaluate_many must return values of shape \(3, 4\), got \(4, 3\)"):
+    with pytest.raises(
+        InvalidInput, match=r"evaluate_many must return values of shape \(3, 4\), got \(4, 3\)"
+    ):
         guard_plans(Together(), forecast, Tubes(), WALL).evaluate_many(starts, plans)
     sizes = iter([1, 4, 7])  # 12 in all
     with pytest.raises(InvalidInput, match=r"evaluate must return values of shape \(4,\), got \(1,\)"):
-        guard_plans(lambda s, p: torch.zeros(next(sizes)), forecast, Tubes(), WALL).evaluate_many(starts, plans)
+        guard_plans(lambda s, p: torch.zeros(next(sizes)), forecast, Tubes(), WALL).evaluate_many(
+            starts, plans
+        )
     one: Any = lambda s, p: forecast(s[:1], p[:1])  # noqa: E731
     with pytest.raises(InvalidInput, match=r"forecast must be of 4 plans x 3 steps, got \(1, 3\)"):
         guard_plans(None, one, Tubes(), WALL, reward=lambda x, a: x[..., 0])(np.zeros(1), PLANS)
@@ -319,9 +323,7 @@ def test_the_fallback_must_be_chosen() -> None:
 
 def test_an_episode_does_not_lean_on_the_one_before() -> None:
     for name in ("iCEM", "MPPI", "CEM"):
-        agent = GuardedAgent(
-            planner(name), guard_plans(rightwards, forecast, Tubes(), WALL), fallback="hold"
-        )
+        agent = GuardedAgent(planner(name), guard_plans(rightwards, forecast, Tubes(), WALL), fallback="hold")
         torch.manual_seed(1)
         first = walk(agent.act, 3)
         agent.reset()

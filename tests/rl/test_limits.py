@@ -252,7 +252,8 @@ def test_a_feature_of_tiny_size_is_not_taken_for_another() -> None:
     """Its values lie below any fixed tolerance, and so do those with the other sign."""
     forecast = GaussianForecast(np.zeros((1, 1, 2)), np.ones((1, 1, 2)))
     shape = FeatureShape(
-        LinearFeatures(("f",), np.array([[1e-20, 0.0]])), BoxShape(np.full((2, 1, 1), 1e-20), 0.0, False, (0,))
+        LinearFeatures(("f",), np.array([[1e-20, 0.0]])),
+        BoxShape(np.full((2, 1, 1), 1e-20), 0.0, False, (0,)),
     )
     tube = shape.sets(forecast, 1.0)
     own = FeatureLimit("f", lambda x: 1e-20 * x[..., 0], upper=2e-20)
@@ -491,7 +492,7 @@ WRONG_SHAPES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("wrong", WRONG_SHAPES.values(), ids=list(WRONG_SHAPES))
 def test_what_a_feature_returns_is_not_broadcast(wrong: Callable[[Any], Any]) -> None:
     """A safe plan's number would stand for the unsafe ones'."""
-    tube = box_tube(np.zeros((3, 2, 1)) + [[[0.0]], [[9.0]], [[9.0]]], np.ones((3, 2, 1)))
+    tube = box_tube(np.repeat([0.0, 9.0, 9.0], 2).reshape(3, 2, 1), np.ones((3, 2, 1)))
     first = lambda x: x[..., 0]  # noqa: E731
     limits = [
         FeatureLimit("f", wrong, upper=5.0, lipschitz=1.0),

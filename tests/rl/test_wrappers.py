@@ -235,7 +235,9 @@ def test_a_plan_that_does_not_begin_with_the_action_is_refused(continue_with: An
 def test_states_and_fallbacks_are_not_broadcast() -> None:
     with pytest.raises(InvalidInput, match=r"state must have shape \[D\], got \(1, 1\)"):
         line_filter()(np.zeros((1, 1)), [0.1])
-    with pytest.raises(InvalidInput, match=r"the fallback's action must be numbers of shape \(1,\), got \(\)"):
+    with pytest.raises(
+        InvalidInput, match=r"the fallback's action must be numbers of shape \(1,\), got \(\)"
+    ):
         line_filter(fallback=lambda state: 0.0)(np.zeros(1), [0.9])
     env = GuardedEnv(Line(), line_filter(), state=lambda env, observation: observation[None])
     with pytest.raises(InvalidInput, match=r"state must be \[D\], got \(1, 1\)"):

@@ -114,6 +114,17 @@ def test_an_image_without_a_centre_is_broken(networks: str, tmp_path: Path) -> N
         ImageLogits(source, model)(["a/1.png"])
 
 
+def test_logits_of_another_shape_are_not_broadcast(tmp_path: Path) -> None:
+    """One number would be the logit of every class, and one row that of every image."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (32, 32)).save(tmp_path / name / "1.png")
+    for shape in ((2, 1), (1, 2), (2,)):
+        model = Classifier("small", 2, "", efficientnet_lite(8), lambda batch: np.zeros(shape, np.float32))  # noqa: B023
+        with pytest.raises(InvalidInput, match=r"logits of small must be numbers of shape \(2, 2\), got"):
+            ImageLogits(find_unlabelled(tmp_path), model, 2)(["a/1.png", "b/1.png"])
+
+
 def test_arguments_are_refused_by_name(images: Images, args: Any) -> None:
     with pytest.raises(InvalidInput, match=r"labels must lie in 0\.\.2, got 3"):
         ClassifyImages(Images(images.folder, images.ids, images.labels + 1), args[1])

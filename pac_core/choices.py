@@ -142,7 +142,7 @@ def relative_widths(half_widths: Floats, states: Floats) -> Floats:
     """`[D]` mean half-widths `[B, H, D]`, in deviations of the states; 0 where those never differ."""
     scale = deviation(np.where(np.isinf(states), np.nan, states))
     widths = half_widths.mean(axis=(0, 1))
-    return np.divide(widths, scale, out=np.zeros_like(widths), where=scale > 0)
+    return np.asarray(np.divide(widths, scale, out=np.zeros_like(widths), where=scale > 0))
 
 
 def width_remarks(widths: Floats, names: Sequence[str] | None = None) -> list[str]:

@@ -42,6 +42,11 @@ def run() -> None:
 @click.option("--env", default="HalfCheetah-v5", show_default=True)
 @click.option("--policy", type=FILE, help="npz, or a Stable-Baselines3 zip.  [default: the one that ships]")
 @click.option("--policy-std", type=float, help="Noise on each action, for a policy file that has none.")
+@click.option(
+    "--vecnormalize",
+    help="Of such a zip: npz of mean, var, clip, epsilon, or none if it needs no statistics.",
+)
+@click.option("--policy-sees", type=click.Choice(["observation", "state"]), help="[default: observation]")
 @click.option("--ensemble", type=FILE, help="safetensors.  [default: trained first, in a local folder]")
 @click.option(
     "--trained-on",
@@ -62,6 +67,8 @@ def run_rl(
     env: str,
     policy: Path | None,
     policy_std: float | None,
+    vecnormalize: str | None,
+    policy_sees: str | None,
     ensemble: Path | None,
     trained_on: tuple[str, ...],
     horizon: int,
@@ -85,13 +92,18 @@ def run_rl(
     from pac_rl.policy_files import SHIPPED
 
     place, chosen = RunFolder(folder), policy or SHIPPED
+    acting: dict[str, Any] = {
+        "policy_std": policy_std,
+        "vecnormalize": vecnormalize,
+        "policy_sees": policy_sees,
+    }
     asked(calibrate, engine["epsilon"], engine["delta"], shape)
     with resumable(place):
         task = rl_task(
             env=env,
             policy=chosen,
-            policy_std=policy_std,
-            ensemble=ensemble or partial(trained, place, env, chosen, policy_std, seed),
+            **acting,
+            ensemble=ensemble or partial(trained, place, env=env, policy=str(chosen), seed=seed, **acting),
             trained_on=trained_on,
             horizon=horizon,
             burn_in=burn_in,

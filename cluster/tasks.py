@@ -20,6 +20,7 @@ from cluster.scoring import Stage
 from cluster.storage import RunFolder
 from pac_core import InvalidInput, Record, ids_digest
 from pac_core.files import real_path
+from pac_core.options import say
 from pac_core.tables import file_digest
 
 IMAGES = 64
@@ -31,6 +32,8 @@ def rl_task(
     env: str,
     policy: Path,
     policy_std: float | None = None,
+    vecnormalize: str | None = None,
+    policy_sees: str | None = None,
     ensemble: Path | Callable[[], Path],
     trained_on: Sequence[str] = (),
     horizon: int,
@@ -48,18 +51,27 @@ def rl_task(
     ensemble: a file, or what makes it; it is made last, because that may take long
     trained_on: see `_with_training`; a unit that the ensemble was trained on is refused
     """
-    from pac_rl import PROPAGATIONS, Design, Ensemble, load_policy
+    from pac_rl import PROPAGATIONS, Design, Ensemble, load_policy, make_environment
     from pac_rl.designs import TRAINING_SEEDS, checked
+    from pac_rl.policy_files import NOT_NORMALISED
+    from pac_rl.returns import returns_in_words
     from pac_rl.scoring import NEEDS, UNITS, ForecastRollouts, SimulateRollouts
 
     sizes: dict[str, Any] = {"tune": tune, "calibrate": calibrate, "test": test, "seed": seed}
     checked(Design(env=env, horizon=horizon, burn_in=burn_in, epsilon=0.5, delta=0.5, **sizes))
-    controller = load_policy(policy, std=policy_std)
+    controller = load_policy(policy, std=policy_std, vecnormalize=vecnormalize, sees=policy_sees)
     if propagation not in PROPAGATIONS:
         raise InvalidInput(f"--propagation must be one of {', '.join(PROPAGATIONS)}, got {propagation!r}")
+    say("policy", returns_in_words(make_environment(env), controller))
     file = ensemble() if callable(ensemble) else ensemble
     model = _with_training(Ensemble.load(file), file, trained_on)
     digests: dict[str, Any] = {"policy": file_digest(policy), "ensemble": file_digest(file)}
+    stated = {"vecnormalize": vecnormalize, "policy_sees": policy_sees}
+    if vecnormalize is not None and vecnormalize != NOT_NORMALISED:
+        stated["vecnormalize"] = file_digest(vecnormalize)
+    digests |= {name: value for name, value in stated.items() if value is not None}
+    acting = hashlib.sha256("/".join(map(str, stated.values())).encode()).hexdigest()
+    known_by = digests["policy"] if stated == dict.fromkeys(stated) else digests["policy"][:6] + acting
     first = 2 * TRAINING_SEEDS * seed
     seeds = range(first, first + tune + calibrate + test)
     if model.trained_on is not None:
@@ -74,7 +86,7 @@ def rl_task(
             Stage(ForecastRollouts, forecasting, cpus, None, NEEDS),
         ],
         size=UNITS,
-        names=[f"{env}/{digests['policy'][:12]}/{unit}" for unit in seeds],
+        names=[f"{env}/{known_by[:12]}/{unit}" for unit in seeds],
         unit="rollout",
         model=Record(str(model), digest=digests["ensemble"]),
         train=model.train_record,
@@ -122,14 +134,14 @@ def _with_training(model: Any, file: Path, stated: Sequence[str]) -> Any:
     return replace(model, trained_on=np.concatenate([np.array(part, dtype=np.int64) for part in parts]))
 
 
-def trained(folder: RunFolder, env: str, policy: Path, policy_std: float | None, seed: int) -> Path:
-    """The file of an ensemble for this policy, trained on this machine and kept in the run folder."""
+def trained(folder: RunFolder, **design: Any) -> Path:
+    """The file of an ensemble for this robot and policy, trained on this machine, kept in the run folder."""
     from pac_rl import Design, Study
 
     if not folder.local:
         raise InvalidInput("--ensemble must be given where the run folder is a URL: train it first")
     home = Path(folder.root) / "model"
-    study = Study(Design(env=env, policy=str(policy), policy_std=policy_std, seed=seed), home)
+    study = Study(Design(**design), home)
     study.say(f"ensemble  {study.ensemble} in {home}")
     return home / "ensemble.safetensors"
 

@@ -34,6 +34,10 @@ class Design:
     policy: str = str(SHIPPED)
     policy_std: float | None = None
     """noise on each action, instead of the policy file's; needed for a file that has none"""
+    vecnormalize: str | None = None
+    """for a Stable-Baselines3 zip, see `load_policy`"""
+    policy_sees: str | None = None
+    """"observation" or "state", instead of what the policy file says"""
     horizon: int = 20
     burn_in: tuple[int, int] = (0, 200)
     tune: int = 5000

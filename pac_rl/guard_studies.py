@@ -245,4 +245,5 @@ def _acting(planner: Controller) -> Function:
     def act(states: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(planner.decide(states).plans[:, 0].double().cpu().numpy())
 
-    return Function(act, len(planner.environment.names), len(planner.environment.low))
+    sizes = len(planner.environment.names), len(planner.environment.low)
+    return Function(act, *sizes, sees="state")

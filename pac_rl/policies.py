@@ -1,7 +1,8 @@
 """Policies: from observations and noise to actions.
 
 A policy is anything with `inputs`, `outputs` and a call `policy(observations, noise)`; noise is
-standard normal, and zero noise gives the mean action, which is what a forecast follows.
+standard normal, and zero noise gives the mean action, which is what a forecast follows. It sees Gymnasium's
+observation, unless it says `sees = "state"`.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Network:
     shift, scale: `[I]` observations are normalised to (o - shift) / scale
     activation: between layers
     squash: tanh after the noise (SAC)
+    clip: normalised observations are cut off at this number (VecNormalize)
+    sees: "observation", the environment's own, or "state"
     """
 
     weights: tuple[Tensor, ...]
@@ -61,11 +64,21 @@ class Network:
     scale: Tensor
     activation: str = "relu"
     squash: bool = True
+    clip: float = float("inf")
+    sees: str = "observation"
 
     def __post_init__(self) -> None:
+        _check_sees(self.sees)
         if self.activation not in ACTIVATIONS:
             raise InvalidInput(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}")
         heads = (self.std,) if isinstance(self.std, tuple) else ()
+        every = (*zip(self.weights, self.biases, strict=True), *heads)
+        if any(weight.ndim != 2 or bias.ndim != 1 or not weight.numel() for weight, bias in every):
+            raise InvalidInput(
+                "a layer must have weights [out, in] and biases [out], of at least 1 number each"
+            )
+        if any(part.ndim != 1 or part.is_complex() for part in (self.shift, self.scale)):
+            raise InvalidInput("shift and scale must have one real number per input")
         sizes = [self.inputs, *(len(bias) for bias in self.biases)]
         layers = [*zip(self.weights, self.biases, sizes[:-1], strict=True), *((*h, sizes[-2]) for h in heads)]
         for weight, bias, before in layers:
@@ -76,10 +89,18 @@ class Network:
                 )
         spread = self.std if isinstance(self.std, tuple) else (self.std,)
         for numbers in (*self.weights, *self.biases, *spread, self.shift, self.scale):
-            if not torch.isfinite(numbers).all():
-                raise InvalidInput("a policy's numbers must be finite, got NaN or infinity")
-        if len(spread[-1]) != self.outputs or len(self.scale) != self.inputs or not (self.scale > 0).all():
+            if numbers.is_complex() or not torch.isfinite(numbers).all():
+                raise InvalidInput("a policy's numbers must be real and finite, got NaN, infinity or others")
+        if (
+            spread[-1].shape != (self.outputs,)
+            or len(self.scale) != self.inputs
+            or not (self.scale > 0).all()
+        ):
             raise InvalidInput("std must have one number per action and scale be above 0 for each input")
+        if not isinstance(self.std, tuple) and not (self.std >= 0).all():
+            raise InvalidInput(f"std must be at least 0 for each action, got {float(self.std.min()):g}")
+        if not self.clip > 0:
+            raise InvalidInput(f"clip must be above 0, got {self.clip}")
 
     @property
     def inputs(self) -> int:
@@ -91,6 +112,8 @@ class Network:
 
     def __call__(self, observations: Tensor, noise: Tensor) -> Tensor:
         hidden = (observations - self.shift.to(observations)) / self.scale.to(observations)
+        if self.clip < float("inf"):
+            hidden = hidden.clamp(-self.clip, self.clip)
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             hidden = ACTIVATIONS[self.activation](_dense(hidden, weight, bias))
         mean = _dense(hidden, self.weights[-1], self.biases[-1])
@@ -111,6 +134,7 @@ class Function:
     """Any callable as a policy: from observations `[B, inputs]` (numpy) to mean actions `[B, outputs]`.
 
     Noise of `std` is added. Torch does not see into it, so it is refused where a derivative is needed.
+    sees: "observation", the environment's own, or "state"
     """
 
     function: Callable[[NDArray[np.float64]], Any]
@@ -118,6 +142,10 @@ class Function:
     outputs: int
     std: float = 0.0
     squash: bool = False
+    sees: str = "observation"
+
+    def __post_init__(self) -> None:
+        _check_sees(self.sees)
 
     def __call__(self, observations: Tensor, noise: Tensor) -> Tensor:
         rows = observations.detach().cpu().numpy().astype(np.float64).reshape(-1, self.inputs)
@@ -145,6 +173,10 @@ class Noisy:
     @property
     def squash(self) -> bool:
         return self.policy.squash
+
+    @property
+    def sees(self) -> str:
+        return sight(self.policy)
 
     def __call__(self, observations: Tensor, noise: Tensor) -> Tensor:
         wanted = self.policy(observations, noise) + self.extra * noise
@@ -175,6 +207,7 @@ class Governed:
     width: float
     jitter: float
     noise: float = 0.5
+    sees: str = "state"
 
     @property
     def inputs(self) -> int:
@@ -191,16 +224,16 @@ class Governed:
     def __call__(self, observations: Tensor, noise: Tensor) -> Tensor:
         near = (self.bound - observations[..., self.column, None]) / self.width
         factor = (near + self.jitter * noise[..., :1]).clamp(0, 1)
-        seen = observations if self.policy.inputs == self.dims else self.view(observations)
+        seen = observations if sight(self.policy) == "state" else self.view(observations)
         return factor * self.policy(seen, noise * self.noise).clamp(-1, 1)
 
 
 def actions(environment: Environment, policy: Policy, states: Tensor, noise: Tensor) -> Tensor:
     """`[..., A]` what the policy does in `states` `[..., D]`, in the environment's action range.
 
-    A policy of D inputs sees the state; any other sees Gymnasium's observation.
+    A policy sees Gymnasium's observation, or the state if it says so, see `sight`.
     """
-    seen = states if policy.inputs == len(environment.names) else environment.view(states)
+    seen = states if sight(policy) == "state" else environment.view(states)
     low, high = (torch.from_numpy(end).to(states) for end in (environment.low, environment.high))
     wanted = policy(seen, noise)
     if wanted.shape != (shape := (*states.shape[:-1], len(low))):
@@ -212,14 +245,31 @@ def actions(environment: Environment, policy: Policy, states: Tensor, noise: Ten
 
 def fitting(environment: Environment, policy: Policy) -> Policy:
     """`policy`, after refusing one of other dimensions than the environment's."""
-    full = len(environment.names)
-    seen = environment.view(np.zeros((1, full))).shape[1]
-    if policy.inputs not in (full, seen) or policy.outputs != len(environment.low):
+    full, sees = len(environment.names), sight(policy)
+    own = environment.view(np.zeros((1, full))).shape[1]
+    seen = full if sees == "state" else own
+    if (policy.inputs, policy.outputs) != (seen, len(environment.low)):
+        more = ""
+        if sees != "state" and policy.inputs == own + 1:
+            more = "; one with a time feature cannot be followed, because the time is no part of the state"
+        if sees != "state" and policy.inputs == full:
+            more += "; one that sees the state must say so"
         raise InvalidInput(
-            f"a policy for {environment.id} must have {seen} or {full} inputs and "
-            f"{len(environment.low)} outputs, got {policy.inputs} and {policy.outputs}"
+            f"a policy for {environment.id} that sees the {sees} must have {seen} inputs and "
+            f"{len(environment.low)} outputs, got {policy.inputs} and {policy.outputs}{more}"
         )
     return policy
+
+
+def sight(policy: Policy) -> str:
+    """What a policy sees: "observation", the environment's own, unless it says "state". Sizes say nothing."""
+    return _check_sees(getattr(policy, "sees", "observation"))
+
+
+def _check_sees(sees: Any) -> str:
+    if sees not in ("observation", "state"):
+        raise InvalidInput(f"sees must be 'observation' or 'state', got {sees!r}")
+    return str(sees)
 
 
 def has_derivative(environment: Environment, policy: Policy) -> bool:

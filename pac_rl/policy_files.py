@@ -6,7 +6,10 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from pickle import UnpicklingError  # what torch raises when it refuses one
 from typing import Any
@@ -23,13 +26,35 @@ SHIPPED = Path(__file__).parent / "halfcheetah_policy.npz"
 """A linear policy for HalfCheetah-v5, made by `scripts/train_policy.py`."""
 
 
-def load_policy(path: str | os.PathLike[str] = SHIPPED, *, std: float | None = None) -> Network:
+MOST_BYTES = 128 * 2**20
+"""Of what a policy file may hold when it is expanded: a file of 2 MB can hold a thousand times as much."""
+NOT_NORMALISED = "none"
+"""Said of a policy that was trained without VecNormalize's observations."""
+
+
+def load_policy(
+    path: str | os.PathLike[str] = SHIPPED,
+    *,
+    std: float | None = None,
+    vecnormalize: str | os.PathLike[str] | None = None,
+    sees: str | None = None,
+) -> Network:
     """The policy in a file; by default the half-cheetah's that comes with this package.
 
-    path: an npz of layers (`w0, b0, w1, b1, ..., mu_w, mu_b`, and if present `std`, `shift`, `scale`,
-        `activation`, `squash`), or a zip saved by Stable-Baselines3 (SAC, TD3, DDPG, PPO or A2C)
+    path: an npz of layers (`w0, b0, w1, b1, ..., mu_w, mu_b`, and if present `std`, `shift`, `scale`, `clip`,
+        `activation`, `squash`, `sees`), or a zip saved by Stable-Baselines3 (SAC, TQC, TD3, DDPG, PPO, TRPO
+        or A2C)
     std: of the noise on each action, instead of the file's; a file without any (TD3, DDPG, an npz that
         has no `std`) is refused unless it is given: 0 for a policy that is followed exactly
+    vecnormalize: for a zip, an npz of VecNormalize's statistics (`mean`, `var`, `clip`, `epsilon`), or "none"
+        for a policy that was trained on plain observations. A zip does not hold the statistics, and without
+        them a policy is another one: so it must be said, unless the zip shows that there are none
+    sees: "observation", the environment's own (the default), or "state"; instead of the file's
+
+    A `vecnormalize.pkl` is a pickle, which is never read here. Where Stable-Baselines3 is installed:
+
+        python -c "import pickle, numpy; v = pickle.load(open('vecnormalize.pkl', 'rb')); numpy.savez(
+        'vecnormalize.npz', mean=v.obs_rms.mean, var=v.obs_rms.var, clip=v.clip_obs, epsilon=v.epsilon)"
 
     >>> policy = load_policy()
     >>> policy.inputs, policy.outputs, policy.std[0].item()
@@ -38,21 +63,35 @@ def load_policy(path: str | os.PathLike[str] = SHIPPED, *, std: float | None = N
     file = Path(path)
     if std is not None and not 0 <= std < float("inf"):
         raise InvalidInput(f"std must be a number of at least 0, got {std}")
-    readers = {".npz": _read_npz, ".zip": _read_stable_baselines}
-    if file.suffix not in readers:
+    if file.suffix not in (".npz", ".zip"):
         raise UnreadableFile(f"a policy must be a .npz of layers or a Stable-Baselines3 .zip, got {file}")
     if not file.is_file():
         raise UnreadableFile(f"there is no policy file {file}")
+    if file.suffix == ".npz" and vecnormalize is not None:
+        raise InvalidInput(f"vecnormalize is for a Stable-Baselines3 zip; {file} has shift, scale and clip")
+    with _named(file):
+        if file.suffix == ".npz":
+            policy = _read_npz(file, std)
+        else:
+            policy = _read_stable_baselines(file, std, vecnormalize)
+        policy = policy if sees is None else replace(policy, sees=sees)
+    return policy if std is None else policy.with_noise(std)
+
+
+@contextmanager
+def _named(file: Path) -> Iterator[None]:
+    """Whatever is wrong with a file is one sentence that names it."""
     try:
-        policy = readers[file.suffix](file, std)
+        yield
     except (InvalidInput, UnreadableFile) as error:
         named = str(file) in str(error)
         raise type(error)(str(error) if named else f"{file}: {error}") from None
-    except (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile) as error:
-        raise UnreadableFile(f"{file} cannot be read as a policy: {error}") from None
     except UnpicklingError:
         raise UnreadableFile(f"{file} holds Python objects, which are never unpickled") from None
-    return policy if std is None else policy.with_noise(std)
+    except (OSError, ValueError, EOFError, LookupError, RuntimeError, TypeError, AttributeError) as error:
+        raise UnreadableFile(f"{file} cannot be read as a policy: {error}") from None
+    except (zipfile.BadZipFile, zlib.error, OverflowError, MemoryError) as error:
+        raise UnreadableFile(f"{file} cannot be read as a policy: {error}") from None
 
 
 def save_policy(policy: Network, path: str | os.PathLike[str]) -> None:
@@ -63,18 +102,19 @@ def save_policy(policy: Network, path: str | os.PathLike[str]) -> None:
     for i, (weight, bias) in enumerate(zip(policy.weights[:-1], policy.biases[:-1], strict=True)):
         arrays |= {f"w{i}": weight, f"b{i}": bias}
     arrays |= {"shift": policy.shift, "scale": policy.scale}
-    np.savez(path, **{name: array.numpy() for name, array in arrays.items()},
-             activation=policy.activation, squash=policy.squash)  # fmt: skip
+    np.savez(path, **{name: array.numpy() for name, array in arrays.items()}, activation=policy.activation,
+             squash=policy.squash, clip=policy.clip, sees=policy.sees)  # fmt: skip
 
 
 def _read_npz(file: Path, std: float | None) -> Network:
+    _bounded(file)
     arrays = read_arrays(file)
-    hidden = sum(name[0] == "w" and name[1:].isdecimal() for name in arrays)
+    hidden = sum(name[:1] == "w" and name[1:].isdecimal() for name in arrays)
     names = [*(f"{kind}{i}" for i in range(hidden) for kind in "wb"), "mu_w", "mu_b"]
     if missing := [name for name in names if name not in arrays]:
         raise UnreadableFile(f"the arrays {', '.join(missing)} are missing; there are {', '.join(arrays)}")
     layers = [_numbers(arrays, name) for name in names]
-    inputs, outputs = layers[0].shape[1], len(layers[-1])
+    inputs, outputs = layers[0].shape[-1], len(layers[-1])
     return Network(
         weights=tuple(layers[::2]),
         biases=tuple(layers[1::2]),
@@ -83,37 +123,51 @@ def _read_npz(file: Path, std: float | None) -> Network:
         scale=_numbers(arrays, "scale", torch.ones(inputs, dtype=torch.float64)),
         activation=str(arrays.get("activation", "relu")),
         squash=bool(arrays.get("squash", True)),
+        clip=float(arrays.get("clip", np.inf)),
+        sees=str(arrays.get("sees", "observation")),
     )
 
 
-def _read_stable_baselines(file: Path, std: float | None) -> Network:
+def _read_stable_baselines(
+    file: Path, std: float | None, vecnormalize: str | os.PathLike[str] | None
+) -> Network:
+    _bounded(file, "data", "policy.pth")
     with zipfile.ZipFile(file) as archive:
-        weights = torch.load(io.BytesIO(archive.read("policy.pth")), map_location="cpu", weights_only=True)
-        settings = json.loads(archive.read("data")) if "data" in archive.namelist() else {}
-    kwargs = settings.get("policy_kwargs", {})
+        if missing := {"data", "policy.pth"} - {*archive.namelist()}:
+            raise UnreadableFile(
+                f"it is cut off or no Stable-Baselines3 zip, which must hold {', '.join(sorted(missing))}"
+            )
+        settings, content = _settings(archive.read("data")), archive.read("policy.pth")
+    arrays, kwargs = _weights(content), settings["policy_kwargs"]
     if settings.get("use_sde") or kwargs.get("use_sde"):
         raise InvalidInput("a policy with state-dependent exploration (use_sde) cannot be read")
-    arrays = {name: tensor.double() for name, tensor in weights.items()}
     squash, default = True, "relu"
     spread: Tensor | tuple[Tensor, Tensor] | None
-    if "actor.log_std.weight" in arrays:  # SAC
+    if "actor.log_std.weight" in arrays:  # SAC, TQC
         hidden, last, spread = "actor.latent_pi", "actor.mu", _layer(arrays, "actor.log_std")
     elif any(name.startswith("actor.mu.") for name in arrays):  # TD3, DDPG
         hidden, last, spread = "actor.mu", None, None
-    elif "action_net.weight" in arrays and "log_std" in arrays:  # PPO, A2C
-        hidden, last, spread = "mlp_extractor.policy_net", "action_net", torch.exp(arrays["log_std"])
+    elif "action_net.weight" in arrays and "log_std" in arrays:  # PPO, TRPO, A2C
+        hidden, last, spread = "mlp_extractor.policy_net", "action_net", torch.exp(_real(arrays, "log_std"))
         squash, default = False, "tanh"
     else:
-        raise UnreadableFile(f"policy.pth is of no known algorithm: it holds {', '.join(list(arrays)[:5])}")
-    numbers = sorted(
-        int(name.split(".")[-2])
-        for name in arrays
-        if name.startswith(hidden + ".") and name.endswith("weight")
-    )
+        kind = "of ARS, which is not read" if "action_net.0.weight" in arrays else "of no known algorithm"
+        raise UnreadableFile(f"policy.pth is {kind}: it holds {', '.join(list(arrays)[:5]) or 'nothing'}")
+    parts = [name for name in arrays if name.startswith(f"{hidden}.")]
+    numbers = sorted({int(name.split(".")[-2]) for name in parts if name.endswith(".weight")})
+    plain = {f"{hidden}.{number}.{part}" for number in numbers for part in ("weight", "bias")}
+    odd = sorted({*parts} - plain) + [
+        name for name in arrays if "features_extractor" in name or "lstm" in name
+    ]
+    if odd or numbers != list(range(0, 2 * len(numbers), 2)):
+        raise InvalidInput(
+            "only policies of dense layers with an activation after each can be read, got "
+            f"{', '.join(odd[:3]) or f'layers {numbers}'}"
+        )
     layers = [_layer(arrays, f"{hidden}.{number}") for number in numbers]
     layers += [_layer(arrays, last)] if last else []
-    inputs, outputs = layers[0][0].shape[1], len(layers[-1][1])
-    return Network(
+    inputs, outputs = layers[0][0].shape[-1], len(layers[-1][1])
+    made = Network(
         weights=tuple(weight for weight, _ in layers),
         biases=tuple(bias for _, bias in layers),
         std=_same(std, outputs) if spread is None else spread,
@@ -122,6 +176,101 @@ def _read_stable_baselines(file: Path, std: float | None) -> Network:
         activation=_activation(kwargs, default),
         squash=squash,
     )
+    if vecnormalize is not None and str(vecnormalize) != NOT_NORMALISED:
+        return _normalised(made, Path(vecnormalize))
+    if vecnormalize is None and (doubt := _may_be_normalised(file, settings, on_policy=not squash)):
+        raise InvalidInput(
+            f"{doubt}, and without VecNormalize's statistics it would be another policy: give them as "
+            "vecnormalize, an npz of mean, var, clip and epsilon (`load_policy` says how to make it of the "
+            f"pickle), or {NOT_NORMALISED!r} if it was trained on plain observations"
+        )
+    return made
+
+
+def _settings(content: bytes) -> dict[str, Any]:
+    """The member `data` of a zip: settings and attributes of the algorithm, as JSON."""
+    try:
+        settings = json.loads(content)
+    except (ValueError, RecursionError):
+        raise UnreadableFile("its member data is not JSON, as Stable-Baselines3 writes it") from None
+    if not isinstance(settings, dict) or not isinstance(settings.setdefault("policy_kwargs", {}), dict):
+        raise UnreadableFile("its member data must be a JSON object, with another as its policy_kwargs")
+    space = settings.get("observation_space")
+    kind = str(space.get(":type:", "Box") if isinstance(space, dict) else "Box")
+    if "Box" not in kind:
+        raise InvalidInput(f"only policies that see one row of numbers (a Box) can be read, got {kind}")
+    return settings
+
+
+def _weights(content: bytes) -> dict[str, Tensor]:
+    """The tensors of policy.pth by name; it is a zip itself, and a stride of 0 repeats a number at will."""
+    if zipfile.is_zipfile(io.BytesIO(content)):
+        _bounded(io.BytesIO(content))
+    arrays = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    if not isinstance(arrays, dict) or not all(isinstance(name, str) for name in arrays):
+        raise UnreadableFile("policy.pth must hold tensors by their names")
+    tensors = {name: value for name, value in arrays.items() if isinstance(value, Tensor)}
+    if sum(value.numel() * value.element_size() for value in tensors.values()) > MOST_BYTES:
+        raise UnreadableFile(f"policy.pth must hold at most {MOST_BYTES >> 20} MB")
+    return tensors
+
+
+def _bounded(file: Path | io.BytesIO, *names: str) -> None:
+    """Refuses a zip whose members (those of these names, or all) are too large, before they are expanded."""
+    with zipfile.ZipFile(file) as archive:
+        members = [one for one in archive.infolist() if not names or one.filename in names]
+    total = sum(one.file_size for one in members if one.compress_size < one.file_size)
+    if total > MOST_BYTES:
+        raise UnreadableFile(
+            f"what a policy file holds must expand to at most {MOST_BYTES >> 20} MB, got {total >> 20:,} MB"
+        )
+
+
+def _may_be_normalised(file: Path, settings: Mapping[str, Any], *, on_policy: bool) -> str | None:
+    """Why a policy may have seen VecNormalize's observations; None if it has not.
+
+    An on-policy algorithm keeps the original of the last observation only where VecNormalize changed it; the
+    others always keep it. Before the first step neither keeps any.
+    """
+    beside = [file.with_name("vecnormalize.pkl"), file.with_suffix("") / "vecnormalize.pkl"]
+    if found := [path for path in beside if path.exists()]:
+        return f"there is {found[0]}"
+    if settings.get("_last_original_obs") is not None and on_policy:
+        return "it was trained with VecNormalize"
+    if not on_policy or settings.get("_last_obs") is None:
+        return "it may have been trained with VecNormalize, which its file does not say"
+    return None
+
+
+def _normalised(policy: Network, file: Path) -> Network:
+    """The policy on observations as VecNormalize makes them, by the statistics in an npz."""
+    if file.suffix != ".npz":
+        raise InvalidInput(
+            f"vecnormalize must be an npz of mean, var, clip and epsilon, or {NOT_NORMALISED!r}, got {file}"
+        )
+    if not file.is_file():
+        raise UnreadableFile(f"there is no file {file} of VecNormalize's statistics")
+    with _named(file):
+        _bounded(file)
+        arrays = read_arrays(file)
+        if missing := [name for name in ("mean", "var", "clip", "epsilon") if name not in arrays]:
+            raise UnreadableFile(
+                f"the arrays {', '.join(missing)} are missing; there are {', '.join(arrays)}"
+            )
+        mean, var, clip, epsilon = (_numbers(arrays, name) for name in ("mean", "var", "clip", "epsilon"))
+        if (
+            mean.shape != policy.shift.shape
+            or var.shape != mean.shape
+            or clip.numel() != 1
+            or epsilon.numel() != 1
+        ):
+            raise InvalidInput(
+                f"mean and var must have a number for each of the {policy.inputs} inputs, clip and epsilon "
+                f"one, got shapes {[list(part.shape) for part in (mean, var, clip, epsilon)]}"
+            )
+        if not (var >= 0).all() or not epsilon >= 0:
+            raise InvalidInput("var and epsilon must be at least 0")
+        return replace(policy, shift=mean, scale=torch.sqrt(var + epsilon), clip=float(clip))
 
 
 def _same(std: float | None, outputs: int) -> Tensor:
@@ -140,7 +289,15 @@ def _activation(kwargs: Mapping[str, Any], default: str) -> str:
 
 
 def _layer(arrays: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
-    return arrays[f"{name}.weight"], arrays[f"{name}.bias"]
+    return _real(arrays, f"{name}.weight"), _real(arrays, f"{name}.bias")
+
+
+def _real(arrays: Mapping[str, Tensor], name: str) -> Tensor:
+    if name not in arrays:
+        raise UnreadableFile(f"policy.pth must hold {name}")
+    if not arrays[name].is_floating_point() or arrays[name].is_sparse:
+        raise InvalidInput(f"{name} must hold real numbers, got {arrays[name].dtype}")
+    return arrays[name].double()
 
 
 def _numbers(arrays: Mapping[str, Any], name: str, default: Tensor | None = None) -> Tensor:

@@ -55,7 +55,7 @@ def policy_ratios(
 
     >>> from pac_rl import make_environment, simulate
     >>> robot, still = make_environment(), lambda seen: np.zeros((len(seen), 6))
-    >>> old, new = (Function(still, inputs=18, outputs=6, std=std) for std in (0.5, 0.4))
+    >>> old, new = (Function(still, 17, 6, std=std) for std in (0.5, 0.4))
     >>> rollouts = simulate(robot, old, [0, 1], horizon=2, burn_in=(0, 1))
     >>> round(policy_ratios(robot, old, new, rollouts, burn_in=(0, 1)).bound, 4)  # (0.5 / 0.4) ** (6 * 3)
     55.5112

@@ -13,6 +13,7 @@ from typing import Any
 
 from pac_core import PACError
 from pac_rl.designs import Design
+from pac_rl.returns import returns_in_words
 from pac_rl.studies import Study
 
 _WIDTH = 110  # of a terminal
@@ -79,17 +80,31 @@ def opened(description: str | None, arguments: Sequence[str] | None = None) -> t
     add("--env", help=f"Gymnasium's id of the environment ({usual.env})")
     add("--policy", help="an npz of layers or a Stable-Baselines3 zip (the one that comes with pac_rl)")
     add("--policy-std", type=float, help="noise on each action (the policy file's; needed where it has none)")
+    add("--vecnormalize", help="of a Stable-Baselines3 zip: npz of mean, var, clip, epsilon; or none")
+    add("--policy-sees", help="observation (the environment's own) or state (the policy file's word)")
     add("--seed", type=int, help=f"of everything random ({usual.seed})")
     add("--device", default="cpu", help="of the dynamics model: cpu, cuda, ... (%(default)s)")
     add("--smoke-test", action="store_true", help="a few hundred rollouts and a tiny ensemble, in seconds")
     args = parser.parse_args(arguments)
     design = Design.smoke() if args.smoke_test else usual
-    names = ("epsilon", "delta", "horizon", "env", "policy", "policy_std", "seed")
+    names = (
+        "epsilon",
+        "delta",
+        "horizon",
+        "env",
+        "policy",
+        "policy_std",
+        "vecnormalize",
+        "policy_sees",
+        "seed",
+    )
     named = {name: getattr(args, name) for name in names}
     if args.n is not None:
         named |= {"tune": args.n, "calibrate": args.n, "test": args.n}
     design = replace(design, **{name: value for name, value in named.items() if value is not None})
     study = Study(design, args.out, device=args.device)
+    steps = 100 if args.smoke_test else 1000
+    print(f"policy    {returns_in_words(study.environment, study.policy, steps=steps)}", flush=True)
     return study, Report(args.out / "results")
 
 

@@ -1,16 +1,20 @@
-"""Returns of plans by mbrl-lib's model, from one initial state or from many at once."""
+"""Returns: of plans by mbrl-lib's model, from one initial state or many; of a policy in the simulator."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+import mujoco
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import InvalidInput
 from pac_core.bounds import whole
+from pac_rl.environments import FULL, Environment
+from pac_rl.policies import Policy, actions, fitting
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,3 +67,37 @@ def model_returns(model_env: Any, *, particles: int = 20) -> ModelReturns:
     """The objective of mbrl-lib's planners, which can also take many initial states at once."""
     whole("particles", particles, least=1)
     return ModelReturns(model_env, particles)
+
+
+def policy_returns(
+    environment: Environment, policy: Policy, *, episodes: int = 3, steps: int = 1000
+) -> NDArray[np.float64]:
+    """`[episodes]` what the policy earns by Gymnasium's own reward, with its noise, from resets of their own.
+
+    By it one sees whether a file was read as it was meant: on other observations than it was trained on, a
+    good policy earns nothing.
+    """
+    fitting(environment, policy)
+    gym, rng, found = environment.gym, np.random.default_rng(0), np.zeros(episodes)
+    for i in range(episodes):
+        before = physics = environment.reset(int(rng.integers(2**31)))[None]
+        for _ in range(steps):
+            states = torch.from_numpy(environment.observe(gym, before, physics))
+            noise = torch.from_numpy(rng.standard_normal((1, policy.outputs)))
+            done = actions(environment, policy, states, noise)[0].numpy()
+            before, physics = physics, np.empty_like(physics)
+            _, reward, ended, _, _ = gym.step(done)
+            mujoco.mj_getState(gym.model, gym.data, physics[0], FULL)
+            found[i] += float(reward)
+            if ended or not np.isfinite(physics).all():
+                break
+    return found
+
+
+def returns_in_words(environment: Environment, policy: Policy, **options: Any) -> str:
+    """`policy_returns` for a person."""
+    found = policy_returns(environment, policy, **options)
+    return (
+        f"mean return {found.mean():,.0f} ({found.min():,.0f} to {found.max():,.0f}) in {len(found)} "
+        f"episodes of {environment.id}; if it should earn more, it sees other observations than it was trained on"
+    )

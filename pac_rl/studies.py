@@ -26,7 +26,7 @@ from pac_rl.folders import Folder
 from pac_rl.forecasts import closed_loop, for_plans
 from pac_rl.plans import propose
 from pac_rl.policies import Noisy, Policy, fitting
-from pac_rl.policy_files import load_policy
+from pac_rl.policy_files import NOT_NORMALISED, load_policy
 from pac_rl.progress import bar
 from pac_rl.training import train
 from pac_rl.trajectories import BATCH, Rollouts, execute, simulate
@@ -79,16 +79,25 @@ class Study:
         quiet: bool = False,
     ) -> None:
         checked(design)
-        if policy is not None and design.policy_std is not None:
-            raise InvalidInput("policy_std must be None where a policy is given: it is for policy files")
+        of_files = {name: getattr(design, name) for name in ("policy_std", "vecnormalize", "policy_sees")}
+        if policy is not None and (given := [name for name, value in of_files.items() if value is not None]):
+            raise InvalidInput(f"{given[0]} must be None where a policy is given: it is for policy files")
         self.environment = make_environment(design.env) if environment is None else environment
-        self.policy: Policy = load_policy(design.policy, std=design.policy_std) if policy is None else policy
+        if policy is None:
+            about: Any = {"vecnormalize": design.vecnormalize, "sees": design.policy_sees}
+            policy_in_file = load_policy(design.policy, std=design.policy_std, **about)
+        self.policy: Policy = policy_in_file if policy is None else policy
         fitting(self.environment, self.policy)
         self.design, self.quiet = replace(design, env=self.environment.id), quiet
         self.device = _usable(device)
         self.seconds: dict[str, float] = {}
         self.about: dict[str, Any] = asdict(self.design)
         """What tells this study from others; a policy is known by the digest of its file."""
+        for name in ("vecnormalize", "policy_sees"):
+            if of_files[name] is None:
+                del self.about[name]
+        if design.vecnormalize not in (None, NOT_NORMALISED):
+            self.about |= {"vecnormalize": file_digest(design.vecnormalize)}
         self.about |= {"policy": "given" if policy is not None else file_digest(design.policy)}
         if environment is not None or policy is not None:
             self.about |= {"behaviour": behaviour(self.environment, self.policy)}

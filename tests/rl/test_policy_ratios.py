@@ -19,7 +19,7 @@ def still(rows: Any) -> Any:
 
 
 def noisy(std: float) -> Function:
-    return Function(still, inputs=18, outputs=6, std=std)
+    return Function(still, inputs=17, outputs=6, std=std)
 
 
 def test_weights_are_those_of_what_was_done(cheetah: Environment) -> None:

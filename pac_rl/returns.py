@@ -99,5 +99,5 @@ def returns_in_words(environment: Environment, policy: Policy, **options: Any) -
     found = policy_returns(environment, policy, **options)
     return (
         f"mean return {found.mean():,.0f} ({found.min():,.0f} to {found.max():,.0f}) in {len(found)} "
-        f"episodes of {environment.id}; if it should earn more, it sees other observations than it was trained on"
+        f"episodes of {environment.id}; if it should earn more, it sees other things than in training"
     )

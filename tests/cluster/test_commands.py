@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import gc
+import io
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from pac_program import refused
 from pac_program import run as pac
 from PIL import Image
@@ -106,6 +110,35 @@ def test_rollouts_that_trained_the_ensemble_are_no_units(ensemble: Path, tmp_pat
         train = read_certificate(tmp_path / folder / "run" / "certificate-0.1-0.05.json").parts["train"]
         assert (train.n, train.digest) == known[1:]
         assert train.name == (known[0] or "training rollouts, by seed or id")
+
+
+def test_a_zip_is_run_with_its_statistics_and_shows_what_it_earns(ensemble: Path, tmp_path: Path) -> None:
+    """Laid out as Stable-Baselines3 saves PPO where VecNormalize was used; other statistics, other units."""
+    weights = {"mlp_extractor.policy_net.0.weight": torch.zeros(4, 17), "log_std": torch.zeros(6)}
+    weights |= {"mlp_extractor.policy_net.0.bias": torch.zeros(4), "action_net.weight": torch.zeros(6, 4)}
+    stream, kept = io.BytesIO(), {":type:": "<class 'numpy.ndarray'>"}
+    torch.save(weights | {"action_net.bias": torch.zeros(6)}, stream)
+    with zipfile.ZipFile(tmp_path / "ppo.zip", "w") as archive:
+        archive.writestr("policy.pth", stream.getvalue())
+        archive.writestr("data", json.dumps({"_last_obs": kept, "_last_original_obs": kept}))
+    np.savez(tmp_path / "v.npz", mean=np.zeros(17), var=np.ones(17), clip=10.0, epsilon=1e-8)
+    asked = ["--address", "none", "--policy", tmp_path / "ppo.zip"]
+    refused(pac(*rl(ensemble, tmp_path / "a", *asked, units=1)), "it was trained with VecNormalize")
+    for bad, said in (
+        (["--vecnormalize", tmp_path / "v.pkl"], "must be an npz of mean"),
+        (["--policy-sees", "x"], "x"),
+    ):
+        refused(pac(*rl(ensemble, tmp_path / "a", *asked, *bad, units=1)), said)
+    assert not (tmp_path / "a").exists()
+    units = []
+    for folder, given in (("b", tmp_path / "v.npz"), ("c", "none")):
+        answer = pac(*rl(ensemble, tmp_path / folder, *asked, "--vecnormalize", given, units=1))
+        assert answer.exit_code == 0, answer.output
+        assert re.search(
+            r"policy +mean return -?[\d,]+ \(.*\) in 3 episodes of HalfCheetah-v5", answer.output
+        )
+        units.append((tmp_path / folder / "units.arrow").read_bytes())
+    assert units[0] != units[1]
 
 
 def test_a_killed_driver_goes_on_where_it_stopped(ensemble: Path, tmp_path: Path) -> None:

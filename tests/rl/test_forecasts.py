@@ -224,7 +224,7 @@ def bad(name: str, ensemble: Ensemble, cheetah: Environment, policy: Network) ->
         ("starts", r"starts must have shape \[B, 18\], got \(2, 17\)"),
         ("nan", "starts must be finite"),
         ("ensemble", "must be of 12 state and 3 action numbers for Hopper-v5, got 18 and 6"),
-        ("policy", "must have 17 or 18 inputs and 6 outputs, got 11 and 3"),
+        ("policy", "must have 17 inputs and 6 outputs, got 11 and 3"),
         ("plans", r"plans must have shape \[2, H, 6\], got \(2, 3, 5\)"),
         ("nan plans", "plans must be finite"),
         ("batch", r"batch must be a whole number from 1 to 2\*\*53, got 0"),
@@ -235,7 +235,7 @@ def bad(name: str, ensemble: Ensemble, cheetah: Environment, policy: Network) ->
         ("propose nan", "starts must be finite"),
         ("propose horizon", "horizon must be a whole number from 1 .*got 0"),
         ("propose batch", "batch must be a whole number from 1 .*got 0"),
-        ("propose policy", "must have 17 or 18 inputs and 6 outputs, got 11 and 3"),
+        ("propose policy", "must have 17 inputs and 6 outputs, got 11 and 3"),
     ],
 )
 def test_bad_input_is_named(

@@ -173,7 +173,7 @@ def test_a_folder_of_another_design_is_refused(tmp_path: Path) -> None:
         ({"seed": 5 * 10**9}, "seed must be at most 4,611,686,017, so that units have seeds, got 5000000000"),
         ({"tune": 10**9}, "units and episodes must be fewer than 1,000,000,000"),
         ({"env": "Ant-v5"}, "for another, as 'Ant-v5', give observe"),
-        ({"env": "Hopper-v5"}, "a policy for Hopper-v5 must have 11 or 12 inputs"),
+        ({"env": "Hopper-v5"}, "a policy for Hopper-v5 that sees the observation must have 11 inputs"),
         ({"policy": "nowhere.npz"}, "there is no policy file nowhere.npz"),
         ({"policy_std": -1.0}, r"std must be a number of at least 0, got -1\.0"),
         ({"epsilon": 0.0}, "epsilon must"),

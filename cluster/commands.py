@@ -10,15 +10,15 @@ from typing import Any
 import click
 
 from cluster.launching import asked, launch, ledger_for, resumable
-from cluster.options import engine_options, level_options
+from cluster.options import engine_options, ledger_option
 from cluster.session import ADDRESSES, connected
 from cluster.storage import RunFolder
 from cluster.stored_logits import logits
 from cluster.tasks import rl_task, trained
 from cluster.vision_commands import run_imagenet, run_otb
-from pac_core import InvalidInput
+from pac_core import InvalidInput, PACLevel
 from pac_core.cli import main as pac
-from pac_core.options import FILE, say
+from pac_core.options import FILE, level_options, say
 
 
 @click.group("run")
@@ -97,7 +97,7 @@ def run_rl(
         "vecnormalize": vecnormalize,
         "policy_sees": policy_sees,
     }
-    asked(calibrate, engine["epsilon"], engine["delta"], shape)
+    asked(calibrate, engine["levels"], shape)
     with resumable(place):
         task = rl_task(
             env=env,
@@ -124,7 +124,8 @@ run.add_command(run_otb)
 
 @click.command("tune")
 @click.argument("folder")
-@level_options
+@level_options(multiple=True)
+@ledger_option
 @click.option("--shape", "shapes", multiple=True, help="Tube shapes to try.  [default: box, max, joint]")
 @click.option("--horizon", "horizons", multiple=True, type=int, help="Steps, once or more.  [default: all]")
 @click.option("--members", multiple=True, type=int, help="Ensemble sizes of the run, beside all members.")
@@ -132,8 +133,7 @@ run.add_command(run_otb)
 @click.option("--address", default="local", show_default=True, help=f"Ray: {ADDRESSES}.")
 def tune(
     folder: str,
-    epsilon: tuple[float, ...],
-    delta: tuple[float, ...],
+    levels: list[PACLevel],
     ledger: Path | None,
     shapes: tuple[str, ...],
     horizons: tuple[int, ...],
@@ -145,22 +145,20 @@ def tune(
 
     \b
     pac run rl --folder cheetah                    # forecasts, once
-    pac tune cheetah --epsilon 0.01 --epsilon 0.05 --delta 1e-3 --delta 1e-5
+    pac tune cheetah --epsilon 0.01 --epsilon 0.05 --delta 1e-3 --delta 1e-5   # four levels
+    pac tune cheetah --level 0.01,1e-3 --level 0.05,1e-5                       # two
 
     Every choice is made on the tune part. The calibrate part is opened once, for what was chosen: the
     ledger has it all before, and says what the certificates cost together.
     """
     from cluster.launching import tune_run
 
-    if not epsilon or not delta:
-        raise InvalidInput("--epsilon and --delta must each be given once or more")
     place = RunFolder(folder)
     with resumable(place), connected(address) as session:
         say("ray", str(session))
         tune_run(
             place,
-            epsilon,
-            delta,
+            levels,
             ledger_for(place, ledger),
             shapes=shapes,
             horizons=horizons or (None,),

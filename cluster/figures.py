@@ -18,6 +18,7 @@ def heat_maps(rows: Sequence[dict[str, Any]], title: str) -> bytes:
 
     epsilons = sorted({row["epsilon"] for row in rows})
     deltas = sorted({row["delta"] for row in rows})
+    asked = {(row["epsilon"], row["delta"]) for row in rows}
     wide = max(7.0, 2.4 + 1.9 * len(epsilons))
     figure, axes = plt.subplots(1, 2, figsize=(wide, 1.9 + 0.55 * len(deltas)), layout="constrained")
     panels = (("size", "mean size on the test part", "viridis"), ("test error", "measured error", "magma"))
@@ -30,8 +31,9 @@ def heat_maps(rows: Sequence[dict[str, Any]], title: str) -> bytes:
         figure.colorbar(image, ax=axis)
         middle = np.nanmean([np.nanmin(values), np.nanmax(values)]) if np.isfinite(values).any() else 0.0
         for (y, x), value in np.ndenumerate(values):
-            text = "refused" if np.isnan(value) else f"{value:.3g}"
-            axis.text(x, y, text, ha="center", va="center", color="black" if value > middle else "white")
+            missing = "refused" if (epsilons[x], deltas[y]) in asked else ""
+            text = missing if np.isnan(value) else f"{value:.3g}"
+            axis.text(x, y, text, ha="center", va="center", color="white" if value <= middle else "black")
         axis.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
         axis.set_yticks(range(len(deltas)), [f"{delta:g}" for delta in deltas])
         axis.set(xlabel="epsilon (promised error)", ylabel="delta", title=words)

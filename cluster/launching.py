@@ -21,7 +21,6 @@ from cluster.estimates import estimate, size
 from cluster.figures import heat_maps
 from cluster.inprocess import run_here
 from cluster.progress import counted, shown
-from cluster.results import levels_of
 from cluster.scoring import Receipt
 from cluster.session import STORE, connected, gauges, run_on_ray
 from cluster.states import State
@@ -48,8 +47,7 @@ def launch(
     address: str,
     workers: tuple[int, int] | None,
     gpus: float | None,
-    epsilon: Sequence[float],
-    delta: Sequence[float],
+    levels: list[PACLevel],
     ledger: Path | None,
     dashboard: bool,
     estimate: bool,
@@ -60,7 +58,7 @@ def launch(
 
     data: what the units are read from, if they are; the ledger is beside it
     """
-    levels = asked(task.calibrate, epsilon, delta, shape)
+    asked(task.calibrate, levels, shape)
     book = ledger_for(folder, ledger, data) if levels else Path("pac-ledger.json")
     refuse_unwritable("--ledger", book)
     task.write(folder)
@@ -82,16 +80,12 @@ def launch(
         return _certify(task, folder, levels, book, shape) if levels else []
 
 
-def asked(calibrate: int, epsilon: Sequence[float], delta: Sequence[float], shape: str) -> list[PACLevel]:
-    """The levels, refused before any work if so many units cannot prove them or the shape is none."""
-    if bool(epsilon) != bool(delta):
-        raise InvalidInput("--epsilon and --delta go together, got only one of them")
+def asked(calibrate: int, levels: Sequence[PACLevel], shape: str) -> None:
+    """Refuse before any work levels that so many units cannot prove, and a shape that is none."""
     if shape not in (*SHAPES, *LABEL_SCORES):
         raise InvalidInput(f"--shape must be one of {', '.join(SHAPES)}, got {shape!r}")
-    levels = levels_of(epsilon, delta)
     for level in levels:
         max_errors(calibrate, level)
-    return levels
 
 
 @contextmanager
@@ -139,12 +133,9 @@ def ledger_for(folder: RunFolder, given: Path | None = None, data: Path | None =
     return Path(folder.root).parent / "pac-ledger.json"
 
 
-def tune_run(
-    folder: RunFolder, epsilons: Sequence[float], deltas: Sequence[float], ledger: Path, **options: Any
-) -> None:
+def tune_run(folder: RunFolder, levels: Sequence[PACLevel], ledger: Path, **options: Any) -> None:
     """A sweep over a finished run: its table in the terminal and as csv, its heat maps as PNG."""
     task = Task.read(folder)
-    levels = levels_of(epsilons, deltas)
     refuse_unwritable("--ledger", ledger)
     watched = counting_explosions(task, folder, PARTS)
     with tempfile.TemporaryDirectory() as storage, watched, counted("trials") as progress:

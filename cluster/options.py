@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from cluster.session import ADDRESSES
-from pac_core.options import FILE
+from pac_core.options import FILE, level_options
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 WORKERS = "how many, or MIN..MAX where the cluster can grow"
@@ -57,10 +57,8 @@ def options(*chosen: Callable[[Function], Function]) -> Callable[[Function], Fun
     return add
 
 
-level_options = options(
-    click.option("--epsilon", type=float, multiple=True, help="Promised share of misses, once or more."),
-    click.option("--delta", type=float, multiple=True, help="1 - confidence, once or more."),
-    click.option("--ledger", type=FILE, help="[default: pac-ledger.json beside the data; see the docs]"),
+ledger_option = click.option(
+    "--ledger", type=FILE, help="[default: pac-ledger.json beside the data; see the docs]"
 )
 address_option = click.option(
     "--address", default="local", show_default=True, help=f"Ray: {ADDRESSES}; none goes without Ray."
@@ -78,7 +76,8 @@ engine_options = options(
     ),
     click.option("--gpus", type=Gpus(), help="GPUs of a model worker, as 0.5.  [default: 1 if any]"),
     click.option("--seed", default=0, show_default=True, help="Of the units and of the split."),
-    level_options,
+    level_options(multiple=True, required=False),
+    ledger_option,
     click.option("--dashboard", is_flag=True, help="Start Ray's dashboard with a local engine."),
     click.option("--estimate", is_flag=True, help="Compute one shard, say what all take, stop."),
 )

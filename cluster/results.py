@@ -24,7 +24,6 @@ from pac_core import (
     GaussianForecast,
     InvalidInput,
     Likelihood,
-    PACLevel,
     Part,
     Predictor,
     ShardedScores,
@@ -164,11 +163,6 @@ def part_names(results: Results, part: str) -> NDArray[np.str_]:
     """Names of the units of a part, in the order of their rows."""
     chosen: Part = getattr(results.parts, part)
     return results.names[chosen.rows]
-
-
-def levels_of(epsilons: Iterable[float], deltas: Iterable[float]) -> list[PACLevel]:
-    """Every pair, the strictest epsilon first."""
-    return [PACLevel(e, d) for e in sorted(set(epsilons)) for d in sorted(set(deltas))]
 
 
 def _join(forecasts: Any, truths: Any) -> tuple[Any, Any]:

@@ -32,18 +32,18 @@ from pac_core.verifying import read_both, same_split, scores_beside
 @level_options(multiple=False)
 @click.option("--errors", default=0, show_default=True, help="Errors to allow among the units.")
 @click.option("--n", type=int, help="Instead: how many errors this many units allow.")
-def min_n(epsilon: float, delta: float, errors: int, n: int | None) -> None:
+def min_n(levels: list[PACLevel], errors: int, n: int | None) -> None:
     """How many calibration units a level takes.
 
     \b
     pac min-n --epsilon 0.01 --delta 1e-5
     pac min-n --epsilon 0.01 --delta 1e-5 --n 20000
     """
-    level = PACLevel(epsilon, delta)
+    (level,) = levels
     if n is None:
         click.echo(
-            f"{min_samples(level, errors):,} calibration units prove epsilon={epsilon:g}, "
-            f"delta={delta:g} if at most {errors:,} of them may lie outside their set"
+            f"{min_samples(level, errors):,} calibration units prove epsilon={level.epsilon:g}, "
+            f"delta={level.delta:g} if at most {errors:,} of them may lie outside their set"
         )
     else:
         click.echo(f"{n:,} calibration units prove it with up to {max_errors(n, level):,} outside their set")
@@ -56,14 +56,19 @@ def min_n(epsilon: float, delta: float, errors: int, n: int | None) -> None:
 @labels_option
 @click.option("--by", multiple=True, help="An array of DATA: a row for each of its values.")
 def evaluate_command(
-    certificate: Path, data: Path, ids: str | None, labels: Path | None, by: tuple[str, ...]
+    certificate: Path,
+    data: Path,
+    ids: str | None,
+    logits: str | None,
+    labels: str | None,
+    by: tuple[str, ...],
 ) -> None:
     """Error, interval and set sizes on test units; exit code 1 if the promise is refuted.
 
     Units that were tuned or calibrated on are left out: those of the file that was split, and those
     named in the scores file beside the certificate.
     """
-    document, units = read_both(certificate, data, ids, labels)
+    document, units = read_both(certificate, data, ids, labels, logits)
     if isinstance(document.predictor.score, GivenScore):
         raise InvalidInput(f"{certificate} was made from bare scores, which make no sets to evaluate")
     if units.forecast is None or units.truth is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ A file holds arrays by name:
   ids [N]                                     names of the units, such as file names;
   failed [N]                                  units without a forecast (a broken image, an exploded
                                               model), whose logits are NaN: they count as errors.
+Logits and labels of other names are named by --logits and --labels, ids by --ids.
 An npy is scores [N], or logits [N, K] with --labels labels.npy. In csv and parquet the columns
 are score, label, id, logit_0, logit_1, ... (or probability_, mean_, var_, truth_)."""
 
@@ -67,17 +69,28 @@ class Dataset:
 
 
 def read_dataset(
-    path: str | os.PathLike[str], *, ids: str | None = None, labels: str | os.PathLike[str] | None = None
+    path: str | os.PathLike[str],
+    *,
+    ids: str | None = None,
+    labels: str | os.PathLike[str] | None = None,
+    logits: str | None = None,
 ) -> Dataset:
-    """The units in a file; `ids` names the array that holds their ids, "ids" if there is one.
+    """The units in a file.
 
-    `labels` is an npy file with the labels, where the first file is an npy of logits.
+    ids: the array that holds their ids, "ids" if there is one
+    logits: the array that holds their logits, by default "logits"
+    labels: the array that holds their labels, by default "labels"; or a file of them, ``labels.npy``, or
+        ``labels.npz:y`` where it holds several arrays
 
     Forecasts are checked here, so that a row that is no forecast is named by its row in the file.
     """
     arrays = read_arrays(path)
     if labels is not None:
-        arrays["labels"] = next(iter(read_arrays(labels).values()))
+        arrays["labels"] = _labels(path, arrays, labels)
+    if logits is not None:
+        chosen = named_array(path, arrays, "--logits", logits)
+        arrays = {key: arrays[key] for key in arrays if key not in ("scores", "probabilities")}
+        arrays["logits"] = chosen
     if ids is not None and ids not in arrays:
         raise UnreadableFile(f"{path} has no array {ids!r}, but {', '.join(sorted(arrays))}")
     scores, forecast, truth = meaning(path, arrays)
@@ -131,6 +144,51 @@ def meaning(path: Any, arrays: dict[str, NDArray[Any]], *, own: bool = False) ->
             return None, gaussian, gaussian.check(failures=True)
         return None, gaussian, as_given(truth, gaussian.check(truth, failures=True))
     raise UnreadableFile(f"{path} has the arrays {', '.join(sorted(arrays))}. {KEYS}")
+
+
+def named_array(path: Any, arrays: dict[str, NDArray[Any]], option: str, name: str) -> NDArray[Any]:
+    """The array of this name, or the columns name_0, name_1, ... of a csv or parquet file, as numbers."""
+    columns = [f"{name}_{i}" for i in range(len(arrays)) if f"{name}_{i}" in arrays]
+    if name in arrays:
+        array = arrays[name]
+    elif columns and columns[-1] == f"{name}_{len(columns) - 1}":
+        array = np.stack([arrays[column] for column in columns], axis=1)
+    else:
+        known, file = ", ".join(sorted(arrays)), " (nor is there such a file)" if option == "--labels" else ""
+        raise UnreadableFile(f"{option} must name an array of {path}, which has {known}, got {name!r}{file}")
+    if array.dtype.kind != "U":
+        return array
+    try:
+        values = array.astype(np.float64)
+    except ValueError:
+        raise UnreadableFile(f"{option} must name an array of numbers, got {name!r} of {path}") from None
+    return values.astype(np.int64) if option == "--labels" and (values == np.floor(values)).all() else values
+
+
+def label_files(labels: str | os.PathLike[str]) -> list[Path]:
+    """The files that `labels` of `read_dataset` may mean: FILE, and FILE of FILE:ARRAY."""
+    text = os.fspath(labels)
+    return [Path(text), *([Path(text.rpartition(":")[0])] if ":" in text else [])]
+
+
+def _labels(path: Any, arrays: dict[str, NDArray[Any]], labels: str | os.PathLike[str]) -> NDArray[Any]:
+    """Labels by the name of an array of the data, or out of a file of their own."""
+    text, files = os.fspath(labels), [file for file in label_files(labels) if file.is_file()]
+    inside = isinstance(labels, str) and text in arrays
+    if inside and files:
+        raise InvalidInput(
+            f"--labels must be clear, but {text!r} is an array of {path} and a file: write ./{text} for that"
+        )
+    if inside or not files:
+        return named_array(path, arrays, "--labels", text)
+    found = read_arrays(files[0])
+    if files[0] != Path(text):
+        return named_array(files[0], found, "--labels", text.rpartition(":")[2])
+    if len(found) > 1 and "labels" not in found:
+        raise InvalidInput(
+            f"--labels must say which array of {text} holds the labels, as {text}:{min(found)}, got no name"
+        )
+    return found["labels"] if "labels" in found else next(iter(found.values()))
 
 
 def _units(forecast: LogitForecast | GaussianForecast) -> int:

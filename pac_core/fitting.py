@@ -11,7 +11,7 @@ import numpy as np
 from pac_core.bounds import PACLevel
 from pac_core.certificates import Record, scores_digest
 from pac_core.certification import Certified, certify, certify_scores, train_record
-from pac_core.datasets import KEYS, ROUNDED, ROWS, Dataset, read_dataset
+from pac_core.datasets import KEYS, ROUNDED, ROWS, Dataset, label_files, read_dataset
 from pac_core.documents import write_certificate
 from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.evaluation import calibration_error, top_one
@@ -73,13 +73,13 @@ NOT_NAMED = "not named"
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 def fit(
     data: Path,
-    epsilon: tuple[float, ...],
-    delta: tuple[float, ...],
+    levels: list[PACLevel],
     tune: int | None,
     calibrate: int | None,
     seed: int,
     ids: str | None,
-    labels: Path | None,
+    logits: str | None,
+    labels: str | None,
     score: str | None,
     temperature: bool | None,
     shape: str | None,
@@ -99,23 +99,24 @@ def fit(
     \b
     pac fit scores.npz --epsilon 0.01 --delta 1e-5
     pac fit logits.npz --epsilon 0.05 --delta 1e-5 --tune 1000 --calibrate 2000
+    pac fit mine.npz --logits z --labels y --level 0.05,1e-5 --level 0.02,1e-3 ...
 
     Each row must be an independent unit; frames of one video are not. Units calibrated on are
     recorded in a ledger beside the data, before they are looked at, and are refused for any other
     certificate later: ask for every epsilon and delta at once.
     """
-    levels = [PACLevel(e, d) for e in sorted(set(epsilon)) for d in sorted(set(delta))]
     targets = _targets(out, levels)
     if out.suffix != ".json":
         raise InvalidInput(f"--out must end in .json, got {out}")
     book = ledger or real_path(data).parent / "pac-ledger.json"
     written = {real_path(path) for path in (*targets, scores_path(out))}
-    if written & {real_path(path) for path in (data, labels, book, model_file, train_ids) if path}:
+    read = (data, book, model_file, train_ids, *([] if labels is None else label_files(labels)))
+    if written & {real_path(path) for path in read if path}:
         raise InvalidInput(f"--out must be none of the files that are read, nor the ledger, got {out}")
     refuse_existing(force, *targets, scores_path(out))
     refuse_unwritable("--out", out)
     refuse_unwritable("--ledger", book)
-    units = read_dataset(data, ids=ids, labels=labels)
+    units = read_dataset(data, ids=ids, labels=labels, logits=logits)
     say("read", f"{len(units.ids):,} units from {data}")
     if not units.named:
         say("note", "the file names no units (ids): they are known only as rows of this very file")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pac_core.bounds import PACLevel
 from pac_core.errors import InvalidInput
 from pac_core.files import real_path
 from pac_core.ledger import read_family
@@ -19,20 +20,60 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-def level_options(*, multiple: bool) -> Callable[[Function], Function]:
-    """--epsilon and --delta, once or several times."""
+class Level(click.ParamType[PACLevel]):
+    """`0.02,1e-5`."""
+
+    name = "EPSILON,DELTA"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> PACLevel:
+        if isinstance(value, PACLevel):
+            return value
+        try:
+            epsilon, delta = map(float, str(value).split(","))
+        except ValueError:
+            self.fail(f"must be epsilon and delta with a comma between them, as 0.02,1e-5, got {value!r}")
+        return PACLevel(epsilon, delta)
+
+
+def level_options(*, multiple: bool, required: bool = True) -> Callable[[Function], Function]:
+    """--epsilon and --delta, or --level, gathered in the argument `levels`: the strictest epsilon first.
+
+    multiple: several are allowed
+    required: one is needed
+    """
 
     def add(function: Function) -> Function:
+        @wraps(function)
+        def gathered(*, epsilon: Any, delta: Any, level: Any, **given: Any) -> Any:
+            levels = _levels(epsilon, delta, level)
+            if required and not levels:
+                raise InvalidInput("--epsilon and --delta must each be given, or --level, got neither")
+            if not multiple and len(levels) > 1:
+                raise InvalidInput(f"one level must be given, got {len(levels)}")
+            return function(levels=levels, **given)
+
         many = " Give it again for several certificates from one look." if multiple else ""
-        for name, what in (
-            ("--delta", "Probability, over the draw of the units, that the promise fails."),
-            ("--epsilon", "Promised share of new units whose set misses the truth."),
-        ):
-            option = click.option(name, type=float, required=True, multiple=multiple, help=what + many)
-            function = option(function)
-        return function
+        crossed = ", each with each --delta" if multiple else ""
+        options: tuple[tuple[str, Any, str], ...] = (
+            ("--level", Level(), "Both in one, as 0.02,1e-5, instead." + many),
+            ("--delta", float, "Probability, over the draw of the units, that the promise fails."),
+            ("--epsilon", float, f"Promised share of new units whose set misses the truth{crossed}."),
+        )
+        for name, kind, text in options:
+            gathered = click.option(name, type=kind, multiple=True, help=text)(gathered)
+        return gathered  # type: ignore[return-value]
 
     return add
+
+
+def _levels(epsilons: Any, deltas: Any, pairs: Any) -> list[PACLevel]:
+    """Every epsilon with every delta, or the pairs; refused if both are given, or half of one."""
+    if pairs and (epsilons or deltas):
+        raise InvalidInput("levels must be given by --level, or by --epsilon and --delta, got both")
+    if bool(epsilons) != bool(deltas):
+        raise InvalidInput("--epsilon and --delta go together, got only one of them")
+    crossed = [PACLevel(epsilon, delta) for epsilon in epsilons for delta in deltas]
+    return sorted({*crossed, *pairs}, key=lambda level: (level.epsilon, level.delta))
 
 
 def ids_option(function: Function) -> Function:
@@ -91,10 +132,19 @@ def refuse_existing(force: bool, *paths: Path) -> None:
             )
 
 
+def logits_option(function: Function) -> Function:
+    """--logits: which array of the file holds the logits."""
+    return click.option("--logits", help="The array of DATA that holds the logits.  [default: logits]")(
+        function
+    )
+
+
 def labels_option(function: Function) -> Function:
-    """--labels: a file of its own for the labels."""
-    text = "The labels, where DATA is an npy of logits: another npy."
-    return click.option("--labels", type=FILE, help=text)(function)
+    """--logits and --labels: which array of the file holds them; labels may have a file of their own."""
+    text = (
+        "The array of DATA that holds the labels; or a file of them, FILE or FILE:ARRAY.  [default: labels]"
+    )
+    return logits_option(click.option("--labels", help=text)(function))
 
 
 def refuse_unwritable(option: str, path: Path) -> None:

@@ -28,6 +28,7 @@ from pac_core.options import (
     batch_option,
     broken_option,
     ids_option,
+    logits_option,
     preprocessing_options,
     refuse_existing,
     say,
@@ -77,6 +78,7 @@ class Forecasts(Protocol):
 @batch_option
 @click.option("--device", default="cpu", show_default=True, help="Where the model runs: cpu or cuda.")
 @ids_option
+@logits_option
 @click.option("--out", type=FILE, help="Write to this csv or npz instead of the terminal.")
 @click.option("--force", is_flag=True, help="Replace --out if it exists.")
 def sets_command(
@@ -90,6 +92,7 @@ def sets_command(
     batch: int | None,
     device: str,
     ids: str | None,
+    logits: str | None,
     out: Path | None,
     force: bool,
 ) -> None:
@@ -121,7 +124,7 @@ def sets_command(
         options |= {"preprocessing": preprocessing}
         _serve(read_certificate(given[0]), images, names, out, options)
         return
-    document, units = read_both(given[0], given[1], ids)
+    document, units = read_both(given[0], given[1], ids, logits=logits)
     if units.forecast is None:
         raise InvalidInput(f"{given[1]} must hold forecasts (logits, probabilities, or mean and var)")
     if names is not None and units.forecast.domain != ("labels", len(names)):

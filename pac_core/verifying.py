@@ -37,7 +37,12 @@ from pac_core.temperatures import Temperature
 @labels_option
 @click.option("--ledger", type=FILE, help="The ledger it was laid down in; of a descent, it must be given.")
 def verify_command(
-    certificate: Path, data: Path | None, ids: str | None, labels: Path | None, ledger: Path | None
+    certificate: Path,
+    data: Path | None,
+    ids: str | None,
+    logits: str | None,
+    labels: str | None,
+    ledger: Path | None,
 ) -> None:
     """Whether a certificate follows from scores (or from the forecasts it was made of).
 
@@ -55,7 +60,7 @@ def verify_command(
         _verify_descent(certificate, ledger or data)
     if data is None:
         raise InvalidInput("DATA must be the scores or forecasts that the certificate was made of, got none")
-    document, units = read_both(certificate, data, ids, labels)
+    document, units = read_both(certificate, data, ids, labels, logits)
     if units.scores is None:
         units, checks = _scores_again(document, units, certificate)
     else:
@@ -98,7 +103,7 @@ def _in_ledger(document: Certificate, ledger: Path) -> Check:
 
 
 def read_both(
-    certificate: Path, data: Path, ids: str | None, labels: Path | None = None
+    certificate: Path, data: Path, ids: str | None, labels: str | None = None, logits: str | None = None
 ) -> tuple[Certificate, Dataset]:
     """Both files; the ids have the name they had when the certificate was made, if the data have it."""
     if certificate.suffix in (".npz", ".npy", ".csv", ".parquet"):
@@ -107,7 +112,7 @@ def read_both(
     name = document.split.ids if document.split else "ids"
     if ids is None and name not in ("ids", ROWS) and name in read_arrays(data):
         ids = name
-    units = read_dataset(data, ids=ids, labels=labels)
+    units = read_dataset(data, ids=ids, labels=labels, logits=logits)
     refuse_other_model(document, units, data)
     return document, units
 

@@ -202,7 +202,8 @@ def test_a_run_that_the_disk_has_no_room_for_is_refused(
     ("more", "said"),
     [
         (["--epsilon", "0.1"], "--epsilon and --delta go together"),
-        (["--epsilon", "0.001", "--delta", "1e-5"], "at least 11,508 are needed"),
+        ([*LEVEL, "--level", "0.1,0.1"], "by --level, or by --epsilon and --delta, got both"),
+        (["--level", "0.001,1e-5"], "at least 11,508 are needed"),
         (["--workers", "4..2"], "MIN at most MAX"),
         (["--workers", "many"], "how many, or MIN..MAX"),
         (["--shape", "ball"], "--shape must be one of box, max, joint"),
@@ -307,7 +308,7 @@ def test_images_and_tracks_run_too(tmp_path: Path) -> None:
 
 def test_tune_writes_table_maps_and_certificates(ensemble: Path, tmp_path: Path) -> None:
     assert pac(*rl(ensemble, tmp_path / "run", "--address", "none")).exit_code == 0
-    levels = ["--epsilon", 0.1, "--epsilon", 0.2, "--delta", 0.05]
+    levels = ["--level", "0.1,0.05", "--level", "0.2,0.06"]
     answer = pac("tune", tmp_path / "run", *levels, "--shape", "box", "--shape", "joint")
     assert answer.exit_code == 0, answer.output
     assert "2 asked for; any of them fails with probability below" in answer.output
@@ -319,5 +320,5 @@ def test_tune_writes_table_maps_and_certificates(ensemble: Path, tmp_path: Path)
     for row, shown in zip(csv.DictReader(lines), table[1:3], strict=True):
         assert float(shown[start:].split()[0]) >= float(row["T"]), "T may be rounded up, never down"
     assert (tmp_path / "run" / "tune.png").read_bytes().startswith(b"\x89PNG")
-    refused(pac("tune", tmp_path / "run", "--epsilon", 0.1), "--epsilon and --delta must each be given")
+    refused(pac("tune", tmp_path / "run"), "--epsilon and --delta must each be given, or --level")
     refused(pac("tune", tmp_path / "nowhere", *levels), "must be the folder of a finished `pac run`")

@@ -267,3 +267,4 @@ def test_heat_maps_are_drawn_and_refusals_are_named(tmp_path: Path) -> None:
     ]
     rows[0] |= {"size": "", "test error": ""}
     assert heat_maps(rows, "a title").startswith(b"\x89PNG")
+    assert heat_maps(rows[1:], "a title") != heat_maps(rows, "a title")  # not asked for is not refused

@@ -103,6 +103,33 @@ def test_several_certificates_from_one_look(logits: Path, tmp_path: Path) -> Non
     assert listed.count("epsilon=") == 4
 
 
+def test_levels_may_be_given_as_pairs(logits: Path, tmp_path: Path) -> None:
+    out = tmp_path / "pairs" / "c.json"
+    pairs = ["--level", "0.2,0.01", "--level", "0.1,0.05", "--level", "0.2,1e-2"]
+    result = run("fit", logits, *pairs, *SPLIT, "--out", out)
+    assert result.exit_code == 0, result.output
+    names = [path.name for path in out.parent.glob("c-*.json")]
+    assert sorted(names) == ["c-0.1-0.05.json", "c-0.2-0.01.json"]
+    assert "1,146 calibration units" in run("min-n", "--level", "0.01,1e-5").output
+    refused(run("min-n", "--level", "0.1,0.1", "--level", "0.2,0.1"), "one level must be given, got 2")
+
+
+def test_logits_and_labels_may_have_other_names(logits: Path, certificate: Path, tmp_path: Path) -> None:
+    arrays = load(logits)
+    other = tmp_path / "other.npz"
+    np.savez(other, z=arrays["logits"], y=arrays["labels"], ids=arrays["ids"], scores=np.zeros(1000))
+    named = ["--logits", "z", "--labels", "y"]
+    book, out = tmp_path / "other.json", tmp_path / "o.json"
+    asked = ["fit", other, *LEVEL, *SPLIT, "--score", "paper", "--ledger", book, "--out", out]
+    result = run(*asked, *named)
+    assert result.exit_code == 0, result.output
+    found, known = (read_certificate(path).predictor for path in (out, certificate))
+    assert (found.threshold, found.score.to_json()) == (known.threshold, known.score.to_json())
+    assert "the certificate follows" in run("verify", out, other, *named).output
+    assert run("evaluate", out, other, *named).output == run("evaluate", certificate, logits).output
+    assert run("sets", out, other, "--logits", "z").output == run("sets", certificate, logits).output
+
+
 def test_the_certificate_names_model_data_and_training(logits: Path, tmp_path: Path) -> None:
     (tmp_path / "weights.bin").write_bytes(b"weights")
     (tmp_path / "train.txt").write_text("photo-1\nphoto-2\n")

@@ -49,6 +49,21 @@ def test_a_second_look_is_refused_and_nothing_is_lost(logits: Path, certificate:
     [
         (["--epsilon", "0", "--delta", "0.1", *SPLIT], "epsilon must lie strictly between 0 and 1, got 0.0"),
         (["--epsilon", "0.01", "--delta", "1e-5", *SPLIT], "at least 1,146 are needed"),
+        ([*SPLIT], "--epsilon and --delta must each be given, or --level, got neither"),
+        (["--epsilon", "0.1", *SPLIT], "--epsilon and --delta go together, got only one of them"),
+        ([*LEVEL, "--level", "0.2,0.1", *SPLIT], "by --level, or by --epsilon and --delta, got both"),
+        (
+            ["--level", "0.2,0.1", "--delta", "0.1", *SPLIT],
+            "by --level, or by --epsilon and --delta, got both",
+        ),
+        (["--level", "0.2", *SPLIT], "with a comma between them, as 0.02,1e-5, got '0.2'"),
+        (["--level", "0.2,0.1,0.1", *SPLIT], "with a comma between them, as 0.02,1e-5, got '0.2,0.1,0.1'"),
+        (["--level", "2,0.1", *SPLIT], "epsilon must lie strictly between 0 and 1, got 2.0"),
+        ([*LEVEL, *SPLIT, "--logits", "z"], "which has ids, labels, logits, got 'z'"),
+        (
+            [*LEVEL, *SPLIT, "--labels", "y"],
+            "which has ids, labels, logits, got 'y' (nor is there such a file",
+        ),
         ([*LEVEL], "--tune and --calibrate must both be above 0"),
         ([*LEVEL, "--tune", "900", "--calibrate", "400"], "at most the 1,000 units, got 1,300"),
         ([*LEVEL, *SPLIT, "--ids", "names"], "has no array 'names'"),

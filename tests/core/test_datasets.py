@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pac_core import InvalidInput, UnreadableFile
+from pac_core import InvalidInput, LogitForecast, UnreadableFile
 from pac_core.datasets import read_dataset
 
 LOGITS = np.array([[0.5, 1.5], [2.0, -1.0], [0.0, 0.25]])
@@ -173,6 +173,39 @@ def test_logits_and_labels_in_two_npy_files(tmp_path: Path) -> None:
     np.save(tmp_path / "y.npy", LABELS)
     data = read_dataset(tmp_path / "z.npy", labels=tmp_path / "y.npy")
     assert data.truth.tolist() == LABELS.tolist()
+
+
+def test_labels_by_the_name_of_an_array_or_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("d.npz", z=LOGITS, y=LABELS, scores=np.zeros(3))
+    np.savez("several.npz", other=LABELS, y=1 - LABELS)
+    np.savez("usual.npz", other=LABELS, labels=1 - LABELS)
+    assert read_dataset("d.npz", logits="z", labels="y").truth.tolist() == LABELS.tolist()
+    for labels in ("several.npz:y", "usual.npz", Path("usual.npz")):
+        assert read_dataset("d.npz", logits="z", labels=labels).truth.tolist() == (1 - LABELS).tolist()
+    with pytest.raises(
+        InvalidInput, match=r"which array of several\.npz holds the labels, as several\.npz:other"
+    ):
+        read_dataset("d.npz", logits="z", labels="several.npz")
+    with pytest.raises(UnreadableFile, match=r"an array of several\.npz, which has other, y, got 'w'"):
+        read_dataset("d.npz", logits="z", labels="several.npz:w")
+    np.save("y.npy", LABELS)
+    Path("y.npy").rename("y")
+    with pytest.raises(InvalidInput, match=r"'y' is an array of d\.npz and a file: write \./y for that"):
+        read_dataset("d.npz", logits="z", labels="y")
+
+
+def test_columns_may_have_other_names(tmp_path: Path) -> None:
+    rows = [f"{y},{','.join(map(repr, z.tolist()))}" for y, z in zip(LABELS, LOGITS, strict=True)]
+    header = ",".join(["kind", *(f"z_{i}" for i in range(LOGITS.shape[1]))])
+    (tmp_path / "d.csv").write_text("\n".join([header, *rows]))
+    data = read_dataset(tmp_path / "d.csv", logits="z", labels="kind")
+    assert isinstance(data.forecast, LogitForecast)
+    assert np.array_equal(data.forecast.logits, LOGITS)
+    assert data.truth.tolist() == LABELS.tolist()
+    (tmp_path / "e.csv").write_text((tmp_path / "d.csv").read_text().replace("\n0,", "\ncat,"))
+    with pytest.raises(UnreadableFile, match="--labels must name an array of numbers, got 'kind'"):
+        read_dataset(tmp_path / "e.csv", logits="z", labels="kind")
 
 
 def test_arrays_of_other_lengths_do_no_harm(tmp_path: Path) -> None:

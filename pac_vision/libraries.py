@@ -33,7 +33,7 @@ def load_onnx(name: str, file: str, device: str, stated: Mapping[str, Any]) -> C
     stated: the rest of its preprocessing, see `complete`
     """
     digest = onnx_digest(file)
-    runtime = library(name, "onnxruntime", "pip install onnxruntime")
+    runtime = library(name, "onnxruntime", "install pac-sets[onnx]")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # the digits must not depend on it
     options.log_severity_level = 3

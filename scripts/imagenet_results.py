@@ -30,7 +30,13 @@ from pac_core import InvalidInput, PACError, write_certificate
 from pac_core.class_names import ClassNames, read_classes
 from pac_core.failures import unit_scores
 from pac_core.ledger import score_digest
-from pac_core.options import broken_option, ledger_beside, refuse_unwritable
+from pac_core.options import (
+    batch_option,
+    broken_option,
+    ledger_beside,
+    preprocessing_options,
+    refuse_unwritable,
+)
 from pac_core.texts import at_least
 from pac_vision import Images, find_images
 from pac_vision.class_reports import show_results, summary
@@ -62,7 +68,6 @@ HELP = {
     "ledger": "Where looks are recorded.  [default: pac-ledger.json beside the logits or the images]",
     "workers": "Of Ray: how many, or MIN..MAX where the cluster can grow.  [default: all]",
     "gpus": "GPUs of a worker, as 0.5.  [default: 1 if any]",
-    "batch": "Images computed together; more on a GPU.",
     "smoke-test": "Generated images and two small networks, in seconds.",
 }
 
@@ -88,8 +93,9 @@ def option(name: str, **settings: Any) -> Callable[..., Any]:
 @option("address")
 @option("workers", metavar="N|MIN..MAX")
 @option("gpus", type=float)
-@option("batch", type=click.IntRange(1), default=1, show_default=True)
-@broken_option
+@batch_option
+@preprocessing_options
+@broken_option("error")
 @option("ledger", type=PATH, metavar="FILE")
 @option("smoke-test", is_flag=True)
 def main(
@@ -109,7 +115,8 @@ def main(
     address: str | None,
     workers: str | None,
     gpus: float | None,
-    batch: int,
+    batch: int | None,
+    preprocessing: dict[str, str],
     broken: str,
     ledger: Path | None,
     smoke_test: bool,
@@ -132,6 +139,7 @@ def main(
     refuse_unwritable("--ledger", book)
     if model:  # the work, after all that can be refused without it
         asked = {"images": images, "labels": labels, "classes": classes, "batch": batch, "broken": broken}
+        asked |= {"preprocessing": preprocessing}
         classified = score(model, out, address or "local", asked, workers, gpus)
         (out / "logits" / LEDGER).write_text(str(book.resolve()))
     called = name_classes(names, pictures, classified[0])

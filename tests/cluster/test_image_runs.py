@@ -313,7 +313,6 @@ def test_a_model_that_does_not_say_how_images_go_in(shades: Path, tmp_path: Path
 
 
 def test_an_onnx_file_from_run_to_sets(shades: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     (tmp_path / "net.onnx").write_bytes(onnx_means(side=16, batch=3, layout="NHWC", softmax=True))
     images = ["--images", shades, "--model", f"onnx:{tmp_path / 'net.onnx'}"]
     asked = ["run", "imagenet", *images, *SIZES, *LEVEL, "--address", "none", "--ledger", tmp_path / "l.json"]
@@ -348,6 +347,8 @@ def test_what_cannot_be_served_is_refused(shades: Path, finished: Path, tmp_path
     other = "python:toy_classifier:bright_too"
     refused(pac(*sets, *images, "--model", other), "another model's sets have no promise")
     refused(pac(*sets, *images), "--images needs --model")
+    refused(pac(*sets, *images, "--model", MODEL, "--logits", "z"), "--logits is for DATA")
+    refused(pac(*sets, finished / "x.npz", "--preset", "clip"), "--preset to --resampling are for --images")
     refused(pac(*sets, *images, "--model", "resnet"), "a model must be named as one of")
     refused(pac(*sets), "give a certificate and data, got")
     refused(pac(*sets, finished / "x.npz", *images, "--model", MODEL), "give a certificate beside --images")

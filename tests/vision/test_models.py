@@ -242,7 +242,6 @@ STATED = {
 @pytest.fixture
 def onnx(tmp_path: Path) -> Any:
     """Writes an ONNX file of the mean of each channel, and returns its name."""
-    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
     def write(**settings: Any) -> str:
         (tmp_path / "means.onnx").write_bytes(onnx_means(**settings))

@@ -117,9 +117,7 @@ def sets_command(
             raise InvalidInput(f"--out must end in .csv or .npz, got {out}")
         refuse_existing(force, out)
     if (preprocessing and images is None) or (logits and images is not None):
-        raise InvalidInput(
-            "--logits is for DATA, --preset to --resampling are for --images, got the other"
-        )
+        raise InvalidInput("--logits is for DATA, --preset to --resampling are for --images, got the other")
     names = None if classes is None else read_classes(classes).names
     if images is not None:
         if not model:

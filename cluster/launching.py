@@ -190,15 +190,16 @@ def say_accuracy(task: Task, folder: RunFolder) -> None:
     domain = results.domain()
     if domain is None or domain[0] != "labels":
         return
-    if not task.tune:
-        return say("top-1", f"not known, because there are no {task.unit}s to tune on")
-    truths, right = [], []
+    truths, right = [np.zeros(0, np.int64)], [np.zeros(0, bool)]
     for _, _, (_, forecast, truth) in results.over("tune"):
         failed = failed_units(forecast)
         whole = np.ones(len(truth), bool) if failed is None else ~failed
         truths.append(truth[whole])
         right.append(forecast.predictions()[whole] == truth[whole])
-    say("top-1", top_one(np.concatenate(right), np.concatenate(truths), domain[1]))
+    labels = np.concatenate(truths)
+    if not len(labels):
+        return say("top-1", f"not known, because there are no {task.unit}s to tune on")
+    say("top-1", top_one(np.concatenate(right), labels, domain[1]))
 
 
 def room(folder: RunFolder, state: State, receipt: Receipt, tune: int) -> str:

@@ -186,6 +186,9 @@ def test_broken_images_of_the_other_parts(shades: Path, finished: Path, tmp_path
     assert answer.exit_code == 0, answer.output
     (tau,) = read_certificate(certificate(tmp_path / "b" / "run")).predictor.score.preparations  # type: ignore[attr-defined]
     assert tau.n == 14
+    damaged(shades, tmp_path / "all", "tune", 20)
+    answer = run(tmp_path / "all", tmp_path / "c" / "run", *LEVEL, "--broken", "miss")
+    refused(answer, "top-1     not known", "tune must have a unit that did not fail, got 20 that did")
 
 
 def test_more_broken_images_than_errors_allowed_are_refused(shades: Path, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def sets_command(
     if images is not None:
         if not model:
             raise InvalidInput("--images needs --model: the name of the model that was calibrated")
-        options = {"model": model, "batch": batch, "device": device, "broken": broken}
+        options: dict[str, Any] = {"model": model, "batch": batch, "device": device, "broken": broken}
         options |= {"preprocessing": preprocessing}
         _serve(read_certificate(given[0]), images, names, out, options)
         return

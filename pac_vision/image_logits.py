@@ -80,8 +80,8 @@ class ImageLogits:
                 for row, place in group.items():
                     if not failed[place]:
                         logits[place] = found[row]
-        numbers = (logits < np.inf).all(axis=1) & (logits > -np.inf).any(axis=1)
-        for place in np.flatnonzero(~numbers & ~failed):
+        numbers = np.asarray((logits < np.inf).all(axis=1) & (logits > -np.inf).any(axis=1))
+        for place in np.flatnonzero(~numbers & ~failed).tolist():
             text = (
                 f"{self.model.name} must give logits that are numbers, got NaN or infinity for {ids[place]}"
             )

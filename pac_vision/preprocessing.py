@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -83,12 +84,13 @@ class Preprocessing:
                 )
             left, top = ((length - square + 1) // 2 for length in image.size)
             scaled = image.resize(side, resampling, box=(left, top, left + square, top + square))
-        pixels = np.asarray(scaled, np.float32)
+        pixels: NDArray[np.float32] = np.asarray(scaled, np.float32)
+        mean, deviation = (np.array(values, np.float32) for values in (self.mean, self.deviation))
         if self.colours == "BGR":
             pixels = pixels[..., ::-1]
         if self.range == 1:
             pixels = pixels / np.float32(255)
-        pixels = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.deviation, np.float32)
+        pixels = (pixels - mean) / deviation
         return np.ascontiguousarray(pixels.transpose(2, 0, 1) if self.layout == "NCHW" else pixels)
 
 
@@ -246,7 +248,6 @@ def _chosen(option: str, value: Any) -> Any:
 _READ: dict[str, Callable[[Any], Any]] = {
     "size": _size,
     "crop": _crop,
-    "mean": lambda value: _channels("mean", value),
-    "deviation": lambda value: _channels("deviation", value),
-    **{option: (lambda value, option=option: _chosen(option, value)) for option in CHOICES},
+    **{option: partial(_channels, option) for option in ("mean", "deviation")},
+    **{option: partial(_chosen, option) for option in CHOICES},
 }

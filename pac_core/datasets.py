@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,13 +109,13 @@ def read_dataset(
     return Dataset(names, named, scores, forecast, truth, model)
 
 
-def known_model(arrays: dict[str, NDArray[Any]]) -> tuple[str | None, str | None]:
+def known_model(arrays: Mapping[str, NDArray[Any]]) -> tuple[str | None, str | None]:
     """Name and digest of the model that made the forecasts, as far as the arrays of a file say them."""
     name, digest = (str(arrays[key]) if key in arrays and not arrays[key].ndim else None for key in ABOUT)
     return name, digest
 
 
-def meaning(path: Any, arrays: dict[str, NDArray[Any]], *, own: bool = False) -> tuple[Any, Any, Any]:
+def meaning(path: Any, arrays: Mapping[str, NDArray[Any]], *, own: bool = False) -> tuple[Any, Any, Any]:
     """Scores, forecast and truth, those that the file has.
 
     own: whether our own workers made the arrays; a unit on which the model exploded is then marked as
@@ -132,9 +133,8 @@ def meaning(path: Any, arrays: dict[str, NDArray[Any]], *, own: bool = False) ->
         return None, logits, None if labels is None else labels_for("labels", labels, *logits.logits.shape)
     if {"mean", "var"} <= set(arrays):
         # A list of numbers is a regressor of one dimension.
-        parts = {
-            k: v[:, None] if v.ndim == 1 else v for k, v in arrays.items() if k in ("mean", "var", "truth")
-        }
+        parts = {name: arrays[name] for name in ("mean", "var", "truth") if name in arrays}
+        parts = {name: part[:, None] if part.ndim == 1 else part for name, part in parts.items()}
         gaussian = GaussianForecast(parts["mean"], parts["var"], failed=arrays.get("failed"))
         gaussian = gaussian.mark_failures() if own else gaussian
         truth: Any = parts.get("truth")

@@ -317,7 +317,7 @@ def _mask(array: Array, rows: NDArray[np.bool_]) -> Array:
 
 def positive_tau(tau: Any, shape: str) -> Any:
     """`tau` as an array, refused unless finite and above 0, and of the shape that is named."""
-    several = shape != "one number" and (isinstance(tau, list | tuple) or getattr(tau, "ndim", 0))
+    several = shape != "one number" and (isinstance(tau, list | tuple) or getattr(tau, "ndim", 0) > 0)
     array = plain("tau", tau, "[H]") if several else np.asarray(number("tau", tau))
     if array.dtype.kind not in "fiu" or not (np.isfinite(array) & (array > 0)).all():
         raise InvalidInput(f"tau must be {shape}, finite and above 0, got {tau!r}")

@@ -27,6 +27,8 @@ Preparation: TypeAlias = Callable[[Any], Any]
 Prepare: TypeAlias = Callable[[Any, Any], Preparation]
 """Fits a preparation on the tune split: from forecast and truth to a `Preparation`."""
 
+MOST_PREPARATIONS = 16
+
 
 class Score(Protocol):
     """A fitted score: larger is worse, and its sets are the truths that score at most T.
@@ -74,6 +76,9 @@ class Likelihood:
     typical: tuple[float, Any] | None = None
     """of a tube's tune units, not stored: the mean volume term, and `[D]` mean deviations relative to those
     of their states"""
+
+    def __post_init__(self) -> None:
+        _refuse_many(self.preparations)
 
     @classmethod
     def fit(cls, forecast: Any, truth: Any, prepare: Sequence[Prepare]) -> Likelihood:
@@ -131,7 +136,9 @@ class Likelihood:
 
     @classmethod
     def from_json(cls, numbers: dict[str, Any]) -> Likelihood:
-        return cls(tuple(_preparation_from_json(step) for step in numbers["preparations"]))
+        steps = numbers["preparations"]
+        _refuse_many(steps)  # before each is made
+        return cls(tuple(_preparation_from_json(step) for step in steps))
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,6 +271,12 @@ def _units(forecast: Any) -> tuple[Any, ...]:
         )
     rows = forecast.logits if isinstance(forecast, LogitForecast) else forecast.mean
     return (int(rows.shape[0]), *forecast.domain)
+
+
+def _refuse_many(steps: Sequence[Any]) -> None:
+    """Each is computed whenever a set is made, and more than a few mean nothing."""
+    if len(steps) > MOST_PREPARATIONS:
+        raise InvalidInput(f"preparations must be at most {MOST_PREPARATIONS}, got {len(steps):,}")
 
 
 def _preparation_to_json(step: Preparation) -> dict[str, Any]:

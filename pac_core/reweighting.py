@@ -170,7 +170,7 @@ def gaussian_bound(old: Any, new: Any, *, steps: int, shift: Any = 0.0) -> float
     1.953125
     """
     before, after = _deviations(old, new, None)
-    several = isinstance(shift, list | tuple) or getattr(shift, "ndim", 0)
+    several = isinstance(shift, list | tuple) or getattr(shift, "ndim", 0) > 0
     apart = numbers("shift", shift if several else [number("shift", shift)], "[A]", finite=True)
     if len(apart) not in (1, len(before)):
         raise InvalidInput(f"shift must be one number, or one for each action, got {len(apart)}")

@@ -134,8 +134,8 @@ class BoxShape:
             if power or not accumulate  # at p = 0 the variances do not count
         ]
         if units is not None:
-            units = numbers("units", units, "[D]", finite=True)
-            if len(units) != dims or units.min() <= 0:
+            each = numbers("units", units, "[D]", finite=True)
+            if len(each) != dims or each.min() <= 0:
                 raise InvalidInput(f"units must be {dims} numbers above 0, got {units}")
         tuning = Tuning.of(forecast, states, level, units)
         chosen: Chosen[BoxShape] = choose(fits, tuning)

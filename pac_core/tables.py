@@ -7,6 +7,8 @@ import hashlib
 import os
 import re
 import zipfile
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,16 @@ _PLURAL = {
 }
 ABOUT = ("model", "model_digest")
 """Texts about the whole file: arrays without axes in npz, metadata in parquet."""
+LARGEST = 1 << 28
+"""Bytes to which a member of a zip may expand however small it is in the file."""
 _NUMBERED = re.compile(r"(logit|probability|mean|var|truth)_(\d+)")
 
 
-def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
-    """The named arrays of a file; the ending of its name says its kind."""
+def read_arrays(path: str | os.PathLike[str]) -> MutableMapping[str, NDArray[Any]]:
+    """The named arrays of a file; the ending of its name says its kind.
+
+    Those of an npz are read when they are asked for: what nobody needs takes no memory.
+    """
     file = Path(path)
     readers = {".npz": _read_npz, ".npy": _read_npy, ".csv": _read_csv, ".parquet": _read_parquet}
     reader = readers.get(file.suffix.lower())
@@ -36,8 +43,18 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
         raise UnreadableFile(f"{file} must end in {', '.join(readers)}")
     if not file.is_file():
         raise UnreadableFile(f"{file} does not exist or is not a file")
-    try:
+    with _reading(file):
         arrays = reader(file)
+    if not arrays:
+        raise UnreadableFile(f"{file} holds no arrays")
+    return arrays
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """Whatever goes wrong with a file is said in one sentence."""
+    try:
+        yield
     except UnreadableFile:
         raise
     except Exception as error:  # the readers raise a dozen kinds for a damaged file
@@ -45,9 +62,52 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
         if "pickle" in reason:
             reason = "it holds Python objects, which are never unpickled"
         raise UnreadableFile(f"{file} cannot be read as {file.suffix[1:]}: {reason}") from None
-    if not arrays:
-        raise UnreadableFile(f"{file} holds no arrays")
-    return arrays
+
+
+class _Members(MutableMapping[str, "NDArray[Any]"]):
+    """The arrays of an npz by name, each read when it is first asked for."""
+
+    def __init__(self, file: Path, arrays: dict[str, NDArray[Any] | None]) -> None:
+        self._file, self._arrays = file, arrays
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        array = self._arrays[name]
+        if array is None:
+            with _reading(self._file), np.load(self._file, allow_pickle=False) as archive:
+                member = name if name in archive.zip.namelist() else f"{name}.npy"
+                _refuse_bomb(self._file, archive.zip.getinfo(member))
+                array = archive[name]
+            if not isinstance(array, np.ndarray):  # numpy hands over the bytes of whatever else there is
+                raise UnreadableFile(f"{self._file} cannot be read as npz: {name} is no array")
+            self._arrays[name] = array
+        return array
+
+    def __setitem__(self, name: str, array: NDArray[Any]) -> None:
+        self._arrays[name] = array
+
+    def __delitem__(self, name: str) -> None:
+        del self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays  # the inherited one would read it
+
+    def __or__(self, others: Mapping[str, NDArray[Any]]) -> _Members:
+        return _Members(self._file, self._arrays | dict(others))
+
+
+def _refuse_bomb(file: Path, member: zipfile.ZipInfo) -> None:
+    """Refuse what would fill the memory from a small file, before it is expanded."""
+    if member.file_size > max(LARGEST, 100 * member.compress_size):
+        raise UnreadableFile(
+            f"{file} must not expand to more than 100 times its size: {member.filename} would take "
+            f"{member.file_size:,} bytes from {member.compress_size:,}; store it uncompressed if it is meant"
+        )
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
@@ -59,19 +119,19 @@ def file_digest(path: str | os.PathLike[str]) -> str:
         raise UnreadableFile(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _read_npz(file: Path) -> dict[str, NDArray[Any]]:
+def _read_npz(file: Path) -> MutableMapping[str, NDArray[Any]]:
     if not zipfile.is_zipfile(file):
         raise UnreadableFile(f"{file} is not an npz file, or is cut off")
     with np.load(file, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+        return _Members(file, dict.fromkeys(archive.files))
 
 
-def _read_npy(file: Path) -> dict[str, NDArray[Any]]:
+def _read_npy(file: Path) -> MutableMapping[str, NDArray[Any]]:
     array = np.load(file, allow_pickle=False)
     return {"logits" if array.ndim == 2 else "scores": array}
 
 
-def _read_csv(file: Path) -> dict[str, NDArray[Any]]:
+def _read_csv(file: Path) -> MutableMapping[str, NDArray[Any]]:
     with file.open(newline="", encoding="utf-8-sig") as lines:
         rows = csv.reader(lines)
         header = [name.strip() for name in next(rows, [])]
@@ -91,7 +151,7 @@ def _read_csv(file: Path) -> dict[str, NDArray[Any]]:
     return _gather(file, header, [np.array(column) for column in zip(*body, strict=True)])
 
 
-def _read_parquet(file: Path) -> dict[str, NDArray[Any]]:
+def _read_parquet(file: Path) -> MutableMapping[str, NDArray[Any]]:
     try:
         import pyarrow.parquet as pq
     except ImportError:

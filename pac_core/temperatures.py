@@ -65,8 +65,8 @@ def fit_temperature(forecast: LogitForecast | GaussianForecast, truth: Any) -> T
     """
     if isinstance(forecast, LogitForecast):
         labels = labels_for("labels", truth, *forecast.logits.shape)
-        forecast, labels = to_tune_on(forecast, labels)
-        return Temperature(_label_tau(forecast, labels), len(labels))
+        whole, labels = to_tune_on(forecast, labels)
+        return Temperature(_label_tau(whole, labels), len(labels))
     return merge_moments([moments(a_forecast(forecast), truth)])
 
 

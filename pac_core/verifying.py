@@ -140,7 +140,7 @@ def scores_beside(certificate: Path) -> Iterator[dict[str, Any]]:
         with contextlib.suppress(PACError):
             arrays = read_arrays(path)
             if {"scores", "ids", "tune_ids"} <= set(arrays):
-                yield arrays
+                yield {name: arrays[name] for name in ("scores", "ids", "tune_ids")}
 
 
 def same_split(document: Certificate, units: Dataset) -> Splits | None:

@@ -198,9 +198,9 @@ def _in_batches(
             if progress is not None:
                 progress(rows.stop - first)
     mean, var = (torch.cat(part) for part in zip(*parts, strict=True))
-    if not isinstance(starts, Tensor):
-        mean, var = mean.cpu().numpy(), var.cpu().numpy()
-    return GaussianForecast(mean, var).mark_failures()
+    if isinstance(starts, Tensor):
+        return GaussianForecast(mean, var).mark_failures()
+    return GaussianForecast(mean.cpu().numpy(), var.cpu().numpy()).mark_failures()
 
 
 def as_tensor(name: str, values: Any, ensemble: Ensemble) -> Tensor:

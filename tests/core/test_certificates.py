@@ -31,7 +31,8 @@ from pac_core import (
     write_certificate,
 )
 from pac_core.documents import seal, write_json
-from pac_core.predictors import GivenScore
+from pac_core.predictors import Accumulated, GivenScore, Likelihood
+from pac_core.temperatures import Temperature
 
 LEVEL = PACLevel(0.1, 0.1)
 
@@ -285,3 +286,17 @@ def test_bare_scores_make_no_sets() -> None:
     predictor = Predictor(GivenScore("distance"), fit_threshold(np.arange(100.0), LEVEL))
     with pytest.raises(InvalidInput, match=r"made from bare scores \(distance\)"):
         predictor.sets(LogitForecast(np.zeros((1, 2))))
+
+
+@pytest.mark.parametrize("step", [{"tau": 1.0, "n": 3}, {"accumulated": True}], ids=str)
+def test_preparations_without_end_are_refused_before_any_is_made(
+    path: Path, step: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(path, lambda document: document["score"].update(preparations=[step] * 100_000))
+    made: list[Any] = []
+    monkeypatch.setattr(Temperature, "__post_init__", lambda temperature: made.append(temperature))
+    with pytest.raises(BadCertificate, match="preparations must be at most 16, got 100,000"):
+        read_certificate(path)
+    assert not made
+    with pytest.raises(InvalidInput, match="preparations must be at most 16, got 17"):
+        Likelihood((Accumulated(),) * 17)

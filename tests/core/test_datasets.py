@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pac_core import InvalidInput, LogitForecast, UnreadableFile
+from pac_core import InvalidInput, LogitForecast, UnreadableFile, tables
 from pac_core.datasets import read_dataset
+from pac_core.tables import read_arrays
 
 LOGITS = np.array([[0.5, 1.5], [2.0, -1.0], [0.0, 0.25]])
 LABELS = np.array([1, 0, 1])
@@ -240,3 +243,43 @@ def test_lengths_that_differ_are_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", logits=LOGITS, labels=LABELS, ids=IDS[:2])
     with pytest.raises(InvalidInput, match="ids must have one entry per unit, got 2 for 3"):
         read_dataset(tmp_path / "b.npz")
+
+
+def test_only_the_members_that_are_needed_are_read(tmp_path: Path) -> None:
+    """Beside what is asked for an npz may hold what cannot be read, or would fill the memory."""
+    file = tmp_path / "d.npz"
+    np.savez(file, scores=np.arange(5.0), ids=np.arange(5), notes=np.array([{}, None], dtype=object))
+    with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("frames.npy", b"no array at all")
+    assert read_dataset(file).scores.tolist() == [0, 1, 2, 3, 4]
+    arrays = read_arrays(file)
+    assert sorted(arrays) == ["frames", "ids", "notes", "scores"]
+    for name, said in (("notes", "never unpickled"), ("frames", "cannot be read as npz")):
+        with pytest.raises(UnreadableFile, match=said):
+            arrays[name]
+    more = arrays | {"frames": np.ones(1)}
+    assert more["frames"].tolist() == [1]
+    assert more.pop("ids").tolist() == [0, 1, 2, 3, 4]
+    assert "ids" in arrays
+    assert len(more) == 3
+
+
+def test_a_member_is_bounded_before_it_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "LARGEST", 1 << 16)
+    file, many = tmp_path / "d.npz", np.zeros(1 << 20)
+    tracemalloc.start()
+    try:
+        np.savez_compressed(file, scores=many)
+        tracemalloc.reset_peak()
+        with pytest.raises(
+            UnreadableFile, match=r"scores.npy would take 8,388,736 bytes from .* uncompressed"
+        ):
+            read_dataset(file)
+        assert tracemalloc.get_traced_memory()[1] < 2 * many.nbytes  # the array itself, and none beside it
+    finally:
+        tracemalloc.stop()
+    np.savez(file, scores=many)
+    assert len(read_dataset(file).scores) == len(many)
+    monkeypatch.setattr(tables, "LARGEST", 1 << 28)
+    np.savez_compressed(file, scores=many)  # small enough, however well it is packed
+    assert len(read_dataset(file).scores) == len(many)

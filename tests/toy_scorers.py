@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-MANY = 30
+MANY = 8
 """Times after which a scorer no longer fails, for engines that would try for ever."""
 WAIT = 120.0
 """Seconds after which a scorer that waits for something gives up."""

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +18,19 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from toy_scorers import wait_for
 
 from cluster.commands import run
 from pac_core.cli import main
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "cluster" / "configs"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def read(name: str) -> dict[str, Any]:
@@ -74,6 +89,7 @@ CLUSTER = fields(
     headGroupSpec=HEAD,
     workerGroupSpecs={"type": "array", "items": WORKERS},
     rayVersion=TEXT,
+    authOptions=fields(("mode",), mode={"enum": ["disabled", "token"]}),
     enableInTreeAutoscaling=FLAG,
     autoscalerOptions=fields(
         idleTimeoutSeconds=INT32, upscalingMode={"enum": ["Default", "Aggressive", "Conservative"]}
@@ -139,10 +155,14 @@ def test_every_file_has_the_versions_we_test_with() -> None:
     )
     ray = constraints["ray"]
     assert f"rayproject/ray:{ray}-py311" in (CONFIGS / "Dockerfile").read_text()
-    assert f"torch=={constraints['torch']}" in (CONFIGS / "Dockerfile").read_text()
+    image = (CONFIGS / "Dockerfile").read_text()
+    assert f"torch=={constraints['torch']}" in image
+    assert re.search(rf"^ARG BASE=rayproject/ray:{re.escape(ray)}-py311-cpu$", image, re.MULTILINE)
     assert read("rayjob.yaml")["spec"]["rayClusterSpec"]["rayVersion"] == ray
     lines = (CONFIGS / "requirements.txt").read_text().splitlines()
     listed = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+    assert listed["s3fs"] == listed["fsspec"], "s3fs asks for its own fsspec"
+    assert f"s3fs=={listed['s3fs']} gcsfs=={listed['gcsfs']}\n" in image
     shared = set(listed) & set(constraints)
     assert len(shared) >= 12
     assert {name: listed[name] for name in shared} == {name: constraints[name] for name in shared}
@@ -157,6 +177,102 @@ def test_the_image_copies_every_package_and_installs_mbrl_alone() -> None:
     assert "--no-deps mbrl==0.2.0" in text
     makefile = (ROOT / "Makefile").read_text()
     assert "--no-deps mbrl==0.2.0" in makefile
+
+
+RAY = str(Path(sys.executable).with_name("ray"))
+JOIN = """
+import sys, time
+from cluster.session import connected
+with connected(sys.argv[1]):
+    import ray
+    end = time.monotonic() + 120
+    while sum(node["Alive"] for node in ray.nodes()) < 2 and time.monotonic() < end:
+        time.sleep(0.2)
+    print(ray.get(ray.remote(num_cpus=1)(lambda: sys.platform).remote(), timeout=120))
+"""
+
+
+def at(home: Path, **more: str) -> dict[str, str]:
+    """The environment of a machine with this home, where nothing is said of tokens but by its files."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return kept | {"HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0"} | more
+
+
+@pytest.fixture
+def homes(tmp_path: Path) -> dict[str, Path]:
+    """Homes of a user who made a token, and of machines to which the launcher copied it; one has none."""
+    found = {name: tmp_path / name for name in ("user", "head", "worker", "stranger")}
+    for home in found.values():
+        home.mkdir()
+    made = [RAY, "get-auth-token", "--generate"]
+    subprocess.run(made, env=at(found["user"]), check=True, capture_output=True)
+    [(there, here)] = read("machines.yaml")["file_mounts"].items()
+    for name in ("head", "worker"):
+        target = Path(there.replace("~", str(found[name])))
+        target.parent.mkdir(parents=True)
+        shutil.copy(here.replace("~", str(found["user"])), target)
+    return found
+
+
+@pytest.mark.xdist_group("head")
+def test_machines_with_the_token_join_and_others_are_refused(homes: dict[str, Path], tmp_path: Path) -> None:
+    """The start commands of the file, as they stand but for ports, folders and what a launcher needs."""
+    files, port = read("machines.yaml"), 0
+    with tempfile.TemporaryDirectory() as short, ExitStack() as machines:  # sockets have short names
+
+        def command(role: str, *more: str) -> list[str]:
+            line = files[f"{role}_start_ray_commands"][-1].replace("6379", str(port))
+            line = line.replace(" --autoscaling-config=~/ray_bootstrap_config.yaml", "")
+            return ["bash", "-c", " ".join((line.replace("ray start", f"exec {RAY} start"), *more))]
+
+        def start(role: str, *options: str) -> None:
+            """A machine that runs until the end of the test; on a busy one Ray gives up after 30 seconds."""
+            more = ["--block", f"--dashboard-agent-listen-port={free_port()}", *options]
+            env, log = at(homes[role], RAY_HEAD_IP="127.0.0.1"), tmp_path / "log"
+            with log.open("w") as said:
+                process = subprocess.Popen(command(role, *more), env=env, stdout=said, stderr=said)
+            machines.callback(process.wait)
+            machines.callback(process.terminate)
+            wait_for(lambda: "Ray runtime started" in log.read_text() or process.poll() is not None)
+            if process.poll() is not None:
+                assert "timed out during startup" in log.read_text()
+                raise TimeoutError
+
+        for _ in range(5):
+            port = free_port()
+            with contextlib.suppress(TimeoutError):
+                client = f"--ray-client-server-port={free_port()}"
+                start("head", "--include-dashboard=false", f"--temp-dir={short}/{port}", client)
+                start("worker", "--num-cpus=1")
+                break
+        joined = [sys.executable, "-c", JOIN, f"127.0.0.1:{port}"]
+        done = subprocess.run(joined, env=at(homes["user"]), capture_output=True, text=True, check=False)
+        assert done.stdout.endswith(f"{sys.platform}\n"), done
+        unaware = [RAY, "start", f"--address=127.0.0.1:{port}"]  # no token, and no word of one
+        strangers = [
+            subprocess.Popen(
+                line, env=at(homes["stranger"], RAY_HEAD_IP="127.0.0.1"), stderr=subprocess.PIPE, text=True
+            )
+            for line in (command("worker"), unaware)
+        ]
+        for stranger, said in zip(
+            strangers, ("no authentication token was found", "InvalidAuthToken"), strict=True
+        ):
+            assert said in stranger.communicate()[1]
+            assert stranger.returncode != 0
+
+
+@pytest.mark.parametrize("name", ["aws.yaml", "machines.yaml"])
+def test_every_machine_asks_for_the_token_that_it_was_given(name: str) -> None:
+    files = read(name)
+    assert files["file_mounts"] == {"~/.ray/auth_token": "~/.ray/auth_token"}
+    assert "--env RAY_AUTH_MODE=token" in files["docker"]["run_options"]
+    for role in ("head", "worker"):
+        starts = [line for line in files[f"{role}_start_ray_commands"] if "ray start" in line]
+        assert len(starts) == 1
+        assert "RAY_AUTH_MODE=token ray start" in starts[0]
+    assert "ray get-auth-token --generate" in (CONFIGS / name).read_text()
+    assert read("rayjob.yaml")["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
 
 
 def test_nothing_that_looks_like_a_key_is_in_the_files() -> None:

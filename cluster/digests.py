@@ -168,8 +168,8 @@ class Digests:
         name = _hash("class", _name(value).encode())
         if (covered := self.covers(value.__module__)) and _importable(value):
             return name
-        if covered and "<locals>" not in value.__qualname__:  # a class that a library made otherwise
-            return name
+        if covered and value.__module__ not in self.code and "<locals>" not in value.__qualname__:
+            return name  # of a library that hides it
         parts = {key: part for key, part in vars(value).items() if key not in _NO_CODE}
         return _hash("local", name, self._all("", type(value), value.__bases__, parts))
 
@@ -203,10 +203,8 @@ class Digests:
             except ImportError:
                 return
         self.covers(name)
-        if (
-            name in self.code or getattr(_spec(name), "origin", "") is None
-        ):  # a name may be a module of its own
-            for sub in names:
+        if name in self.code or getattr(_spec(name), "origin", "") is None:
+            for sub in names:  # which may be modules
                 if sub != "*" and _spec(f"{name}.{sub}") is not None:
                     self.covers(f"{name}.{sub}")
 

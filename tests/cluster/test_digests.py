@@ -91,6 +91,7 @@ DIFFERENT: list[tuple[Any, Any]] = [
     (scaled(np.zeros(3)), scaled(np.ones(3))),
     (local(1.0), local(2.0)),
     (toys.Draw, toys.Forgets),
+    (type("Scaled", (toys.Draw,), {"scale": 1.0}), type("Scaled", (toys.Draw,), {"scale": 2.0})),
     (np.random.default_rng(0), np.random.default_rng(1)),
 ]
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from pac_program import run as pac
-from toy_walks import DIMS, UNITS, ExplodingWalks, walking, world
+from toy_scorers import Draw
+from toy_walks import DIMS, ExplodingWalks, UNITS, walking, world
 
 from cluster.driver import Task, certify_run
 from cluster.errors import Incomplete
@@ -18,12 +19,14 @@ from cluster.inprocess import run_here
 from cluster.launching import launch, ledger_for
 from cluster.packing import pack, unpack
 from cluster.results import View
+from cluster.scoring import Stage
 from cluster.storage import RunFolder
 from pac_core import (
     GaussianForecast,
     InvalidInput,
     OverBudget,
     PACLevel,
+    Record,
     SecondLook,
     TooManyFailures,
     Trajectories,
@@ -55,6 +58,22 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(walked: Path, tmp_path: Path) -> RunFolder:
     """A copy for each test: a run that is certified keeps its ledger."""
     return RunFolder(shutil.copytree(walked, tmp_path / "copy"))
+
+
+def test_a_shard_that_was_damaged_since_spends_no_unit(tmp_path: Path) -> None:
+    """Of bare scores nothing is read before the ledger is opened but the files' digests."""
+    names, parts = [f"draw/{i}" for i in range(300)], {"tune": 0, "calibrate": 200, "seed": 0}
+    stages, model, folder = [Stage(Draw)], Record("a draw", digest="0" * 64), RunFolder(tmp_path / "run")
+    task = Task.of(
+        "drawn", range(300), stages, size=30, names=names, unit="draw", model=model, score="drawn", **parts
+    )
+    task.write(folder)
+    run_here(task.job, folder)
+    last = max((tmp_path / "run" / "shards").iterdir())
+    last.write_bytes(last.read_bytes()[:-8])
+    with pytest.raises(Incomplete, match="has 9 sound shards of 10"):
+        certify_run(task, folder, [LEVEL], tmp_path / "ledger.json")
+    assert not (tmp_path / "ledger.json").exists()
 
 
 def directly(task: Task, folder: RunFolder, part: str) -> tuple[GaussianForecast, Trajectories]:

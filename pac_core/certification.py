@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pac_core.arrays import Array, labels_for, like, listed
-from pac_core.bounds import PACLevel, max_errors
+from pac_core.bounds import PACLevel, max_errors, min_samples
 from pac_core.certificates import Certificate, MenuRecord, Record, SplitRecord, check_unit, issue
 from pac_core.costs import Entry
+from pac_core.documents import as_document
 from pac_core.errors import InvalidInput, TooManyFailures
 from pac_core.failures import to_tune_on, unit_scores
 from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast
@@ -220,6 +221,14 @@ def certify_scores(
     return made
 
 
+def _draft(asked: Asked, source: Record | None, about: Mapping[str, Any]) -> None:
+    """Refuse what could not be issued or written, with made-up scores: after the look it is too late."""
+    level = asked.levels[0]
+    scores = np.zeros(min_samples(level))
+    predictor = Predictor(asked.score, fit_threshold(scores, level), asked.domain)
+    as_document(issue(predictor, scores, data=source, **about))
+
+
 def certify_menu(
     menu: Sequence[Asked],
     *,
@@ -243,6 +252,8 @@ def certify_menu(
         raise InvalidInput(f"ids must be unique, got {len(names) - len(np.unique(names))} repeats")
     for level in (level for asked in menu for level in asked.levels):
         max_errors(len(names), level)
+    for asked in menu:
+        _draft(asked, source, about)
     entries = [Entry(asked.digest, level.epsilon, level.delta) for asked in menu for level in asked.levels]
     look = open_split(ledger, Opening.of(ids, entries, data, plan))
     about["menu"] = MenuRecord(len(entries), look.cost, read_family(ledger))

@@ -36,6 +36,11 @@ PARTS = ("train", "tune", "calibrate", "test")
 
 def write_certificate(certificate: Certificate, path: str | os.PathLike[str]) -> None:
     """Write the certificate as JSON, whole or not at all."""
+    write_json(path, as_document(certificate))
+
+
+def as_document(certificate: Certificate) -> dict[str, Any]:
+    """The certificate as a sealed document; refused if JSON cannot hold it."""
     if not isinstance(certificate, Certificate):
         raise InvalidInput(f"certificate must be a Certificate, got {type(certificate).__name__}")
     threshold, score = certificate.predictor.threshold, certificate.predictor.score
@@ -61,7 +66,14 @@ def write_certificate(certificate: Certificate, path: str | os.PathLike[str]) ->
         "menu": _told(asdict(certificate.menu)) if certificate.menu else None,
         "versions": dict(certificate.versions),
     }
-    write_json(path, document | {"seal": seal(document)})
+    try:
+        json.dumps(document, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"a certificate must hold text and finite numbers only, got others in its score ({score.kind}) "
+            f"or its records: {error}"
+        ) from None
+    return document | {"seal": seal(document)}
 
 
 def _told(fields: dict[str, Any]) -> dict[str, Any]:

@@ -190,3 +190,18 @@ def test_what_is_not_there_is_named_before_the_ledger_is_written(
     with pytest.raises(InvalidInput, match=said):
         run(ledger, **changes)
     assert not ledger.exists()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_cannot_be_written_is_refused_before_the_ledger(ledger: Path) -> None:
+    """Errors that overflow make infinite scales; no units are spent for a certificate that nobody gets."""
+    rng, flat = np.random.default_rng(0), GaussianForecast(np.zeros((600, 3, 2)), np.ones((600, 3, 2)))
+    options: dict[str, Any] = {"ids": range(600), "tune": 200, "calibrate": 300, "ledger": ledger}
+    with pytest.raises(InvalidInput, match="a certificate must hold text and finite numbers only"):
+        certify(flat, 1e160 * rng.normal(size=(600, 3, 2)), LEVEL, **options)
+    with pytest.raises(InvalidInput, match="a certificate must hold text and finite numbers only"):
+        run(ledger, model=Record(b"weights"))  # type: ignore[arg-type]
+    about: dict[str, Any] = {"ids": range(300), "ledger": ledger, "data": "digest", "unit": "image"}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'modle'"):
+        certify_scores(Likelihood(), lambda: np.zeros(300), LEVEL, modle=Record("net"), **about)
+    assert not ledger.exists()

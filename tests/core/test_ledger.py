@@ -33,6 +33,7 @@ from pac_core import (
     read_ledger,
     read_notes,
 )
+from pac_core import ledger as ledger_module
 from pac_core.ledger import score_digest
 from pac_core.predictors import Likelihood
 from pac_core.temperatures import Temperature
@@ -143,6 +144,32 @@ def test_of_many_looks_at_once_one_is_taken(tmp_path: Path) -> None:
     codes = [racer.returncode for racer in racers]
     assert sorted(codes) == [0, 1, 1, 1]
     assert [str(o.menu[0].epsilon) for o in read_ledger(ledger)] == [epsilons[codes.index(0)]]
+
+
+def test_nobody_else_holds_the_lock_while_a_ledger_is_read_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The race above may be won by luck; this cannot."""
+    fcntl = pytest.importorskip("fcntl")
+    path, held = tmp_path / "ledger.json", []
+
+    def watched(real: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            with open(path.with_name("ledger.json.lock"), "a") as other:
+                try:
+                    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    held.append(real.__name__)
+            return real(*arguments)
+
+        return call
+
+    for name in ("read_json", "write_json"):
+        monkeypatch.setattr(ledger_module, name, watched(getattr(ledger_module, name)))
+    open_ledger(path, budget=0.5)
+    open_split(path, opening(ONE))
+    add_note(path, "a thought", {})
+    assert held == ["write_json", "read_json", "write_json", "read_json", "write_json"]
 
 
 def test_a_link_to_a_ledger_is_that_ledger(tmp_path: Path) -> None:

@@ -51,6 +51,10 @@ def test_what_the_model_saw_is_refused() -> None:
         split(IDS, tune=1, calibrate=2, seed=0, train=["u1", "u7", "other"])
     with pytest.raises(OverlappingSplits):
         split(IDS, tune=1, calibrate=1, seed=0, groups=["a"] * 25 + ["b"] * 25, train=["a"])
+    with pytest.raises(
+        OverlappingSplits, match=r"share 1 units .*'u1'"
+    ):  # a frame of a video, by its own name
+        split(IDS, tune=1, calibrate=1, seed=0, groups=["a"] * 25 + ["b"] * 25, train=["u1"])
 
 
 def test_overlap_between_named_parts_is_refused() -> None:

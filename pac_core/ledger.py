@@ -194,7 +194,8 @@ def refuse_spent(
     levels: Iterable[PACLevel],
     plan: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Refuse before long work what `open_split` would refuse after it: units that were looked at before.
+    """Refuse before long work what `open_split` would refuse after it: units that were looked at before, and
+    levels that the budget does not cover even for one score.
 
     levels, plan: of the look to come; one at exactly these units for the same may be repeated, and this
         returns whether it would be
@@ -206,6 +207,9 @@ def refuse_spent(
         if (earlier.calibrate, earlier.plan, asked) == (mine.calibrate, plan, wanted):
             return True
         _refuse_shared(mine, earlier, file)
+    if book.budget is not None:
+        least = joint_cost(mine.n, [Entry("any", level.epsilon, level.delta) for level in wanted])
+        book.family.and_one_of(least)
     return False
 
 
@@ -266,7 +270,8 @@ def _read(path: str | os.PathLike[str]) -> _Book:
         notes = [_checked(Note(**note)) for note in document["notes"]] if document["version"] > 1 else []
         openings = [_opening(entry) for entry in document["openings"]]
         book = _Book(tuple(openings), tuple(notes), document["budget"] if document["version"] > 2 else None)
-        _ = book.family  # refused, if it costs more than its budget
+        if book.budget is not None:
+            _ = book.family  # refused, if it costs more than that
         return book
     except (PACError, KeyError, TypeError, ValueError) as error:
         raise BadCertificate(f"{path} is a damaged ledger: {error!r}") from None

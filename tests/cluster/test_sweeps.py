@@ -24,11 +24,13 @@ from pac_core import (
     InvalidInput,
     Likelihood,
     LogitForecast,
+    OverBudget,
     PACLevel,
     SecondLook,
     Trajectories,
     fit_temperature,
     max_errors,
+    open_ledger,
     read_certificate,
     read_ledger,
     verify,
@@ -93,6 +95,11 @@ def test_a_second_look_is_refused_before_a_trial_runs(
             with pytest.raises(InvalidInput, match="--ledger must be the one"):
                 sweep(walking(), finished, levels, tmp_path / "b.json", tmp_path / "again", horizons=horizons)
     assert kept == {file: file.read_bytes() for file in Path(finished.root).glob("*certificate*")}
+    forgotten = shutil.ignore_patterns("ledger.txt", "*certificate*")
+    other = RunFolder(shutil.copytree(finished.root, tmp_path / "other", ignore=forgotten))
+    open_ledger(tmp_path / "small.json", budget=0.02)
+    with pytest.raises(OverBudget):
+        sweep(walking(), other, LEVELS, tmp_path / "small.json", tmp_path / "again")
 
 
 @pytest.mark.usefixtures("engine")

@@ -35,8 +35,9 @@ def trial(
     error is a bug, the same at every try. Both are answers; what Ray tries again are workers that died.
     """
     fit = config["fit"]
+    forecast, truth = tune[fit.view]
     try:
-        return {"sizes": held_out_sizes(fit, *tune[fit.view], levels, calibrate=calibrate)}
+        return {"sizes": held_out_sizes(fit, forecast, truth, levels, calibrate=calibrate)}
     except PACError as error:
         return {"sizes": [float("inf")] * len(levels), "refused": str(error)}
     except MemoryError:
@@ -186,7 +187,7 @@ def _row(
     for remark in certificate.predictor.remarks:
         say("note", f"{finding.file}: {remark}")
     if isinstance(certificate.predictor.score, RankedScore):
-        row["score"] += f": {certificate.predictor.score}"
+        row["score"] = f"{row['score']}: {certificate.predictor.score}"
     row["T"] = certificate.predictor.threshold.value
     if finding.evaluation is None:
         return row | {"test error": "", "interval": "", "size": "", "refuted": "", "file": finding.file}

@@ -102,7 +102,8 @@ class Transitions:
         names = ("states", "actions", "following")
         known = [part.ids for part in parts if part.ids is not None]
         ids = np.unique(np.concatenate(known)) if len(known) == len(parts) else None
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names), ids)
+        joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        return cls(**joined, ids=ids)
 
 
 @dataclass(frozen=True)
@@ -398,7 +399,7 @@ class Ensemble:
                 {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
             )
             history = tuple(Epoch(**epoch) for epoch in about["history"])
-            parts = {name: tensors[name].to(device) for name in ("shift", "scale", "units")}
+            parts: dict[str, Any] = {name: tensors[name].to(device) for name in ("shift", "scale", "units")}
             seen = _unpacked(about.get("trained_on"))
             about = about | {"settings": settings, "history": history, "trained_on": seen}
             names = ("environment", "settings", "history", "trained_on")

@@ -56,13 +56,22 @@ class Candidate:
         """Whether one fit serves every level; what is chosen for its size is chosen for a level."""
         return self.shape in ("joint", "paper", "plain")
 
-    def fit(self, forecast: Any, truth: Any, level: PACLevel, others: Sequence[PACLevel] = ()) -> Score:
+    def fit(
+        self,
+        forecast: Any,
+        truth: Any,
+        level: PACLevel,
+        others: Sequence[PACLevel] = (),
+        *,
+        calibrate: int | None = None,
+    ) -> Score:
         """The score, fitted on these tune units.
 
         others: further levels that it is to serve, where that makes a difference
+        calibrate: how many units it will be calibrated on, likewise
         """
         if self.shape in LABEL_SCORES:
-            return label_score_fit(self.shape, others=others)(forecast, truth, level)
+            return label_score_fit(self.shape, calibrate=calibrate, others=others)(forecast, truth, level)
         if not self.for_all:
             return fit_shape(forecast, truth, level, shape=self.shape)
         steps = [accumulated] * self.accumulate + [fit_temperature] * self.temperature

@@ -40,9 +40,10 @@ from pac_core import (
     write_certificate,
 )
 from pac_core.certification import Certified
-from pac_core.label_scores import LABEL_SCORES, label_score_fit
+from pac_core.label_scores import LABEL_SCORES
 from pac_core.ledger import refuse_spent, score_digest
 from pac_core.predictors import GivenScore, Score
+from pac_core.score_fits import fit_of
 
 Replaced: TypeAlias = Callable[[Arrays], str | None]
 
@@ -289,10 +290,8 @@ def _fitted(task: Task, results: Results, shape: str, levels: Sequence[PACLevel]
         return fit_shape(*results.gathered("tune"), levels[0], shape=shape), domain
     if shape == "plain":
         return Likelihood(), domain
-    other = "smallest" if domain[0] == "labels" else "paper"
-    fit = label_score_fit(
-        shape if shape in LABEL_SCORES else other, calibrate=task.calibrate, others=levels[1:]
-    )
+    name = shape if shape in LABEL_SCORES else None
+    fit = fit_of(domain, name, calibrate=task.calibrate, others=levels[1:])
     return fit(*results.gathered("tune"), levels[0]), domain
 
 

@@ -137,7 +137,7 @@ def sweep(
     for place, candidate in chosen.items():
         at = candidate.at or place[1]
         others = [level for level in levels if level != at] if same else []
-        fitted[place] = candidate.fit(*tune[candidate.view], at, others)
+        fitted[place] = candidate.fit(*tune[candidate.view], at, others, calibrate=task.calibrate)
     menu: dict[tuple[str, View], list[Any]] = {}
     for place, score in fitted.items():
         menu.setdefault((score_digest(score), chosen[place].view), []).append(place)

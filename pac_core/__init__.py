@@ -13,7 +13,7 @@ from pac_core.alarms import (
 from pac_core.baselines import ABLATIONS, mass_gaussian_sets, mass_label_sets
 from pac_core.bounds import PACLevel, max_errors, min_samples, vc_max_errors, vc_min_samples
 from pac_core.certificates import Certificate, Check, Record, SplitRecord, issue, verify
-from pac_core.certification import Asked, Certified, certify, certify_menu, certify_scores, tempered
+from pac_core.certification import Asked, Certified, certify, certify_menu, certify_scores
 from pac_core.checker import Checked, TubeChecker
 from pac_core.class_names import ClassNames, read_classes
 from pac_core.costs import Entry, Family, joint_cost
@@ -59,10 +59,11 @@ from pac_core.ledger import (
 from pac_core.limits import HalfSpace, Limit, StayIn, TubeLike
 from pac_core.monitors import Monitor, detection_times
 from pac_core.obstacles import KeepOutBall, KeepOutBox
-from pac_core.predictors import Likelihood, Predictor, accumulated, calibrate, fit_sets
+from pac_core.predictors import Likelihood, Predictor, accumulated, calibrate, tempered
 from pac_core.ranked_scores import RankedScore
 from pac_core.regions import Boxes, Ellipsoids
 from pac_core.reweighting import Reweighted, fit_reweighted, gaussian_bound, gaussian_weights, reweigh
+from pac_core.score_fits import fit_sets
 from pac_core.scores import nll
 from pac_core.selection import digit_counts
 from pac_core.sets import ConfidenceSets, LabelSets, gaussian_sets, label_sets

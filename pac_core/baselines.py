@@ -15,8 +15,9 @@ from pac_core.arrays import Array, Floats, number, over_rows
 from pac_core.bounds import max_errors, vc_max_errors
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast
-from pac_core.predictors import Predictor, accumulated, fit_sets
+from pac_core.predictors import Predictor, accumulated
 from pac_core.regions import Ellipsoids
+from pac_core.score_fits import fit_sets
 from pac_core.sets import ConfidenceSets, LabelSets
 from pac_core.temperatures import fit_temperature
 

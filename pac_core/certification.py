@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +19,11 @@ from pac_core.errors import InvalidInput, TooManyFailures
 from pac_core.failures import to_tune_on, unit_scores
 from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast
 from pac_core.ledger import Opening, open_split, read_family, score_digest
-from pac_core.predictors import Likelihood, Predictor, Score
+from pac_core.predictors import FitScore, Likelihood, Predictor, Score
+from pac_core.score_fits import fit_of
 from pac_core.splits import Splits, digest_of, ids_digest, split, unit_names
-from pac_core.temperatures import fit_temperature
 from pac_core.thresholds import fit_threshold
 from pac_core.truths import as_given
-from pac_core.tubes import fit_shape
-
-FitScore: TypeAlias = Callable[[Any, Any, PACLevel], Score]
-"""From tune forecast, tune truth and level to a score, such as `tempered` or a tube shape's fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,16 +69,6 @@ class Certified:
     refused: tuple[PACLevel, ...] = ()
 
 
-def tempered(forecast: Any, truth: Any, level: PACLevel) -> Score:
-    """The paper's score with its temperature (C)."""
-    return Likelihood.fit(forecast, truth, (fit_temperature,))
-
-
-def fit_box(forecast: Any, truth: Any, level: PACLevel) -> Score:
-    """The tube shape `box`."""
-    return fit_shape(forecast, truth, level)
-
-
 def certify(
     forecast: LogitForecast | GaussianForecast,
     truth: Any,
@@ -93,6 +79,7 @@ def certify(
     calibrate: int,
     ledger: str | os.PathLike[str],
     seed: int = 0,
+    score: str | None = None,
     fit: FitScore | None = None,
     unit: str = "unit",
     train_ids: Iterable[Any] = (),
@@ -107,8 +94,10 @@ def certify(
         are not units: give one score per group to `certify_scores` then
     ids, tune, calibrate, seed: names of the units, how many to use for what, and the draw; the rest is
         left in `parts.test`
-    fit: chooses the score on the tune part, for the first level; by default a temperature, and the tube
-        shape `box` for a horizon; with tune=0, nothing is chosen and the forecast is taken as it is
+    score: by name, with the same default as `fit_sets`: the smallest label sets, the paper's score for
+        vectors, the tube shape `box` for a horizon; with tune=0 nothing can be chosen, and the default is
+        "plain", the forecast as it is
+    fit: instead of a name, chooses the score on the tune part, for the first level
     ledger: a file; the menu goes into it before any calibration score is computed, and a look that
         shares a unit with an earlier one is refused
     unit, train, train_ids, model, data: for the certificate; a unit among `train_ids` is refused
@@ -148,13 +137,17 @@ def certify(
         raise InvalidInput(f"forecast and ids must be of as many units, got {len(truth)} and {len(names)}")
     tuning, rows = parts.tune.rows, parts.calibrate.rows
     chosen, chosen_truth = forecast.take(rows), truth[rows]
-    if fit is not None and not tune:
-        raise InvalidInput("fit chooses a score on tune units, but tune is 0")
-    choose: FitScore = fit or (fit_box if forecast.domain[0] == "trajectories" else tempered)
-    score = choose(*to_tune_on(forecast.take(tuning), truth[tuning]), wanted[0]) if tune else Likelihood()
+    if fit is not None and score is not None:
+        raise InvalidInput(
+            f"fit and score both say what is fitted: give one of them, got score={score!r} as well"
+        )
+    choose = fit or fit_of(forecast.domain, score, calibrate=parts.calibrate.n, others=wanted[1:])
+    if not tune and (fit is not None or score not in (None, "plain")):
+        raise InvalidInput(f"{'fit' if fit else f'score={score!r}'} is fitted on tune units, but tune is 0")
+    fitted = choose(*to_tune_on(forecast.take(tuning), truth[tuning]), wanted[0]) if tune else Likelihood()
     return certify_scores(
-        score,
-        lambda: unit_scores(score, chosen, chosen_truth),
+        fitted,
+        lambda: unit_scores(fitted, chosen, chosen_truth),
         wanted,
         ids=names[rows],
         ledger=ledger,

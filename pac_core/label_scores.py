@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 
 from pac_core.arrays import Floats, labels_for, over_rows
 from pac_core.bounds import PACLevel, max_errors
-from pac_core.certification import FitScore, tempered
 from pac_core.errors import InvalidInput, NotEnoughData
 from pac_core.forecasts import LogitForecast
-from pac_core.predictors import Likelihood, Score
+from pac_core.predictors import FitScore, Likelihood, Score, tempered
 from pac_core.ranked_scores import RankedScore, surprise
 from pac_core.temperatures import fit_temperature
 
 LABEL_SCORES = ("smallest", "paper", "plain")
 """Chosen on the tune units; -log f with their temperature (C+D); -log f as it is (D)."""
 _TAUS = (0.7, 0.85, 1.2)  # times the most likely one
-_MIXTURES = ((0.1, 0.33), (0.1, 0.5), (0.2, 0.5), (0.2, 0.7))  # share and flatness
+_MIXTURES = ((0.1, 0.5), (0.2, 0.7))  # share and flatness
 _RANKS = ((1.0, 0.5), (1.2, 1.0), (1.5, 2.0))  # times the most likely tau, and weight of log(rank)
 _WIDEST = 3.0  # the band's ends, at most so many times the expected errors
-_GAIN = 0.07  # over the root of the expected errors: by how much the paper's must be beaten
-_LEAST_GAIN = 0.02  # and at least by so much: less is not worth what chance does to a choice
+_KIN = 0.5  # standard errors by which another temperature must beat the first of the menu
+_OTHERS = 1.25  # and any other score; by more where few errors are expected
+_LEAST_SLOPE = 0.05  # of log size by log errors: what the few errors of a tune part may not show
 
 
 def choose_label_score(
@@ -44,11 +44,14 @@ def choose_label_score(
     calibrate: how many units it will be calibrated on, which says how many of them may lie above T
     others: further levels that the same score is to serve; their relative sizes are averaged
 
-    On the menu is the paper's -log p, at its temperature and others, mixed with a flatter forecast, or with
-    a multiple of log(rank); the plain -log p, whose sets are those of LAC; and RAPS and SAPS without their
-    random part. Each is judged by the mean size of the tune units' sets relative to the paper's, averaged
-    over thresholds that leave about as many tune labels outside as the level allows. The paper's is kept
-    unless another is smaller by more than chance.
+    First on the menu is -log p half-way between the forecast as it is (the paper's D, whose sets are those
+    of LAC) and at its most likely temperature (the paper's C+D), which is seldom far above the smaller of the
+    two. Then come these two, other temperatures, mixtures with a flatter forecast, multiples of log(rank),
+    and RAPS and SAPS without their random part. Each is judged by the mean size of the tune units' sets
+    relative to the first, averaged over thresholds that leave about as many tune labels outside as the level
+    allows. The first is kept unless another is smaller by more than chance, half a standard error for a
+    temperature and more for what differs more: the fewer errors the tune units show, and the more the two
+    scores differ about which, the more the first has to be beaten by.
 
     >>> rng = np.random.default_rng(0)
     >>> logits = -np.sort(-4 * rng.gumbel(size=(1000, 50)), axis=1)
@@ -58,44 +61,57 @@ def choose_label_score(
     >>> print(score)
     mass down to p at tau = 0.5305 + 0.1 (rank - 1), chosen on 1,000 tune units
     """
-    paper = tempered(forecast, labels, level)
     units = Units.of(forecast, labels)
-    return choose_among(menu(units), units, (level, *others), calibrate=calibrate) or paper
+    chosen = choose_among(menu(units), units, (level, *others), calibrate=calibrate)
+    return tempered(forecast, labels, level) if chosen == _paper(units) else chosen
 
 
 def menu(units: Units) -> list[RankedScore]:
-    """What is tried: likelihoods at multiples of the most likely temperature, and what others use."""
+    """What is tried: first what is kept in doubt, then the paper's two, their kin, and what others use."""
     n, tau = len(units.ranks), units.tau
-    ours = [RankedScore("likelihood", times * tau, n=n) for times in _TAUS]
+    ours = [RankedScore("likelihood", one, n=n) for one in (np.sqrt(tau), 1.0)]
+    ours += [_paper(units), *(RankedScore("likelihood", times * tau, n=n) for times in _TAUS)]
     ours += [RankedScore("likelihood", tau, share=share, flat=flat, n=n) for share, flat in _MIXTURES]
     ours += [RankedScore("likelihood", times * tau, weight, n=n) for times, weight in _RANKS]
     raps = [RankedScore("mass", tau, weight, power=1.0, n=n) for weight in (0.01, 0.1)]
     saps = [RankedScore("top", tau, weight, power=1.0, n=n) for weight in (0.05, 0.2)]
-    return [*ours, RankedScore("likelihood", 1.0, n=n), *raps, *saps]
+    return [*ours, *raps, *saps]
+
+
+def _paper(units: Units) -> RankedScore:
+    return RankedScore("likelihood", units.tau, n=len(units.ranks))
 
 
 def choose_among(
-    scores: Iterable[RankedScore],
+    scores: Sequence[RankedScore],
     units: Units,
     levels: Sequence[PACLevel],
     *,
     calibrate: int | None = None,
-    always: bool = False,
-) -> RankedScore | None:
-    """The one with the smallest relative size; None if the paper's is as small (unless `always`)."""
+) -> RankedScore:
+    """The one with the smallest relative size, if it beats the first by more than chance; else the first.
+
+    Where k of the tune labels lie outside, T and hence the log of the size are known to b / sqrt(k), b being
+    the slope of log size by log k. Of two scores only those labels count that lie outside of one and not of
+    the other: a share m of k makes the standard error of their difference b sqrt(m / k). That holds for many
+    errors; where few are expected, scores of another kind are let in less easily.
+    """
     n = len(units.ranks)
-    expected = [_expected(n, level, calibrate) for level in levels]
-    bands = [_band(errors, n) for errors in expected]
-    counts, ends = np.concatenate(bands), np.cumsum([len(band) for band in bands])[:-1]
-    paper = units.sizes(RankedScore("likelihood", units.tau), counts)
-
-    def relative(score: RankedScore) -> float:
-        parts = np.split(np.log(units.sizes(score, counts) / paper), ends)
-        return float(np.mean([part.mean() for part in parts]))
-
-    least, best = min(((relative(score), score) for score in scores), key=lambda one: one[0])
-    worth = max(_GAIN / np.sqrt(np.mean(expected)), _LEAST_GAIN)
-    return best if always or least < -worth else None
+    total = np.zeros(len(scores))
+    kin = np.array([(one.base, one.weight, one.share) == ("likelihood", 0.0, 0.0) for one in scores])
+    for level in levels:
+        errors = _expected(n, level, calibrate)
+        counts = _band(errors, n)
+        along = np.log(counts + 0.5) - np.log(counts + 0.5).mean()
+        sizes, outside = zip(*(units.judged(score, counts) for score in scores), strict=True)
+        logs = np.log(sizes)
+        slopes = np.maximum(-(logs @ along) / max(along @ along, 1e-12), _LEAST_SLOPE)
+        apart = np.maximum([np.count_nonzero(one ^ outside[0]) for one in outside], 1) / max(counts[-1], 1)
+        doubt = np.maximum(slopes, slopes[0]) * np.sqrt(apart / errors)
+        margins = np.where(kin, _KIN, _OTHERS * (1 + 1 / errors))
+        total += (logs - logs[0]).mean(axis=1) + margins * doubt
+    total[0] = 0.0
+    return scores[int(np.argmin(total))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,26 +146,27 @@ class Units:
         over_rows(block, logits, 0, work)
         return cls(gaps, ranks, tau)
 
-    def sizes(self, score: RankedScore, counts: NDArray[np.int64]) -> Floats:
-        """`[C]` the mean size of sets that leave so many true labels outside, for each of the counts."""
+    def judged(self, score: RankedScore, counts: NDArray[np.int64]) -> tuple[Floats, NDArray[np.bool_]]:
+        """`[C]` the mean size of sets that leave so many true labels outside, and `[N]` which the last does.
+
+        counts: rising
+        """
         classes, penalty = self.gaps.shape[1], score.penalty(self.gaps.shape[1])
         base = self._base(score)
-        own = np.sort(base(self.ranks) + penalty[self.ranks])
-        found = {}
-        for count in np.unique(counts):
-            limit = own[len(own) - 1 - count]
-            # The score rises along the ranks: the size of a set is found by halving.
-            low, high = np.zeros_like(self.ranks), np.full_like(self.ranks, classes)
-            while (low < high).any():
-                middle = (low + high) // 2
-                at = np.minimum(middle, classes - 1)
-                inside = (base(at) + penalty[at] <= limit) & (low < high)
-                low, high = np.where(inside, middle + 1, low), np.where(inside, high, middle)
-            found[count] = low.mean()
-        return np.array([found[count] for count in counts])
+        own = base(self.ranks) + penalty[self.ranks]
+        limits = np.sort(own)[len(own) - 1 - counts, None]
+        # The score rises along the ranks: the size of a set is found by halving.
+        low = np.zeros((len(counts), len(own)), dtype=np.int64)
+        high = np.full_like(low, classes)
+        while (low < high).any():
+            middle = (low + high) // 2
+            at = np.minimum(middle, classes - 1)
+            inside = (base(at) + penalty[at] <= limits) & (low < high)
+            low, high = np.where(inside, middle + 1, low), np.where(inside, high, middle)
+        return low.mean(axis=1), own > limits[-1]
 
     def _base(self, score: RankedScore) -> Callable[[NDArray[np.int64]], Floats]:
-        """From ranks `[N]` to what the score has there before its penalty."""
+        """From ranks `[..., N]` to what the score has there before its penalty."""
         rows = np.arange(len(self.ranks))
         parts = [(log, tau, self._below(tau)) for tau, log in score.mixture()]
 

@@ -48,6 +48,10 @@ class Score(Protocol):
         """The fitted numbers."""
 
 
+FitScore: TypeAlias = Callable[[Any, Any, PACLevel], Score]
+"""From tune forecast, tune truth and level to a score, such as `tempered` or a tube shape's fit."""
+
+
 @dataclass(frozen=True, eq=False)
 class Accumulated:
     """A preparation: variances summed over the steps so far (the paper's A)."""
@@ -141,6 +145,11 @@ class Likelihood:
         return cls(tuple(_preparation_from_json(step) for step in steps))
 
 
+def tempered(forecast: Any, truth: Any, level: PACLevel) -> Score:
+    """The paper's score with its temperature (C)."""
+    return Likelihood.fit(forecast, truth, (fit_temperature,))
+
+
 @dataclass(frozen=True, eq=False)
 class GivenScore:
     """A score that was computed elsewhere, known by its name only.
@@ -229,38 +238,6 @@ def calibrate(
         )
     threshold = fit_threshold(scores, level, bound=bound)
     return Predictor(score, threshold, forecast.domain)
-
-
-def fit_sets(
-    tune_forecast: AnyForecast,
-    tune_truth: Any,
-    cal_forecast: AnyForecast,
-    cal_truth: Any,
-    level: PACLevel,
-    *,
-    prepare: Sequence[Prepare] = (fit_temperature,),
-    bound: Bound = max_errors,
-) -> Predictor:
-    """The predictor of the paper: temperatures from the tune split, T from the calibrate split.
-
-    Forecasts with their truths (labels `[N]`, or values of the shape of the mean); the two splits must
-    share no unit with each other or with the model's training data, and the calibrate split be used
-    once. This function knows no ids and cannot check it; `split` makes such parts, `certify` keeps
-    watch.
-
-    The ablations of the paper are the functions passed in: C is `fit_temperature` and A is
-    `accumulated` among `prepare`, D is `bound=max_errors` (without it, `vc_max_errors`).
-
-    >>> rng = np.random.default_rng(0)
-    >>> tune, cal = rng.normal(size=(2, 500, 3))
-    >>> labels = [(z + rng.gumbel(size=z.shape)).argmax(axis=1) for z in (tune, cal)]
-    >>> level = PACLevel(0.1, 0.01)
-    >>> predictor = fit_sets(LogitForecast(tune), labels[0], LogitForecast(cal), labels[1], level)
-    >>> predictor.sets(LogitForecast(np.array([[4.0, 0.0, -4.0]]))).labels()
-    [[0]]
-    """
-    score = Likelihood.fit(tune_forecast, tune_truth, prepare)
-    return calibrate(score, cal_forecast, cal_truth, level, bound=bound)
 
 
 def _units(forecast: Any) -> tuple[Any, ...]:

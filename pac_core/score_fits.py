@@ -1,4 +1,4 @@
-"""What `pac fit` fits on the tune units: which score its options ask for."""
+"""Which score is fitted on the tune units, by name or by default, in Python and in the program alike."""
 
 from __future__ import annotations
 
@@ -8,12 +8,82 @@ from typing import Any
 
 import numpy as np
 
-from pac_core.bounds import PACLevel
-from pac_core.certification import FitScore
+from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.errors import InvalidInput
+from pac_core.failures import to_tune_on
 from pac_core.features import LinearFeatures
 from pac_core.label_scores import label_score_fit, score_named
+from pac_core.predictors import AnyForecast, FitScore, Likelihood, Predictor, Prepare, calibrate
 from pac_core.tubes import fit_shape
+
+
+def default_score(domain: tuple[Any, ...]) -> str:
+    """What is fitted where no score is named: see `fit_sets`."""
+    return {"labels": "smallest", "vectors": "paper", "trajectories": "box"}[domain[0]]
+
+
+def fit_of(
+    domain: tuple[Any, ...],
+    score: str | None = None,
+    *,
+    calibrate: int | None = None,
+    others: Sequence[PACLevel] = (),
+) -> FitScore:
+    """How the score of this name is fitted on tune units of this domain; see `fit_sets` for the names.
+
+    calibrate, others: for the smallest label sets, see `choose_label_score`
+    """
+    name = default_score(domain) if score is None else score
+    if domain[0] == "trajectories":
+        return partial(fit_shape, shape=name)
+    if domain[0] != "labels" and name == "smallest":
+        raise InvalidInput(f"score 'smallest' is for labels, the forecasts are of {domain[0]}")
+    return label_score_fit(name, calibrate=calibrate, others=others)
+
+
+def fit_sets(
+    tune_forecast: AnyForecast,
+    tune_truth: Any,
+    cal_forecast: AnyForecast,
+    cal_truth: Any,
+    level: PACLevel,
+    *,
+    score: str | None = None,
+    prepare: Sequence[Prepare] | None = None,
+    bound: Bound = max_errors,
+) -> Predictor:
+    """A predictor: its score chosen and fitted on the tune split, T proved on the calibrate split.
+
+    Forecasts with their truths (labels `[N]`, or values of the shape of the mean); the two splits must
+    share no unit with each other or with the model's training data, and the calibrate split be used
+    once. This function knows no ids and cannot check it; `split` makes such parts, `certify` keeps
+    watch. `certify`, `pac fit` and `pac run` fit the same score from the same units.
+
+    score: for labels "smallest", the default (see `choose_label_score`), "paper", -log f with the tune
+        split's temperature, or "plain", -log f as it is; for vectors "paper", the default, or "plain";
+        for a horizon the tube shape, see `fit_tube`
+    prepare: instead of a name, what the likelihood is prepared with: the ablations of the paper. C is
+        `fit_temperature` and A is `accumulated` among them, D is `bound=max_errors` (without it,
+        `vc_max_errors`)
+
+    >>> rng = np.random.default_rng(0)
+    >>> tune, cal = rng.normal(size=(2, 500, 3))
+    >>> labels = [(z + rng.gumbel(size=z.shape)).argmax(axis=1) for z in (tune, cal)]
+    >>> level = PACLevel(0.1, 0.01)
+    >>> predictor = fit_sets(LogitForecast(tune), labels[0], LogitForecast(cal), labels[1], level)
+    >>> predictor.sets(LogitForecast(np.array([[4.0, 0.0, -4.0]]))).labels()
+    [[0]]
+    """
+    if score is not None and prepare is not None:
+        raise InvalidInput(
+            f"score and prepare both say what is fitted: give one of them, got score={score!r} too"
+        )
+    tune = to_tune_on(tune_forecast, tune_truth)
+    if prepare is None:
+        fitted = fit_of(tune_forecast.domain, score, calibrate=len(cal_truth))(*tune, level)
+    else:
+        fitted = Likelihood.fit(*tune, prepare)
+    return calibrate(fitted, cal_forecast, cal_truth, level, bound=bound)
 
 
 def asked_score(forecast: Any, score: str | None, temperature: bool | None) -> str:
@@ -27,7 +97,7 @@ def asked_score(forecast: Any, score: str | None, temperature: bool | None) -> s
                 "--no-temperature is for labels and vectors; for trajectories choose a --shape"
             )
         return "shape"
-    return score_named(score, temperature, default="smallest" if of == "labels" else "paper")
+    return score_named(score, temperature, default=default_score(forecast.domain))
 
 
 def score_fit(
@@ -42,7 +112,7 @@ def score_fit(
     if kind != "shape":
         if shape or features:
             raise InvalidInput("--shape and --feature are for trajectories [N, H, D], the file holds others")
-        return label_score_fit(kind, calibrate=calibrate, others=levels[1:])
+        return fit_of(forecast.domain, kind, calibrate=calibrate, others=levels[1:])
     if bool(features) != (shape == "features"):
         raise InvalidInput("--shape features and --feature NAME=DIMENSION go together, got only one of them")
     options: dict[str, Any] = {"features": _features(features, forecast.mean.shape[-1])} if features else {}

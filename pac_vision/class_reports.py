@@ -22,6 +22,7 @@ from pac_vision.class_tables import (
     reliability_rows,
 )
 from pac_vision.images import Images
+from pac_vision.levels import chance
 from pac_vision.picture_sources import picture_cases
 from pac_vision.predictions import outcomes, readable
 from pac_vision.result_folders import ResultFolder
@@ -49,11 +50,13 @@ def show_results(
 
 
 def _where(results: ClassResults) -> str:
-    level = results.levels.main
-    return (
-        f"{results.models[0].name}, n = {results.parts.calibrate.n:,}, epsilon = {level.epsilon:g}, "
-        f"delta = {level.delta:g}"
-    )
+    return f"{results.models[0].name}, {_level(results)}"
+
+
+def _level(results: ClassResults) -> str:
+    level, n = results.levels.main, results.parts.calibrate.n
+    mark = chance(n, level)
+    return f"n = {n:,}, epsilon = {level.epsilon:g}, delta = {level.delta:g}{mark and f' ({mark})'}"
 
 
 def show_ablation(results: ClassResults, folder: ResultFolder) -> None:
@@ -93,7 +96,8 @@ def show_levels(results: ClassResults, folder: ResultFolder) -> None:
         for level in levels:
             found = {sets: one.size for sets in (PAPER, OURS) if (one := results.at(sets, level)) is not None}
             value = f"{getattr(level, name):g}"
-            groups[value if found else f"{value}\n(not feasible)"] = found
+            mark = chance(results.parts.calibrate.n, level) if found else "(not feasible)"
+            groups[f"{value}\n{mark}" if mark else value] = found
         other = "delta" if name == "epsilon" else "epsilon"
         fixed = f"n = {results.parts.calibrate.n:,}, {other} = {getattr(results.levels.main, other):g}"
         title = (
@@ -152,8 +156,7 @@ def show_architectures(results: ClassResults, folder: ResultFolder) -> None:
         low, high = map(float, row["98% interval"].split(".."))
         sizes = {sets: row[f"mean size, {sets}"] for sets in ("D", PAPER, OURS)}
         points[row["classifier"]] = (row["top-1 error"], (low, high), sizes)
-    n = results.parts.calibrate.n
-    level_words = f"n = {n:,}, epsilon = {level.epsilon:g}, delta = {level.delta:g}"
+    level_words = _level(results)
     title = f"Set size against classification error\n{level_words}"
     folder.figure("architectures", size_against_error(points, title))
     sizes = {

@@ -10,6 +10,7 @@ from pac_core import InvalidInput, PACLevel, max_errors, min_samples
 DELTAS = (1e-1, 1e-3, 1e-5)
 LADDER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
 ALLOWED = 20  # errors: a threshold that fewer decide is mostly chance
+CHANCE = 10  # errors: where fewer are allowed, how the sizes of two scores compare is chance, and marked so
 
 
 @dataclass(frozen=True)
@@ -92,3 +93,13 @@ def why_not(n: int, needed: int) -> str:
 def feasible(n: int, level: PACLevel, *, errors: int = 0) -> bool:
     """Whether `n` units with so many errors prove the level."""
     return min_samples(level, errors) <= n
+
+
+def chance(n: int, level: PACLevel) -> str:
+    """What a figure says at a level that allows fewer than ten errors, or nothing.
+
+    >>> [chance(n, PACLevel(0.01, 1e-3)) for n in (2000, 4000, 10)]
+    ['k* = 7: chance', '', '']
+    """
+    allowed = max_errors(n, level) if feasible(n, level) else CHANCE
+    return f"k* = {allowed}: chance" if allowed < CHANCE else ""

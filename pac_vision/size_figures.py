@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pac_core import PACLevel, min_samples
 from pac_core.figures import INK, canvas
 from pac_vision.class_results import OURS, PAPER, ClassResults
-from pac_vision.levels import why_not
+from pac_vision.levels import chance, why_not
 
 SIZE = "labels in the set"
 MARKS = "labels in the set\n(line: median, diamond: mean)"
@@ -96,7 +96,8 @@ def grid_boxes(results: ClassResults, title: str) -> Any:
                 n = results.parts.calibrate.n
                 words = f"not feasible with n = {n:,}\n{why_not(n, min_samples(level))}"
                 axes.text(0.5, 0.5, words, ha="center", va="center", transform=axes.transAxes, fontsize=8.5)
-            axes.set_title(f"epsilon {epsilon:g}, delta {delta:g}", fontsize=9)
+            mark = chance(results.parts.calibrate.n, level)
+            axes.set_title(f"epsilon {epsilon:g}, delta {delta:g}{mark and f' ({mark})'}", fontsize=9)
             axes.tick_params(labelsize=8)
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(alpha=0.25)

@@ -4,7 +4,7 @@ Trains a small network on the sources of the standard library and of the install
 what it says at one position of each of thousands of files it was not trained on, to try label scores on:
 
     python scripts/token_logits.py [--out tokens.npz] [--files 6000] [--smoke-test]
-    python scripts/label_scores.py --logits tokens.npz --tune 1000 --calibrate 2000 --splits 12
+    python -m benchmarks.label_sizes tokens.npz 1000 2000
 
 The unit is a file: one position is drawn from each, among those whose next token is one of the 1,000
 most frequent. Files with the same content count once. Other installed packages give other numbers.

@@ -11,18 +11,23 @@ from pac_program import LEVEL as ASKED
 from pac_program import SPLIT, load, refused, run
 
 from pac_core import (
+    GaussianForecast,
     InvalidInput,
     Likelihood,
     LogitForecast,
     PACLevel,
     RankedScore,
     calibrate,
+    certify,
     choose_label_score,
+    fit_sets,
+    fit_temperature,
     read_certificate,
+    split,
     tempered,
 )
 from pac_core.documents import seal
-from pac_core.label_scores import Units, choose_among, label_score_fit
+from pac_core.label_scores import LABEL_SCORES, Units, choose_among, label_score_fit
 from pac_core.ranked_scores import BASES
 
 LEVEL = PACLevel(0.03, 1e-3)
@@ -59,7 +64,10 @@ def test_ranks_help_where_likelihoods_of_different_inputs_do_not_compare() -> No
 def test_a_forecaster_that_is_right_keeps_its_likelihood() -> None:
     """If p is the true probability, no score has smaller sets on average than -log p."""
     forecast, labels = astray(1000, 3, share=0.0)
-    assert isinstance(choose_label_score(forecast, labels, PACLevel(0.1, 1e-3), calibrate=2000), Likelihood)
+    score = choose_label_score(forecast, labels, PACLevel(0.1, 1e-3), calibrate=2000)
+    assert isinstance(score, RankedScore)
+    assert (score.base, score.weight, score.share) == ("likelihood", 0.0, 0.0)
+    assert score.tau == pytest.approx(1.0, abs=0.1)
 
 
 def test_the_order_of_the_units_changes_nothing() -> None:
@@ -78,19 +86,45 @@ def test_sizes_are_those_of_the_sets(base: str) -> None:
     forecast, labels = astray(300, 5)
     score = RankedScore(base, 0.8, 0.2, share=0.1, flat=0.6)
     counts = np.array([0, 7, 40])
-    found = Units.of(forecast, labels).sizes(score, counts)
-    own = np.sort(score.scores(forecast, labels))[::-1]
+    found, outside = Units.of(forecast, labels).judged(score, counts)
+    scores = score.scores(forecast, labels)
+    own = np.sort(scores)[::-1]
+    assert (outside == (scores > own[40] + 1e-6)).all()
     for count, size in zip(counts, found, strict=True):
         sets = score.sets(forecast, float(own[count]) + 1e-6)
         assert size == pytest.approx(sets.size().mean(), abs=0.05)
         assert (~sets.contains(labels)).sum() <= count
 
 
-def test_the_smallest_of_a_menu_is_taken_and_the_papers_otherwise() -> None:
+def test_the_smallest_of_a_menu_is_taken_if_it_beats_the_first() -> None:
     units = Units.of(*astray(1000, 6))
     good, bad = RankedScore("likelihood", units.tau, 2.0), RankedScore("top", units.tau, 1e-6)
     assert choose_among([bad, good], units, [LEVEL], calibrate=2000) is good
-    assert choose_among([bad], units, [LEVEL], calibrate=2000) is None
+    assert choose_among([good, bad], units, [LEVEL], calibrate=2000) is good
+
+
+def test_the_fewer_errors_the_more_the_first_must_be_beaten_by() -> None:
+    """With one or two tune labels outside, chance does not pick RAPS or SAPS where likelihood is best."""
+    rng, level = np.random.default_rng(0), PACLevel(0.02, 1e-5)
+    for _ in range(20):
+        logits = 2.0 * rng.standard_normal((200, 50))
+        labels = (0.7 * logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+        units = Units.of(LogitForecast(logits), labels)
+        first = RankedScore("likelihood", units.tau)
+        scores = [first, *(RankedScore(base, units.tau, 0.03, power=1.0) for base in ("mass", "top"))]
+        assert choose_among(scores, units, [level], calibrate=2000) is first
+
+
+def test_in_doubt_the_temperature_is_half_way() -> None:
+    """Between D and C+D: whichever of the two has the smaller sets, few tune units cannot tell."""
+    rng = np.random.default_rng(1)
+    logits = 1.3 * rng.standard_normal((200, 40))
+    labels = (1.4 * logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    forecast = LogitForecast(logits)
+    score = choose_label_score(forecast, labels, PACLevel(0.02, 1e-5), calibrate=2000)
+    assert isinstance(score, RankedScore)
+    assert (score.base, score.weight, score.share) == ("likelihood", 0.0, 0.0)
+    assert score.tau**2 == pytest.approx(fit_temperature(forecast, labels).tau)
 
 
 def test_a_name_that_is_none_is_refused() -> None:
@@ -130,6 +164,40 @@ def test_the_program_chooses_certifies_serves_and_verifies(tail: Path, ranked: P
     threshold = read_certificate(ranked).predictor.threshold.value
     every = score.scores(LogitForecast(load(tail)["logits"]), load(tail)["labels"])
     assert (member[np.arange(1000), load(tail)["labels"]] == (every <= threshold)).all()
+
+
+@pytest.mark.parametrize("score", [None, *LABEL_SCORES])
+def test_python_and_the_program_give_the_same_sets(tail: Path, score: str | None) -> None:
+    """From the same units and split: the same score, T and sets."""
+    options = [] if score is None else ["--score", score]
+    out = tail.with_name("c.json")
+    assert run("fit", tail, *ASKED, *SPLIT, *options, "--out", out).exit_code == 0
+    program = read_certificate(out).predictor
+    forecast, labels = LogitForecast(load(tail)["logits"]), load(tail)["labels"]
+    level, ids = program.threshold.level, load(tail)["ids"]
+    parts = split(ids, tune=200, calibrate=400, seed=0)
+    tune, cal = ((forecast.take(part.rows), labels[part.rows]) for part in (parts.tune, parts.calibrate))
+    bare = fit_sets(*tune, *cal, level, score=score)
+    ledger = tail.with_name("l.json")
+    kept = certify(forecast, labels, level, ids=ids, tune=200, calibrate=400, score=score, ledger=ledger)
+    for other in (bare, kept.certificates[0].predictor):
+        assert other.score.to_json() == program.score.to_json()
+        assert other.threshold == program.threshold
+        assert (other.sets(forecast).member == program.sets(forecast).member).all()
+
+
+def test_a_score_that_cannot_be_fitted_is_refused(tail: Path) -> None:
+    forecast, labels = LogitForecast(load(tail)["logits"]), load(tail)["labels"]
+    vectors = GaussianForecast(np.zeros((5, 2)), np.ones((5, 2)))
+    settings = {"ids": range(1000), "calibrate": 400, "ledger": tail.with_name("l.json")}
+    with pytest.raises(InvalidInput, match="'smallest' is for labels, the forecasts are of vectors"):
+        fit_sets(vectors, np.zeros((5, 2)), vectors, np.zeros((5, 2)), LEVEL, score="smallest")
+    with pytest.raises(InvalidInput, match="score and prepare both say what is fitted"):
+        fit_sets(forecast, labels, forecast, labels, LEVEL, score="paper", prepare=())
+    with pytest.raises(InvalidInput, match="score='paper' is fitted on tune units, but tune is 0"):
+        certify(forecast, labels, LEVEL, tune=0, score="paper", **settings)
+    with pytest.raises(InvalidInput, match="fit and score both say what is fitted"):
+        certify(forecast, labels, LEVEL, tune=200, score="paper", fit=tempered, **settings)
 
 
 def test_verify_chooses_again(tail: Path, ranked: Path) -> None:

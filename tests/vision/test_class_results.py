@@ -21,6 +21,7 @@ from pac_core import (
     UnreadableFile,
     calibration_error,
     joint_cost,
+    max_errors,
     read_ledger,
     verify,
 )
@@ -37,6 +38,7 @@ from pac_vision.class_tables import (
 )
 from pac_vision.levels import Levels, fit_levels
 from pac_vision.predictions import Predictions, read_predictions
+from pac_vision.size_figures import grid_boxes
 
 CLASSES = 6
 NAMES = ["ant", "bee", "cat", "dog", "elk", "fox"]
@@ -101,6 +103,16 @@ def test_our_score_is_chosen_for_all_levels_that_it_serves(
     assert asked[0.01] == {0.1}  # all that 600 images can prove
     served = [one.predictor.score for one in results.measured.values() if one.sets == OURS and one.predictor]
     assert len({id(score) for score in served}) == len(asked)
+
+
+def test_figures_mark_where_sizes_compare_by_chance(results: ClassResults) -> None:
+    """Where fewer than ten errors are allowed, one calibration image more or less changes the order."""
+    titles = [axes.get_title() for axes in grid_boxes(results, "all").axes]
+    for level, title in zip(results.levels.table, titles, strict=True):
+        few = results.at(PAPER, level) is not None and max_errors(600, level) < 10
+        assert ("chance" in title) is few
+    assert any("chance" in title for title in titles)
+    assert not all("chance" in title for title in titles)
 
 
 def test_another_menu_on_the_same_images_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pac_program import run as pac
 from toy_scorers import Draw
-from toy_walks import DIMS, ExplodingWalks, UNITS, walking, world
+from toy_walks import DIMS, UNITS, ExplodingWalks, walking, world
 
 from cluster.driver import Task, certify_run
 from cluster.errors import Incomplete

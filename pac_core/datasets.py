@@ -90,7 +90,8 @@ def read_dataset(
         arrays["labels"] = _labels(path, arrays, labels)
     if logits is not None:
         chosen = named_array(path, arrays, "--logits", logits)
-        arrays = {key: arrays[key] for key in arrays if key not in ("scores", "probabilities")}
+        for key in {"scores", "probabilities"} & set(arrays):
+            del arrays[key]
         arrays["logits"] = chosen
     if ids is not None and ids not in arrays:
         raise UnreadableFile(f"{path} has no array {ids!r}, but {', '.join(sorted(arrays))}")
@@ -146,7 +147,7 @@ def meaning(path: Any, arrays: Mapping[str, NDArray[Any]], *, own: bool = False)
     raise UnreadableFile(f"{path} has the arrays {', '.join(sorted(arrays))}. {KEYS}")
 
 
-def named_array(path: Any, arrays: dict[str, NDArray[Any]], option: str, name: str) -> NDArray[Any]:
+def named_array(path: Any, arrays: Mapping[str, NDArray[Any]], option: str, name: str) -> NDArray[Any]:
     """The array of this name, or the columns name_0, name_1, ... of a csv or parquet file, as numbers."""
     columns = [f"{name}_{i}" for i in range(len(arrays)) if f"{name}_{i}" in arrays]
     if name in arrays:
@@ -171,7 +172,7 @@ def label_files(labels: str | os.PathLike[str]) -> list[Path]:
     return [Path(text), *([Path(text.rpartition(":")[0])] if ":" in text else [])]
 
 
-def _labels(path: Any, arrays: dict[str, NDArray[Any]], labels: str | os.PathLike[str]) -> NDArray[Any]:
+def _labels(path: Any, arrays: Mapping[str, NDArray[Any]], labels: str | os.PathLike[str]) -> NDArray[Any]:
     """Labels by the name of an array of the data, or out of a file of their own."""
     text, files = os.fspath(labels), [file for file in label_files(labels) if file.is_file()]
     inside = isinstance(labels, str) and text in arrays

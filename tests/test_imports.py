@@ -21,6 +21,7 @@ HEAVY = {"torch", "ray", "gymnasium", "mujoco", "matplotlib", "pyarrow", "sklear
 ORDER = {
     "pac_core": [
         "errors",
+        "files",
         "arrays",
         "texts",
         "bounds",
@@ -170,6 +171,7 @@ ORDER = {
         "shards",
         "packing",
         "outcomes",
+        "digests",
         "scoring",
         "states",
         "storage",

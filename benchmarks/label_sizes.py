@@ -5,9 +5,9 @@
 
 The first trains small classifiers on generated data and draws fresh units for each of 100 splits; but for
 `texts`, which the margins of the choice were set on, none of them shaped the choice. The second takes splits
-of a file with logits `[N, K]`
-and labels `[N]`; they share units, so its intervals tell how much the draw of the split matters, not how
-other data would fare. All scores of a split are calibrated on the same units. Nothing here is a certificate.
+of a file with logits `[N, K]` and labels `[N]`; they share units, so its intervals tell how much the draw of
+the split matters, not how other data would fare. All scores of a split are calibrated on the same units.
+Nothing here is a certificate.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NAMES = ("smallest", "paper", "plain")
 
 
 def label_sizes() -> Iterator[Figure]:
-    """Sizes relative to the smaller of D and C+D on average, of each classifier and number of tune units."""
+    """Sizes relative to the smaller of D and C+D, at the level where that is largest."""
     with ProcessPoolExecutor(2) as pool:
         for tune in TUNE:
             for name, found in zip(MODELS, pool.map(_generated, MODELS, [tune] * len(MODELS)), strict=True):
@@ -96,14 +96,14 @@ def measure(draw: Draw, levels: Any, tune: int, splits: int, test: int) -> np.nd
 
 
 def _said(found: np.ndarray, levels: Any) -> tuple[float, str]:
-    """The mean ratio over the levels, and each level in words."""
+    """The largest ratio of the levels, and each level in words."""
     compared = [Compared.of(sizes) for sizes in found]
     words = []
     for (epsilon, delta, n), one in zip(levels, compared, strict=True):
         allowed = max_errors(n, PACLevel(epsilon, delta))
         chance = ", mostly chance on one split" if allowed < CHANCE else ""
         words.append(f"({epsilon:g}, {delta:g}) from {n:,}, k* = {allowed}{chance}: {one}")
-    return float(np.mean([one.ratio for one in compared])), f"{found.shape[1]} splits; " + "; ".join(words)
+    return max(one.ratio for one in compared), f"{found.shape[1]} splits; " + "; ".join(words)
 
 
 def _generated(name: str, tune: int) -> np.ndarray:

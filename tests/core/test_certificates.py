@@ -46,7 +46,7 @@ def classifier(seed: int) -> tuple[LogitForecast, np.ndarray]:
 @pytest.fixture
 def made() -> tuple[Certificate, np.ndarray]:
     cal = classifier(1)
-    predictor = fit_sets(*classifier(0), *cal, LEVEL)
+    predictor = fit_sets(*classifier(0), *cal, LEVEL, score="paper")
     scores = predictor.score.scores(*cal)
     tune = Record("tune", 200, "0" * 64)
     return issue(predictor, scores, unit="image", ids=np.arange(200), tune=tune), scores

@@ -59,7 +59,7 @@ def choose_label_score(
     >>> labels[:80] = rng.integers(0, 20, size=80)      # some lie anywhere among the first twenty
     >>> score = choose_label_score(LogitForecast(logits), labels, PACLevel(0.05, 0.01), calibrate=2000)
     >>> print(score)
-    mass down to p at tau = 0.5305 + 0.1 (rank - 1), chosen on 1,000 tune units
+    mass down to p at tau = 0.5305 + 0.01 (rank - 1), chosen on 1,000 tune units
     """
     units = Units.of(forecast, labels)
     chosen = choose_among(menu(units), units, (level, *others), calibrate=calibrate)

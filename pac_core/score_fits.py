@@ -66,6 +66,7 @@ def fit_sets(
         `fit_temperature` and A is `accumulated` among them, D is `bound=max_errors` (without it,
         `vc_max_errors`)
 
+    >>> from pac_core import LogitForecast
     >>> rng = np.random.default_rng(0)
     >>> tune, cal = rng.normal(size=(2, 500, 3))
     >>> labels = [(z + rng.gumbel(size=z.shape)).argmax(axis=1) for z in (tune, cal)]

@@ -27,6 +27,7 @@ from pac_core import (
     certify,
     choose_label_score,
     fit_threshold,
+    label_scores,
     max_errors,
     split,
 )
@@ -171,6 +172,14 @@ def doubt(broken: int) -> float:
     return float(binomtest(broken, TRIALS, LEVEL.delta, alternative="greater").pvalue)
 
 
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A choice without margins: with them so few tune units rarely choose, and there is little to test."""
+    for margin in ("_KIN", "_OTHERS"):
+        monkeypatch.setattr(label_scores, margin, 0.0)
+
+
+@pytest.mark.usefixtures("eager")
 def test_the_choice_on_tune_units_leaves_the_promise_whole(tmp_path: Path) -> None:
     broken, slipped, kinds = chosen_breaches(tmp_path)
     others = kinds["likelihood"], kinds["mass"], kinds["top"]
@@ -181,6 +190,7 @@ def test_the_choice_on_tune_units_leaves_the_promise_whole(tmp_path: Path) -> No
     assert doubt(slipped) < DOUBT, "one error more must be noticed"
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_choice_on_calibrate_units_would_be_noticed(tmp_path: Path) -> None:
     broken, _, _ = chosen_breaches(tmp_path, cheat=True)
     assert doubt(broken) < DOUBT

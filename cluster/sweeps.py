@@ -116,19 +116,20 @@ def sweep(
     before the first trial; the same sweep may be repeated.
     """
     task.check(levels)
+    views = [View(size, horizon) for horizon in horizons for size in members]
     plan = {
         "kind": "sweep",
         "shapes": [*shapes],
         "horizons": [*horizons],
         "members": [*members],
         "same": same,
+        "of": [str(view) for view in views],
     }
     files = [certificate_file(level, _prefix(horizon)) for horizon in horizons for level in levels]
     prepare(task, folder, levels, ledger, files, plan)
     results = task.results(folder)
     if task.score is not None or not results.parts.tune.n:
         raise InvalidInput("a sweep needs forecasts and tune units, but the run stores scores or has none")
-    views = [View(size, horizon) for horizon in horizons for size in members]
     tune = {view: results.gathered("tune", view) for view in views}
     kind = next(iter(tune.values()))[0].domain[0]
     sizes = sizes_by_tune(tune, candidates(kind, shapes, views), levels, storage, progress, task.calibrate)

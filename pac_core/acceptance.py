@@ -160,14 +160,18 @@ def _state(
             f"confidence {confidence:g} and choices={choices}; of these episodes {ledger} holds {known}"
         )
     facts = {"plan": claimed[confidence, choices], "episodes": ids, **counts}
-    stated = [note.facts for note in read_notes(ledger) if note.kind == CLAIM]
-    earlier = [one for one in stated if (one.get("plan"), one.get("episodes")) == (facts["plan"], ids)]
-    if not earlier:
+
+    def first() -> Any:
+        stated = (note.facts for note in read_notes(ledger) if note.kind == CLAIM)
+        place = facts["plan"], ids
+        return next((one for one in stated if (one.get("plan"), one.get("episodes")) == place), None)
+
+    if first() is None:
         add_note(ledger, CLAIM, facts)
-    elif earlier[0] != facts:
+    if (earlier := first()) != facts:  # also where two state at once
         raise SecondLook(
-            f"of these episodes the ledger counted {earlier[0]['unsafe']:,} unsafe of "
-            f"{earlier[0]['accepted']:,} accepted, got {counts['unsafe']:,} of {counts['accepted']:,}: the "
+            f"of these episodes the ledger counted {earlier['unsafe']:,} unsafe of "
+            f"{earlier['accepted']:,} accepted, got {counts['unsafe']:,} of {counts['accepted']:,}: the "
             "first count stands"
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,8 +43,7 @@ class Asked:
     @property
     def digest(self) -> str:
         """What the ledger knows it by."""
-        plain = score_digest(self.score)
-        return hashlib.sha256(f"{plain} of {self.of}".encode()).hexdigest() if self.of else plain
+        return score_digest(self.score, self.of)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ from pac_core.costs import Entry, Family
 from pac_core.errors import InvalidInput, NotEnoughData
 from pac_core.ledger import Opening, json_digest
 from pac_core.splits import ids_digest, unit_names
+from pac_core.texts import at_least
 
 NOTE = "descent"
 """The kind of the ledger's notes that hold what a scale showed."""
@@ -175,8 +176,8 @@ class Descended:
             )
         return (
             f"Certified at scale {self.certified:g}: P(error in a fresh episode of exactly this controller "
-            f"at this scale) <= {level.epsilon:g} with confidence 1 - {level.delta:g}, for episodes drawn "
-            f"like the tested ones, and nothing more. {evidence}"
+            f"at this scale) <= {at_least(level.epsilon)} with confidence 1 - {at_least(level.delta)}, for episodes "
+            f"drawn like the tested ones, and nothing more. {evidence}"
         )
 
     def __str__(self) -> str:

@@ -101,9 +101,10 @@ class Note:
     facts: Mapping[str, Any]
 
 
-def score_digest(score: Score) -> str:
-    """A fingerprint of a fitted score."""
-    return json_digest({"kind": score.kind} | score.to_json())
+def score_digest(score: Score, of: str = "") -> str:
+    """A fingerprint of a fitted score; `of` says of which forecasts, where the same units have several."""
+    plain = json_digest({"kind": score.kind} | score.to_json())
+    return hashlib.sha256(f"{plain} of {of}".encode()).hexdigest() if of else plain
 
 
 def json_digest(document: Mapping[str, Any]) -> str:
@@ -200,12 +201,13 @@ def refuse_spent(
     levels, plan: of the look to come; one at exactly these units for the same may be repeated, and this
         returns whether it would be
     """
-    file, wanted = Path(path).resolve(), set(levels)
+    file, wanted = real_path(path), set(levels)
     book, mine = _read(file) if file.exists() else _Book(), Opening.of(ids, (), "")
-    for earlier in filter(book.looked_at, book.openings):
+    for earlier in book.openings:
         asked = {entry.level for entry in earlier.menu}
         if (earlier.calibrate, earlier.plan, asked) == (mine.calibrate, plan, wanted):
             return True
+    for earlier in filter(book.looked_at, book.openings):
         _refuse_shared(mine, earlier, file)
     if book.budget is not None:
         least = joint_cost(mine.n, [Entry("any", level.epsilon, level.delta) for level in wanted])

@@ -26,6 +26,7 @@ from pac_core.descents import check_words
 from pac_core.documents import read_json, seal, write_json
 from pac_core.errors import BadCertificate, InvalidInput
 from pac_core.ledger import RESET, add_note
+from pac_core.texts import at_least
 
 FORMAT = "pac-sets monitor"
 VERSION = 1
@@ -170,7 +171,7 @@ class Monitor:
         word = "ALARM" if self.alarm else "no alarm"
         return (
             f"{word} after {self.episodes:,} episodes with {self.exits:,} exits, "
-            f"wealth {self.wealth:.4g} against P(exit) <= {self.epsilon:g}, alarm at {1 / self.alpha:g}"
+            f"wealth {self.wealth:.4g} against P(exit) <= {at_least(self.epsilon)}, alarm at {1 / self.alpha:g}"
         )
 
     def _owned(self, what: str) -> None:

@@ -130,6 +130,7 @@ def unit_names(name: str, ids: Any) -> NDArray[np.str_]:
     if array.dtype.kind not in "iuU":
         raise InvalidInput(f"{name} must be whole numbers or text, got dtype {array.dtype}")
     names = array.astype(str)
+    names = names.astype(names.dtype.newbyteorder("="))
     letters = np.ascontiguousarray(names).view(np.uint32).reshape(len(names), -1)
     if (lone := ((letters >= 0xD800) & (letters < 0xE000)).any(axis=1)).any():
         raise InvalidInput(f"{name} must be text that UTF-8 can hold, got {str(names[lone.argmax()])!r}")

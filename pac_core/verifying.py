@@ -95,10 +95,15 @@ def _verify_descent(path: Path, ledger: Path | None) -> NoReturn:
 
 
 def _in_ledger(document: Certificate, ledger: Path) -> Check:
-    """Whether the ledger holds a look at these units for this level, and what else it holds."""
-    units, level = document.parts["calibrate"].digest, document.predictor.threshold.level
+    """Whether the ledger holds a look at these units for this score and level, and what else it holds."""
+    predictor, units = document.predictor, document.parts["calibrate"].digest
     looks = [one for one in read_ledger(ledger) if one.calibrate == units]
-    known = any(level == entry.level for look in looks for entry in look.menu)
+    known = any(
+        (entry.score, entry.level) == (score_digest(predictor.score, of), predictor.threshold.level)
+        for look in looks
+        for of in ("", document.model.name, *(look.plan or {}).get("of", ()))
+        for entry in look.menu
+    )
     return Check("ledger", known, str(read_family(ledger)) if known else f"{ledger} holds no such look")
 
 

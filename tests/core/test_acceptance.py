@@ -27,6 +27,7 @@ from pac_core import (
     read_family,
     read_notes,
 )
+from pac_core.ledger import refuse_spent
 
 IDS = [f"episode-{i}" for i in range(400)]
 
@@ -174,6 +175,16 @@ def test_units_of_a_look_cannot_be_claimed_nor_those_of_a_stated_claim_be_looked
         accepted_risk(ROWS[0], NONE, NONE, confidence=0.99, ledger=ledger)
     with pytest.raises(SecondLook, match="were calibrated on before, for a limit of the accepted risk"):
         descend(DESCENT, lambda scale, ids: NONE, ledger=ledger)
+
+
+def test_a_look_that_stands_beside_a_stated_claim_may_be_repeated(tmp_path: Path) -> None:
+    ledger, level = tmp_path / "ledger.json", PACLevel(0.05, 0.01)
+    claim_accepted_risk(ROWS[0], confidence=0.99, ledger=ledger)
+    open_split(ledger, Opening.of(ROWS[0], [Entry("s", level.epsilon, level.delta)], "data"))
+    accepted_risk(ROWS[0], ALL, NONE, confidence=0.99, ledger=ledger)
+    assert refuse_spent(ledger, ROWS[0], [level])
+    with pytest.raises(SecondLook):
+        refuse_spent(ledger, ROWS[0][1:], [level])
 
 
 @pytest.mark.parametrize("episodes", [[1, 1], [[1, 2], [2, 3]], [1.5, 2.5], [], 3, [[[1]]]])

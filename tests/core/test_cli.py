@@ -59,6 +59,17 @@ def test_fit_evaluate_verify(logits: Path, certificate: Path) -> None:
     assert "temperature" in result.output
 
 
+def test_the_ledger_of_another_score_bears_nothing_out(logits: Path, certificate: Path) -> None:
+    """A look hidden in a second ledger is no look of the first, at the same units and level."""
+    out, second = certificate.with_name("plain.json"), certificate.with_name("second.json")
+    options = [*LEVEL, *SPLIT, "--score", "plain", "--ledger", second, "--out", out]
+    assert run("fit", logits, *options).exit_code == 0
+    assert run("verify", out, logits, "--ledger", second).exit_code == 0
+    answer = run("verify", out, logits, "--ledger", logits.with_name("pac-ledger.json"))
+    assert answer.exit_code == 1
+    assert "NO  ledger" in answer.output
+
+
 def test_the_order_of_the_rows_changes_nothing(logits: Path, certificate: Path, tmp_path: Path) -> None:
     arrays = load(logits)
     order = np.random.default_rng(1).permutation(1000)

@@ -142,6 +142,8 @@ def test_the_sentences_say_what_is_promised_and_what_is_not(ledger: Path) -> Non
     assert "<= 0.05 with confidence 1 - 0.01" in good.sentence
     assert "0 at scale 2, 1 at scale 1, 9 at scale 0.5 (failed)" in good.sentence
     assert "An error: a limit is violated." in good.sentence
+    third = descend(plan(first=2000, level=PACLevel(0.2 / 3, 0.1 / 3)), Robot(_2=0, _1=9), ledger=ledger)
+    assert "<= 0.0666667 with confidence 1 - 0.0333334" in third.sentence, "never more than was proved"
     bad = descend(plan(first=1000), Robot(_2=2), ledger=ledger)
     assert bad.certified is None
     assert bad.sentence.startswith("Nothing is certified: the first scale failed.")

@@ -115,6 +115,7 @@ def test_ids_that_no_file_can_hold_are_refused() -> None:
         lambda: split([*IDS, strange], tune=10, calibrate=25, seed=3),
         lambda: split(IDS, tune=10, calibrate=25, seed=3, train=[strange]),
         lambda: ids_digest([strange]),
+        lambda: ids_digest(np.array([strange], dtype=">U9")),
     ):
         with pytest.raises(InvalidInput, match=r"must be text that UTF-8 can hold, got 'caf\\udce9.jpg'"):
             work()

@@ -21,7 +21,8 @@ class GuardedAgent:
     plans need not be safe. So a plan that was not seen while planning is checked; if it is unsafe,
     the best safe plan that was seen is taken; if there was none, the fallback acts. Where a plan serves for
     several actions (`replan_freq`), what is left of it is checked anew from each observation, and given up
-    for a new plan if that is unsafe, or shorter than the tube.
+    for a new plan if that is unsafe, or shorter than the tube: a tube without a horizon of its own is of a
+    whole plan, so that every action gets a new one.
 
     agent: mbrl-lib's, with CEM, iCEM or MPPI; its objective is set to `guard`
     fallback: "hold", "stop" or a backup policy, see `Fallback`; to be chosen
@@ -59,7 +60,8 @@ class GuardedAgent:
 
     def _still_safe(self, observation: Any) -> bool:
         """Whether what is left of the plan is safe from here; what is shorter than the tube is not known."""
-        if not np.isfinite(np.asarray(observation)).all() or len(self._plan) < (self.guard.horizon or 1):
+        horizon = self.guard.horizon  # None: as long as the plan was, of which something is carried out
+        if horizon is None or len(self._plan) < horizon or not np.isfinite(np.asarray(observation)).all():
             return False
         checked = self.guard.check(observation, torch.from_numpy(self._plan)[None].to(self._device))
         self.reason = checked.reason(0)

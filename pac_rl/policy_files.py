@@ -30,6 +30,8 @@ MOST_BYTES = 128 * 2**20
 """Of what a policy file may hold when it is expanded: a file of 2 MB can hold a thousand times as much."""
 NOT_NORMALISED = "none"
 """Said of a policy that was trained without VecNormalize's observations."""
+FLATTEN = "<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"
+"""The only feature extractor that hands an observation on as it is."""
 
 
 def load_policy(
@@ -141,6 +143,7 @@ def _read_stable_baselines(
     arrays, kwargs = _weights(content), settings["policy_kwargs"]
     if settings.get("use_sde") or kwargs.get("use_sde"):
         raise InvalidInput("a policy with state-dependent exploration (use_sde) cannot be read")
+    _refuse_own_code(settings)
     squash, default = True, "relu"
     spread: Tensor | tuple[Tensor, Tensor] | None
     if "actor.log_std.weight" in arrays:  # SAC, TQC
@@ -157,7 +160,7 @@ def _read_stable_baselines(
     numbers = sorted({int(name.split(".")[-2]) for name in parts if name.endswith(".weight")})
     plain = {f"{hidden}.{number}.{part}" for number in numbers for part in ("weight", "bias")}
     odd = sorted({*parts} - plain) + [
-        name for name in arrays if "features_extractor" in name or "lstm" in name
+        name for name in arrays if any(part in name for part in ("features_extractor", "lstm", "shared_net"))
     ]
     if odd or numbers != list(range(0, 2 * len(numbers), 2)):
         raise InvalidInput(
@@ -200,6 +203,22 @@ def _settings(content: bytes) -> dict[str, Any]:
     if "Box" not in kind:
         raise InvalidInput(f"only policies that see one row of numbers (a Box) can be read, got {kind}")
     return settings
+
+
+def _refuse_own_code(settings: Mapping[str, Any]) -> None:
+    """What a user's own class computes cannot be told from its weights."""
+    extractor = settings["policy_kwargs"].get("features_extractor_class")
+    if extractor not in (None, FLATTEN):
+        raise InvalidInput(
+            f"only policies that see plain observations can be read, got the feature extractor {extractor}"
+        )
+    kind = settings.get("policy_class")
+    module = kind.get("__module__") if isinstance(kind, dict) else kind
+    if kind is not None and str(module).split(".")[0] not in ("stable_baselines3", "sb3_contrib"):
+        raise InvalidInput(
+            "only policies of a class of stable_baselines3 or sb3_contrib can be read, got a policy_class of "
+            f"the module {module}"
+        )
 
 
 def _weights(content: bytes) -> dict[str, Tensor]:

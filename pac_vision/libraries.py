@@ -13,7 +13,7 @@ from PIL import Image
 
 from pac_core import InvalidInput, UnreadableFile
 from pac_core.tables import file_digest
-from pac_vision.classifiers import Classifier, count_classes, fill, first_line, library
+from pac_vision.classifiers import Classifier, Logits, count_classes, fill, first_line, library
 from pac_vision.preprocessing import Preprocess, complete, with_settings
 
 _PORTED = {"transform_input": True, "init_weights": False}
@@ -54,14 +54,24 @@ def load_onnx(name: str, file: str, device: str, stated: Mapping[str, Any]) -> C
     preprocess = complete(name, stated, **_input_format(file, port.shape, stated))
     fixed = port.shape[0] if isinstance(port.shape[0], int) else None
 
-    def logits(batch: NDArray[np.float32]) -> NDArray[np.float32]:
-        empty = max(0, (fixed or 0) - len(batch))
-        filled = np.concatenate([batch, np.zeros((empty, *batch.shape[1:]), np.float32)]) if empty else batch
-        said = session.run(None, {port.name: filled.astype(_FLOATS[port.type], copy=False)})[0]
-        return np.asarray(said, np.float32)[: len(batch)]
+    def run(batch: NDArray[np.float32]) -> NDArray[np.float32]:
+        said = session.run(None, {port.name: batch.astype(_FLOATS[port.type], copy=False)})[0]
+        return np.asarray(said, np.float32)
 
+    logits = filled_up(run, fixed)
     classes, called = count_classes(name, preprocess, logits), with_settings(name, preprocess)
     return Classifier(called, classes, digest, preprocess, logits, fixed)
+
+
+def filled_up(logits: Logits, fixed: int | None) -> Logits:
+    """Logits of fewer images, too, by a model that computes only `fixed` at once: the others are zeros."""
+
+    def some(batch: NDArray[np.float32]) -> NDArray[np.float32]:
+        empty = max(0, (fixed or 0) - len(batch))
+        said = logits(np.concatenate([batch, np.zeros((empty, *batch.shape[1:]), np.float32)]))
+        return said[: len(said) - empty]
+
+    return some if fixed else logits
 
 
 def _input_format(file: str, shape: list[Any], stated: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from pac_core import InvalidInput
+from pac_core.bounds import whole
 from pac_vision.classifiers import (
     Classifier,
     as_logits,
@@ -24,7 +25,7 @@ from pac_vision.classifiers import (
     one_thread,
     whole_digest,
 )
-from pac_vision.libraries import load_onnx, load_timm, load_torchvision
+from pac_vision.libraries import filled_up, load_onnx, load_timm, load_torchvision
 from pac_vision.preprocessing import complete, efficientnet_lite, with_settings
 
 SIZES = {"efficientnet-lite0": 224, "efficientnet-lite1": 240, "efficientnet-lite2": 260}
@@ -115,16 +116,18 @@ def _from_factory(name: str, rest: str, device: str, stated: Mapping[str, Any]) 
             f"{type(made).__name__} without {', '.join(missing)}"
         )
 
-    def logits(batch: NDArray[np.float32]) -> NDArray[np.float32]:
+    def ask(batch: NDArray[np.float32]) -> NDArray[np.float32]:
         with one_thread():
             return np.asarray(made.logits(batch), np.float32)
 
+    fixed = getattr(made, "batch", None)
+    logits = filled_up(ask, None if fixed is None else whole(f"batch of {name}", fixed, least=1))
     classes = count_classes(name, made.preprocess, logits)
     if made.classes != classes:
         raise InvalidInput(
             f"{name} must say how many classes it has, which is {classes}, got {made.classes!r}"
         )
-    return Classifier(name, classes, str(made.digest), made.preprocess, logits, getattr(made, "batch", None))
+    return Classifier(name, classes, str(made.digest), made.preprocess, logits, fixed)
 
 
 STATED = {"onnx": load_onnx, "python": _from_factory}

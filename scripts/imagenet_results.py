@@ -42,6 +42,7 @@ from pac_vision import Images, find_images
 from pac_vision.class_reports import show_results, summary
 from pac_vision.class_results import OURS, ClassResults, compare_sets
 from pac_vision.levels import DELTAS, Levels, fit_levels
+from pac_vision.models import STATED
 from pac_vision.predictions import Predictions, read_predictions
 from pac_vision.result_folders import ResultFolder
 
@@ -201,7 +202,8 @@ def score(
 ) -> list[Predictions]:
     """What the models say of the images, in shards on Ray; what was scored before is kept.
 
-    asked: what `image_task` is told of the images
+    asked: what `image_task` is told of the images; the preprocessing, only of models that may not bring their
+        own, and where there are none it is refused
     """
     from cluster import RunFolder, connected, run_here, run_on_ray
     from cluster.options import Workers
@@ -210,11 +212,13 @@ def score(
     from cluster.tasks import image_task
 
     found, many = [], workers and Workers().convert(workers, None, None)
+    silent = [name for name in models if name.partition(":")[0] in STATED] or models
     with nullcontext() if address == "none" else connected(address):
         for name, label in zip(models, short_names(models), strict=True):
             # The parts are drawn later, once for all models: with another --n nothing is scored again.
             placeholder = {"tune": 0, "calibrate": 1, "seed": 0}
-            task = image_task(model=name, **asked, **placeholder)
+            told = asked if name in silent else asked | {"preprocessing": {}}
+            task = image_task(model=name, **told, **placeholder)
             run = RunFolder(out / "runs" / label)
             task.write(run)
             with shown(label, "image") as show:

@@ -269,9 +269,9 @@ class MeansOnly:
 
 
 def test_an_unsafe_mean_gives_way_to_the_best_safe_plan_seen() -> None:
-    agent = GuardedAgent(MeansOnly(), guard_plans(rightwards, forecast, Tubes(), WALL), fallback="stop")
+    agent = GuardedAgent(MeansOnly(), guard_plans(rightwards, forecast, Tubes(2), WALL), fallback="stop")
     assert agent.act(np.zeros(1)).item() == pytest.approx(0.5)
-    assert agent.reason == "wall: may reach 1.9, 0.9 above 1 at step 2 of 3"
+    assert agent.reason == "wall: may reach 1.9, 0.9 above 1 at step 2 of 2"
     assert agent.act(np.zeros(1)).item() == pytest.approx(0.3)
     assert (agent.decisions, agent.replaced, agent.fallbacks) == (1, 1, 0)
     with pytest.raises(NoSafePlan):  # a plan that was safe a decision ago is not safe now
@@ -280,7 +280,7 @@ def test_an_unsafe_mean_gives_way_to_the_best_safe_plan_seen() -> None:
 
 def test_a_waiting_plan_is_checked_from_each_new_observation() -> None:
     """What is left of a plan was safe from where it began; a push later it leads through the wall."""
-    agent = GuardedAgent(MeansOnly(), guard_plans(rightwards, forecast, Tubes(), WALL), fallback="hold")
+    agent = GuardedAgent(MeansOnly(), guard_plans(rightwards, forecast, Tubes(2), WALL), fallback="hold")
     assert agent.act(np.zeros(1)).item() == pytest.approx(0.5)  # and 0.3 waits
     assert agent.act(np.full(1, 0.7)).item() == -1.0  # from 0.7 it would end at 1, and 1.1 with the tube
     assert (agent.decisions, agent.fallbacks) == (2, 0)
@@ -296,6 +296,23 @@ def test_what_is_left_of_a_plan_is_as_long_as_the_tube_or_made_anew() -> None:
     for decisions in (1, 2, 3):
         agent.act(np.zeros(1))
         assert agent.decisions == decisions
+
+
+def test_what_is_left_of_a_plan_never_meets_a_tube_for_the_whole_of_it() -> None:
+    """A guard that was not told its tube's steps hands whole plans to it, also after the first action."""
+
+    class Whole(Tubes):
+        def tube(self, forecast: Any) -> Any:
+            if forecast.mean.shape[1] != HORIZON:
+                raise InvalidInput(f"the tube is of {HORIZON} steps, got {forecast.mean.shape[1]}")
+            return super().tube(forecast)
+
+    agent = GuardedAgent(
+        planner("CEM", replan_freq=2), guard_plans(rightwards, forecast, Whole(), WALL), fallback="stop"
+    )
+    assert agent.guard.horizon is None
+    walk(agent.act, 3)
+    assert agent.decisions == 3
 
 
 def test_a_plan_of_another_shape_is_refused() -> None:

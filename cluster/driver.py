@@ -7,6 +7,7 @@ import io
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -41,7 +42,7 @@ from pac_core import (
 )
 from pac_core.certification import Certified
 from pac_core.label_scores import LABEL_SCORES
-from pac_core.ledger import refuse_spent, score_digest
+from pac_core.ledger import read_ledger, refuse_spent, score_digest
 from pac_core.predictors import GivenScore, Score
 from pac_core.score_fits import fit_of
 
@@ -197,14 +198,19 @@ def prepare(
     files: of the certificates to come; none that is there is replaced, unless the same look is repeated
     """
     folder.ledger(ledger)
-    there = [file for file in files if folder.has(file)]
-    if not there and not ledger.exists():
+    issued = _issued(folder)
+    if not issued and not ledger.exists():
         return
+    looks = read_ledger(ledger) if ledger.exists() else []
+    known = {look.calibrate for look in looks if not look.claim}
+    strange = [name for name, one in issued.items() if one.parts["calibrate"].digest not in known]
     ids = part_names(task.results(folder), "calibrate")
-    if not refuse_spent(ledger, ids, levels, plan) and there:
+    if not strange and not refuse_spent(ledger, ids, levels, plan):
+        strange = [file for file in files if file in issued]
+    if strange:
         raise InvalidInput(
-            f"{folder}/{there[0]} was issued from a look that {ledger} does not know of: no certificate is "
-            "replaced; give the ledger of that look, or choose another folder"
+            f"{folder}/{strange[0]} was issued from a look that {ledger} does not know of: no certificate is "
+            "replaced or added; give the ledger of that look, or choose another folder"
         )
 
 
@@ -264,16 +270,30 @@ def certificate_file(level: PACLevel, prefix: str = "") -> str:
 
 def _keep(folder: RunFolder, name: str, certificate: Certificate) -> None:
     """Writes a certificate; one that is there stays, and must be the same."""
-    with tempfile.TemporaryDirectory() as here:
-        file = Path(here) / name
-        if not folder.has(name):
-            write_certificate(certificate, file)
-            return folder.put(name, file.read_bytes())
-        file.write_bytes(folder.get(name))
-        there = read_certificate(file)
-    both = (there, certificate)
+    if not folder.has(name):
+        with tempfile.TemporaryDirectory() as here:
+            write_certificate(certificate, Path(here) / name)
+            return folder.put(name, (Path(here) / name).read_bytes())
+    both = (_stored(folder, name), certificate)
     if len({(c.scores, c.predictor.threshold, score_digest(c.predictor.score)) for c in both}) > 1:
         raise BadCertificate(f"{folder}/{name} is another certificate than this look gives: none is replaced")
+
+
+def _issued(folder: RunFolder) -> dict[str, Certificate]:
+    """The certificates in a run folder, by the names of their files."""
+    paths = folder.fs.ls(folder.root, detail=False, refresh=True) if folder.fs.exists(folder.root) else []
+    names = sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
+    return {name: _stored(folder, name) for name in names if fnmatch(name, "*certificate-*.json")}
+
+
+def _stored(folder: RunFolder, name: str) -> Certificate:
+    with tempfile.TemporaryDirectory() as here:
+        file = Path(here) / name
+        file.write_bytes(folder.get(name))
+        try:
+            return read_certificate(file)
+        except (BadCertificate, UnreadableFile) as error:
+            raise type(error)(str(error).replace(str(file), f"{folder}/{name}")) from None
 
 
 def _fitted(task: Task, results: Results, shape: str, levels: Sequence[PACLevel]) -> tuple[Score, Any]:

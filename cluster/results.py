@@ -36,6 +36,9 @@ from pac_core import (
 from pac_core.datasets import meaning
 from pac_core.failures import to_tune_on, unit_scores
 from pac_core.predictors import Accumulated, GivenScore, Score
+from pac_core.tubes import with_typical
+
+_SIZED = 1000  # units on which mean widths are measured: they need no more
 
 
 @dataclass(frozen=True)
@@ -104,13 +107,21 @@ class Results:
         return to_tune_on(*_join(*zip(*found, strict=True)))
 
     def paper_score(self, view: View = ALL) -> Likelihood:
-        """The paper's score (A + C): its temperatures come from the sums of each shard."""
+        """The paper's score (A + C): its temperatures come from the sums of each shard.
+
+        How wide its tubes are beside the states is taken from the first thousand units or so.
+        """
         sums, horizon = [], False
+        some: list[tuple[Any, Any]] = []
         for _, _, (_, forecast, truth) in self.over("tune", view):
             horizon = forecast.mean.ndim == 3
             wide = forecast.wide()
             sums.append(moments(wide.accumulated() if horizon else wide, truth))
-        return Likelihood((*([Accumulated()] if horizon else []), merge_moments(sums)))
+            alive = forecast.failed is None or not forecast.failed.all()
+            if horizon and alive and sum(len(states) for _, states in some) < _SIZED:
+                some.append((forecast, truth))
+        score = Likelihood((*([Accumulated()] if horizon else []), merge_moments(sums)))
+        return with_typical(score, *to_tune_on(*_join(*zip(*some, strict=True)))) if some else score
 
     def scores(self, score: Score, target: str, view: View = ALL) -> ShardedScores:
         """The calibration scores, computed a shard at a time and kept in the parquet file `target`."""

@@ -56,7 +56,7 @@ class Stage:
     needs: packages whose versions decide the digits of the result
     exempt: names of arguments that change no number of a finished shard, such as a log's; a run may go on
         with others. All the rest is compared by content, and so is the code of `make`; a text or path that
-        names a file counts by what is in the file, one inside another argument by its name
+        names a file or folder counts by what is in it, one inside another argument by its name
     """
 
     make: Callable[..., Scorer]

@@ -66,12 +66,16 @@ def rl_task(
     file = ensemble() if callable(ensemble) else ensemble
     model = _with_training(Ensemble.load(file), file, trained_on)
     digests: dict[str, Any] = {"policy": file_digest(policy), "ensemble": file_digest(file)}
-    stated = {"vecnormalize": vecnormalize, "policy_sees": policy_sees}
-    if vecnormalize is not None and vecnormalize != NOT_NORMALISED:
-        stated["vecnormalize"] = file_digest(vecnormalize)
-    digests |= {name: value for name, value in stated.items() if value is not None}
-    acting = hashlib.sha256("/".join(map(str, stated.values())).encode()).hexdigest()
-    known_by = digests["policy"] if stated == dict.fromkeys(stated) else digests["policy"][:6] + acting
+    # Units are named by what acts: what the file alone says, and what is not applied, makes no other units.
+    alone = load_policy(policy, std=policy_std, vecnormalize=vecnormalize)
+    statistics = None if vecnormalize == NOT_NORMALISED else vecnormalize
+    changed = {
+        "vecnormalize": None if statistics is None else file_digest(statistics),
+        "policy_sees": None if controller.sees == alone.sees else controller.sees,
+    }
+    digests |= {name: value for name, value in changed.items() if value is not None}
+    acting = hashlib.sha256("/".join(map(str, changed.values())).encode()).hexdigest()
+    known_by = digests["policy"][:6] + acting if any(changed.values()) else digests["policy"]
     first = 2 * TRAINING_SEEDS * seed
     seeds = range(first, first + tune + calibrate + test)
     if model.trained_on is not None:

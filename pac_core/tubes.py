@@ -29,7 +29,11 @@ from pac_core.truths import Trajectories, as_given
 
 def _fit_joint(forecast: GaussianForecast, states: Any, level: PACLevel) -> Likelihood:
     """The paper's shape: accumulated variances, one temperature per step (A + C)."""
-    score = Likelihood.fit(forecast, states, (accumulated, fit_temperature))
+    return with_typical(Likelihood.fit(forecast, states, (accumulated, fit_temperature)), forecast, states)
+
+
+def with_typical(score: Likelihood, forecast: GaussianForecast, states: Any) -> Likelihood:
+    """A joint score that can say when its tube is wider than the states of these tune units vary."""
     prepared = score.prepared(forecast.wide())
     truth = states.marked() if isinstance(states, Trajectories) else states
     volume = float(volume_term(prepared).sum(axis=-1).mean())

@@ -27,8 +27,11 @@ from pac_program import refused
 from pac_program import run as pac
 from PIL import Image
 
+from cluster.tasks import rl_task
 from pac_core import ids_digest, read_certificate
+from pac_core.tables import file_digest
 from pac_rl import Ensemble, Settings, Transitions, load_policy, make_environment, simulate, train
+from pac_rl.policy_files import SHIPPED
 
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
 
@@ -112,15 +115,46 @@ def test_rollouts_that_trained_the_ensemble_are_no_units(ensemble: Path, tmp_pat
         assert train.name == (known[0] or "training rollouts, by seed or id")
 
 
-def test_a_zip_is_run_with_its_statistics_and_shows_what_it_earns(ensemble: Path, tmp_path: Path) -> None:
-    """Laid out as Stable-Baselines3 saves PPO where VecNormalize was used; other statistics, other units."""
+def ppo(path: Path, *, normalised: bool) -> Path:
+    """Laid out as Stable-Baselines3 saves PPO, where VecNormalize was used or was not."""
     weights = {"mlp_extractor.policy_net.0.weight": torch.zeros(4, 17), "log_std": torch.zeros(6)}
     weights |= {"mlp_extractor.policy_net.0.bias": torch.zeros(4), "action_net.weight": torch.zeros(6, 4)}
     stream, kept = io.BytesIO(), {":type:": "<class 'numpy.ndarray'>"}
     torch.save(weights | {"action_net.bias": torch.zeros(6)}, stream)
-    with zipfile.ZipFile(tmp_path / "ppo.zip", "w") as archive:
+    with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("policy.pth", stream.getvalue())
-        archive.writestr("data", json.dumps({"_last_obs": kept, "_last_original_obs": kept}))
+        original = kept if normalised else None
+        archive.writestr("data", json.dumps({"_last_obs": kept, "_last_original_obs": original}))
+    return path
+
+
+def test_units_are_named_by_what_acts_and_not_by_what_is_stated(ensemble: Path, tmp_path: Path) -> None:
+    """Else the ledger would take the same rollouts, once more, for others."""
+
+    def known(policy: Path, **stated: Any) -> tuple[list[str], Any]:
+        sizes: Any = {"tune": 100, "calibrate": 100, "test": 1, "seed": 4, "horizon": 3, "burn_in": (0, 5)}
+        about: Any = {"env": "HalfCheetah-v5", "propagation": "one-step", "members": ()}
+        task = rl_task(policy=policy, policy_std=0.1, ensemble=ensemble, **stated, **sizes, **about)
+        return task.names.tolist(), task.job.configuration
+
+    weights: Any = {"mu_w": np.zeros((6, 18)), "mu_b": np.zeros(6)}
+    np.savez(tmp_path / "silent.npz", **weights)
+    np.savez(tmp_path / "says.npz", **weights, sees="state")
+    np.savez(tmp_path / "v.npz", mean=np.zeros(17), var=np.ones(17), clip=10.0, epsilon=1e-8)
+    plain = ppo(tmp_path / "ppo.zip", normalised=False)
+    assert known(SHIPPED) == known(SHIPPED, policy_sees="observation")
+    assert known(tmp_path / "says.npz") == known(tmp_path / "says.npz", policy_sees="state")
+    assert known(plain) == known(plain, vecnormalize="none", policy_sees="observation")
+    normalised = known(plain, vecnormalize=str(tmp_path / "v.npz"))
+    assert normalised == known(plain, vecnormalize=str(tmp_path / "v.npz"), policy_sees="observation")
+    assert normalised[0] != known(plain)[0]
+    by_file = f"HalfCheetah-v5/{file_digest(tmp_path / 'silent.npz')[:12]}/"
+    assert not known(tmp_path / "silent.npz", policy_sees="state")[0][0].startswith(by_file)
+
+
+def test_a_zip_is_run_with_its_statistics_and_shows_what_it_earns(ensemble: Path, tmp_path: Path) -> None:
+    """Other statistics, other units."""
+    ppo(tmp_path / "ppo.zip", normalised=True)
     np.savez(tmp_path / "v.npz", mean=np.zeros(17), var=np.ones(17), clip=10.0, epsilon=1e-8)
     asked = ["--address", "none", "--policy", tmp_path / "ppo.zip"]
     refused(pac(*rl(ensemble, tmp_path / "a", *asked, units=1)), "it was trained with VecNormalize")

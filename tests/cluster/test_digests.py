@@ -249,12 +249,33 @@ def test_a_file_that_an_argument_names_counts_by_its_content(tmp_path: Path, kin
     assert found[0] == found[2] != found[1]
 
 
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_folder_that_an_argument_names_counts_by_its_content(tmp_path: Path, kind: type) -> None:
+    """By the names and contents of its files, wherever it lies; links count by what they lead to."""
+
+    def described(name: str) -> Any:
+        return job(toys.Draw, kind(tmp_path / name)).describe()
+
+    for name in ("model", "moved"):
+        (tmp_path / name / "parts").mkdir(parents=True)
+        (tmp_path / name / "parts" / "weights.bin").write_bytes(b"first")
+        (tmp_path / name / "back").symlink_to(tmp_path / name)
+        (tmp_path / name / "gone").symlink_to("nowhere")
+    first = described("model")
+    assert described("moved") == first
+    (tmp_path / "model" / "parts" / "weights.bin").write_bytes(b"other")
+    assert described("model") != first
+    (tmp_path / "moved" / "parts" / "weights.bin").rename(tmp_path / "moved" / "weights.bin")
+    assert described("moved") != first
+
+
 def test_an_exempt_argument_may_change(tmp_path: Path) -> None:
     def logged(log: str) -> Job:
         return Job.of("toy", range(20), [Stage(toys.Marked, (log,), exempt=("notes",))], size=10)
 
     for place in ("a", "b"):
         (tmp_path / place).mkdir()
+        (tmp_path / place / "log.txt").write_text(place)
         state = run_here(logged(str(tmp_path / place)), RunFolder(tmp_path / "run"), limit=1)
     assert state.finished == 2
 

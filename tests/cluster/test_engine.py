@@ -219,11 +219,12 @@ def test_a_shard_that_vanishes_is_noticed_at_the_end(tmp_path: Path) -> None:
 def test_a_poisoned_shard_stops_the_run_and_the_rest_is_kept(
     tmp_path: Path, notes: Path, undisturbed: list[str]
 ) -> None:
-    folder = RunFolder(tmp_path / "run")
+    folder, stage = RunFolder(tmp_path / "run"), Stage(toys.Poisoned, (str(notes),), exempt=("notes",))
+    asked = Job.of("toy", range(UNITS), [stage], size=SIZE)
     with pytest.raises(
         ShardFailed, match=r"shard 3 \(10 units, 30 to 39\) failed: ValueError: image 35"
     ) as said:
-        run(job(toys.Poisoned, str(notes)), folder, workers=(1, 1))
+        run(asked, folder, workers=(1, 1))
     assert "start the same command again" in str(said.value)
     assert "toy_scorers.py" in said.value.details, "the traceback of the worker"
     kept = contents(tmp_path / "run")
@@ -232,7 +233,7 @@ def test_a_poisoned_shard_stops_the_run_and_the_rest_is_kept(
     for note in notes.glob("begun-*"):
         note.unlink()
     (notes / "mended").touch()
-    run(job(toys.Poisoned, str(notes)), folder, workers=(1, 1))
+    run(asked, folder, workers=(1, 1))
     assert contents(tmp_path / "run") == undisturbed
     begun = {int(path.name.split("-")[1]) for path in notes.glob("begun-*")}
     assert begun == set(range(3, UNITS // SIZE)), "what was kept is not computed again"

@@ -18,14 +18,16 @@ from cluster.errors import Incomplete
 from cluster.inprocess import run_here
 from cluster.launching import launch, ledger_for
 from cluster.packing import pack, unpack
-from cluster.results import View
+from cluster.results import Results, View
 from cluster.scoring import Stage
 from cluster.storage import RunFolder
 from pac_core import (
+    BadCertificate,
     GaussianForecast,
     InvalidInput,
     OverBudget,
     PACLevel,
+    Predictor,
     Record,
     SecondLook,
     TooManyFailures,
@@ -90,6 +92,16 @@ def test_temperatures_come_from_the_sums_of_shards(finished: RunFolder) -> None:
     assert score.to_json() == direct.to_json()
 
 
+def test_a_run_says_when_its_joint_tube_is_wider_than_the_states_vary(
+    finished: RunFolder, tmp_path: Path
+) -> None:
+    _, [finding] = certify_run(walking(), finished, [LEVEL], tmp_path / "ledger.json", shape="joint")
+    predictor = finding.certificate.predictor
+    direct = fit_shape(*directly(walking(), finished, "tune"), LEVEL, shape="joint")
+    assert predictor.remarks == Predictor(direct, predictor.threshold, predictor.domain).remarks
+    assert any("of 2 of 2 numbers is above the deviation" in remark for remark in predictor.remarks)
+
+
 def test_certificate_threshold_and_test_are_those_of_all_units_at_once(
     finished: RunFolder, tmp_path: Path
 ) -> None:
@@ -141,6 +153,40 @@ def test_no_certificate_is_replaced_where_the_ledger_is_lost(finished: RunFolder
         certify_run(walking(), finished, [LEVEL], book, shape="box")
     assert not book.exists()
     assert certificate.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["certificate-0.1-0.01.json", "horizon-2-certificate-0.3-0.2.json"])
+def test_a_certificate_whose_ledger_the_folder_forgot_needs_one_that_knows_its_look(
+    name: str, finished: RunFolder, tmp_path: Path
+) -> None:
+    book, other, home = tmp_path / "ledger.json", tmp_path / "other.json", Path(finished.root)
+    _, [finding] = certify_run(walking(), finished, [LEVEL], book, shape="joint")
+    (home / finding.file).rename(home / name)
+    (home / "ledger.txt").unlink()
+    for _ in ("there is no such ledger", "there is one of other looks"):
+        with pytest.raises(InvalidInput, match=rf"{name} was issued from a look that \S+other.json does not"):
+            certify_run(walking(), finished, [PACLevel(0.2, 0.01)], other, shape="joint")
+        add_note(other, "a thought", {})
+    with pytest.raises(SecondLook):
+        certify_run(walking(), finished, [PACLevel(0.2, 0.01)], book, shape="joint")
+    certify_run(walking(), finished, [LEVEL], book, shape="joint")  # the same look may be repeated
+    assert (home / "ledger.txt").read_text() == str(book)
+    (home / name).write_text("{}")
+    with pytest.raises(BadCertificate, match=f"{home / name}"):
+        certify_run(walking(), finished, [LEVEL], book, shape="joint")
+
+
+def test_a_look_that_breaks_off_while_it_reads_has_its_ledger(
+    finished: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Results, "scores", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        certify_run(walking(), finished, [LEVEL], tmp_path / "ledger.json", shape="joint")
+    with pytest.raises(InvalidInput, match="--ledger must be the one"):
+        certify_run(walking(), finished, [LEVEL], tmp_path / "other.json", shape="joint")
 
 
 def test_what_is_refused_before_the_look_leaves_no_ledger_behind(finished: RunFolder, tmp_path: Path) -> None:
@@ -223,7 +269,7 @@ def test_a_forecast_that_explodes_is_an_error_of_its_unit_and_stops_no_run(
 ) -> None:
     folder, task, exploded = RunFolder(tmp_path / "run"), walking(ExplodingWalks), np.arange(UNITS) % 50 == 0
     about: Any = {"workers": None, "gpus": None, "dashboard": False, "estimate": False}
-    levels: Any = {"epsilon": [0.1], "delta": [0.01], "ledger": tmp_path / "ledger.json"}
+    levels: Any = {"levels": [LEVEL], "ledger": tmp_path / "ledger.json"}
     [finding] = launch(task, folder, address="none", shape=shape, **levels, **about)
     results = task.results(folder)
     tune, calibrate, test = (int(exploded[part.rows].sum()) for part in results.parts)
@@ -259,7 +305,7 @@ def test_more_explosions_than_errors_allowed_are_refused_and_counted(
 ) -> None:
     folder, task = RunFolder(tmp_path / "run"), walking(ExplodingWalks)
     about: Any = {"workers": None, "gpus": None, "dashboard": False, "estimate": False}
-    levels: Any = {"epsilon": [0.02], "delta": [0.05], "ledger": tmp_path / "ledger.json"}
+    levels: Any = {"levels": [PACLevel(0.02, 0.05)], "ledger": tmp_path / "ledger.json"}
     with pytest.raises(TooManyFailures):
         launch(task, folder, address="none", shape="joint", **levels, **about)
     assert "18 of 900 walks have a forecast that is no Gaussian" in capsys.readouterr().out

@@ -191,6 +191,19 @@ def test_a_looser_level_never_takes_a_larger_tube_than_a_stricter_one() -> None:
                     assert size[loose] <= size[strict], (loose, strict)
 
 
+def test_every_joint_candidate_says_when_its_tube_is_wider_than_the_states_vary() -> None:
+    rng = np.random.default_rng(0)
+    states, error = rng.normal(size=(2, 400, 3, 2))
+    for scale, said in ((0.01, 0), (3.0, 1)):
+        forecast = GaussianForecast(states + scale * error, np.full(states.shape, scale**2))
+        truth = Trajectories(states, np.full(400, 3))
+        for candidate in candidates("trajectories", ("joint",), (ALL,)):
+            score = candidate.fit(forecast, truth, LEVELS[0])
+            assert isinstance(score, Likelihood)
+            threshold = float(np.sort(score.scores(forecast, truth))[-40])
+            assert len(score.remarks(threshold)) == said, candidate
+
+
 def test_sizes_are_measured_on_units_a_candidate_was_not_fitted_on() -> None:
     """Logits that are ten times too sure, with and without a temperature: each size again by hand."""
     rng = np.random.default_rng(0)

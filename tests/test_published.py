@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pac_core import read_descent, read_family, verify_descent
+from pac_core import error_interval, read_descent, read_family, read_notes, verify_descent
+from pac_core.texts import at_least
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "benchmarks" / "guard"
@@ -17,12 +18,19 @@ SAID = " ".join((ROOT / "docs" / "planning.md").read_text().replace("\n> ", " ")
 @pytest.mark.parametrize(("kind", "scale"), [("episode", 0.6), ("tube", 1.4)])
 def test_the_certificates_follow_from_their_ledger(kind: str, scale: float) -> None:
     found = read_descent(KEPT / f"guard_speed_{kind}_certificate.json")
-    *others, attempts = verify_descent(found, KEPT / "pac-ledger.json")
-    assert all(check.holds for check in others)
-    budget = read_family(KEPT / "pac-ledger.json").budget
-    assert attempts.holds is (budget is not None), "both are covered by one budget, or neither stands"
+    checks = verify_descent(found, KEPT / "pac-ledger.json")
+    assert all(check.holds for check in checks), checks
     assert found.certified == scale
     assert str(found).split(" Controller ")[0] in SAID
+
+
+def test_one_budget_covers_all_that_is_claimed() -> None:
+    family = read_family(KEPT / "pac-ledger.json")
+    assert (family.attempts, family.cost, family.budget) == (3, 0.01, 0.01)
+    [stated] = (note.facts for note in read_notes(KEPT / "pac-ledger.json") if note.kind == "accepted risk")
+    limit = error_interval(stated["unsafe"], stated["accepted"], 0.002 / 3)[1]
+    assert f"{stated['unsafe']} of {stated['accepted']} accepted decisions" in SAID
+    assert f"P(unsafe given accepted) <= {at_least(limit, 4)} with confidence 0.998" in SAID
 
 
 def test_the_table_of_guards_is_the_one_that_was_made() -> None:

@@ -176,8 +176,8 @@ class Descended:
             )
         return (
             f"Certified at scale {self.certified:g}: P(error in a fresh episode of exactly this controller "
-            f"at this scale) <= {at_least(level.epsilon)} with confidence 1 - {at_least(level.delta)}, for episodes "
-            f"drawn like the tested ones, and nothing more. {evidence}"
+            f"at this scale) <= {at_least(level.epsilon)} with confidence 1 - {at_least(level.delta)}, for "
+            f"episodes drawn like the tested ones, and nothing more. {evidence}"
         )
 
     def __str__(self) -> str:

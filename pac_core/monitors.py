@@ -171,7 +171,8 @@ class Monitor:
         word = "ALARM" if self.alarm else "no alarm"
         return (
             f"{word} after {self.episodes:,} episodes with {self.exits:,} exits, "
-            f"wealth {self.wealth:.4g} against P(exit) <= {at_least(self.epsilon)}, alarm at {1 / self.alpha:g}"
+            f"wealth {self.wealth:.4g} against P(exit) <= {at_least(self.epsilon)}, "
+            f"alarm at {1 / self.alpha:g}"
         )
 
     def _owned(self, what: str) -> None:

@@ -76,7 +76,7 @@ def main(guards: GuardStudy, args: argparse.Namespace) -> Descended:
         return Stage(scorer, made, needs=NEEDS)
 
     root = args.out / f"certify-{guards.task}-{args.kind}-{args.attempt}"
-    # Its budget is for these statements alone; episodes are known by their seeds, whatever folder they lie in.
+    # Its budget is for these statements; episodes are known by their seeds, whatever folder they lie in.
     name = "guard-smoke-ledger.json" if args.smoke_test else "guard-ledger.json"
     ledger = args.ledger or args.out.resolve().parent / name
     refuse_unwritable("--ledger", ledger)

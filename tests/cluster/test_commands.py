@@ -307,7 +307,7 @@ def test_ctrl_c_between_trials_is_clean(
 
 
 def test_training_that_is_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*args: Any) -> Path:
+    def interrupted(*args: Any, **design: Any) -> Path:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cluster.commands.trained", interrupted)

@@ -151,6 +151,7 @@ def test_the_ledger_lies_beside_the_images_whatever_the_folder(shades: Path, tmp
     assert not (tmp_path / "a" / "pac-ledger.json").exists()
     other = [*asked, "--epsilon", 0.3, "--delta", 0.1, "--folder", tmp_path / "b" / "run"]
     refused(pac(*other), "a new certificate needs units never calibrated on")
+    assert pac(*asked, "--folder", tmp_path / "b" / "run").exit_code == 0
     tuned = pac("tune", tmp_path / "b" / "run", "--epsilon", 0.3, "--delta", 0.1)
     refused(tuned, "a new certificate needs units never calibrated on")
     assert pac("logits", tmp_path / "b" / "run", "--out", tmp_path / "data" / "z.npz").exit_code == 0

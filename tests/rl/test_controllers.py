@@ -118,7 +118,7 @@ def test_a_reward_of_another_shape_is_refused(controller: Controller, reward: An
 
 def test_a_policy_of_another_shape_is_refused(controller: Controller) -> None:
     class One:
-        inputs, outputs, squash = 18, 6, False
+        inputs, outputs, squash, sees = 18, 6, False, "state"
 
         def __call__(self, observations: Any, noise: Any) -> Any:
             return torch.zeros(6)

@@ -138,7 +138,7 @@ def test_a_study_says_and_keeps_on_which_units_the_ensemble_explodes(
 ) -> None:
     design = Design.smoke(horizon=2, burn_in=(0, 3))
     study = Study(design, tmp_path)
-    replace(ensemble, units=1e38 * ensemble.units).save(tmp_path / "ensemble.safetensors")
+    replace(ensemble, units=torch.full_like(ensemble.units, 3e38)).save(tmp_path / "ensemble.safetensors")
     assert study.closed_loop("one-step").forecast.failed.all()
     said = "closed loop, one-step: the ensemble explodes on 832 of 832 units, which count as errors"
     assert said in capsys.readouterr().out

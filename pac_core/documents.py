@@ -6,10 +6,11 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
@@ -44,18 +45,16 @@ def as_document(certificate: Certificate) -> dict[str, Any]:
     if not isinstance(certificate, Certificate):
         raise InvalidInput(f"certificate must be a Certificate, got {type(certificate).__name__}")
     threshold, score = certificate.predictor.threshold, certificate.predictor.score
+    stated, menu = asdict(threshold), asdict(certificate.menu) if certificate.menu else None
+    if menu is not None and menu["family"] is None:
+        del menu["family"]  # as in documents from before it was kept
     document = {
         "format": FORMAT,
         "version": VERSION,
         "promise": certificate.promise,
         "unit": certificate.unit,
-        "level": asdict(threshold.level),
-        "threshold": {
-            "value": threshold.value,
-            "n": threshold.n,
-            "errors": threshold.errors,
-            "bound": threshold.bound,
-        },
+        "level": stated.pop("level"),
+        "threshold": stated,
         "forecast": None if certificate.predictor.domain is None else list(certificate.predictor.domain),
         "score": {"kind": score.kind} | score.to_json(),
         "parts": {name: asdict(record) for name, record in certificate.parts.items()},
@@ -63,7 +62,7 @@ def as_document(certificate: Certificate) -> dict[str, Any]:
         "model": asdict(certificate.model),
         "data": asdict(certificate.data),
         "split": asdict(certificate.split) if certificate.split else None,
-        "menu": _told(asdict(certificate.menu)) if certificate.menu else None,
+        "menu": menu,
         "versions": dict(certificate.versions),
     }
     try:
@@ -74,10 +73,6 @@ def as_document(certificate: Certificate) -> dict[str, Any]:
             f"or its records: {error}"
         ) from None
     return document | {"seal": seal(document)}
-
-
-def _told(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name != "family" or value is not None}
 
 
 def seal(document: Mapping[str, Any]) -> str:
@@ -107,67 +102,65 @@ def read_certificate(path: str | os.PathLike[str]) -> Certificate:
 
 
 def _from_document(document: dict[str, Any]) -> Certificate:
-    _keys("the certificate", document, _FIELDS)
+    _check_fields("the certificate", document, _FIELDS | _types(Certificate, without=("predictor",)))
     if seal(document) != document["seal"]:
         raise BadCertificate("it was changed after it was written: its seal does not fit its content")
     check_unit(document["unit"])
-    _keys("threshold", document["threshold"], {"value": float, "n": int, "errors": int, "bound": str})
-    _keys("level", document["level"], {"epsilon": float, "delta": float})
-    level = PACLevel(**document["level"])
-    threshold = Threshold(level=level, **document["threshold"])
+    level = _build(PACLevel, "level", document["level"])
+    threshold = _build(Threshold, "threshold", document["threshold"], level=level)
     if not math.isfinite(threshold.value):
         raise BadCertificate(f"threshold.value must be finite, got {threshold.value}")
     if threshold.bound not in BOUNDS:
         raise BadCertificate(f"threshold.bound must be one of {sorted(BOUNDS)}, got {threshold.bound!r}")
     if BOUNDS[threshold.bound](threshold.n, level) != threshold.errors:
         raise BadCertificate(f"n = {threshold.n} units do not allow the stated {threshold.errors} errors")
-    _keys("parts", document["parts"], dict.fromkeys(PARTS, dict))
-    parts = {name: _record(f"parts.{name}", document["parts"][name]) for name in PARTS}
+    _check_fields("parts", document["parts"], dict.fromkeys(PARTS, (dict,)))
+    parts = {name: _build(Record, f"parts.{name}", document["parts"][name]) for name in PARTS}
     if parts["calibrate"].n != threshold.n:
         raise BadCertificate(f"parts.calibrate.n is {parts['calibrate'].n}, threshold.n is {threshold.n}")
-    split = document["split"]
-    if split is not None:
-        _keys("split", split, {"seed": int, "pool": str, "ids": str})
     score, domain = _score(document["score"]), _domain(document["forecast"])
     if isinstance(score, Likelihood) and domain is not None:
         _refuse_misfit(score, domain)
-    certificate = Certificate(
-        predictor=Predictor(score, threshold, domain),
-        unit=document["unit"],
-        parts=parts,
-        scores=document["scores"],
-        model=_record("model", document["model"]),
-        data=_record("data", document["data"]),
-        split=None if split is None else SplitRecord(**split),
-        menu=_menu(document["menu"]),
-        versions=document["versions"],
-    )
+    read = {name: document[name] for name in ("unit", "scores", "versions")} | {"parts": parts}
+    for name, kind in {"model": Record, "data": Record, "split": SplitRecord, "menu": MenuRecord}.items():
+        read[name] = None if document[name] is None else _build(kind, name, document[name])
+    certificate = Certificate(Predictor(score, threshold, domain), **read)
     if certificate.promise != document["promise"]:
         raise BadCertificate("the promise in words is not the promise of its numbers")
     return certificate
 
 
-_FIELDS: dict[str, Any] = {
-    "format": str,
-    "version": int,
-    "promise": str,
-    "unit": str,
-    "level": dict,
-    "threshold": dict,
-    "forecast": list | None,
-    "score": dict,
-    "parts": dict,
-    "scores": str,
-    "model": dict,
-    "data": dict,
-    "split": dict | None,
-    "menu": dict | None,
-    "versions": dict,
-    "seal": str,
+_FIELDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("format", "promise", "seal"), (str,)),
+    **dict.fromkeys(("level", "threshold", "score"), (dict,)),
+    **{"version": (int,), "forecast": (list, NoneType)},
 }
+"""Of a document, beside those of `Certificate`."""
 
 
-def _keys(name: str, value: Any, wanted: Mapping[str, Any]) -> None:
+def _types(kind: type[Any], without: Collection[str] = ()) -> dict[str, tuple[type, ...]]:
+    """What JSON makes of each field of a dataclass."""
+    hints = {name: hint for name, hint in get_type_hints(kind).items() if name not in without}
+    kinds = {name: get_args(hint) if isinstance(hint, UnionType) else (hint,) for name, hint in hints.items()}
+    return {name: tuple(one if one in _PLAIN else dict for one in some) for name, some in kinds.items()}
+
+
+_PLAIN = (str, int, float, NoneType)
+
+
+def _build(kind: type[Any], name: str, value: Any, **known: Any) -> Any:
+    """A dataclass from its fields in a document; `known` are those that stand elsewhere.
+
+    The ledger's family may be absent: certificates of before do not say what else their ledger held.
+    """
+    if isinstance(value, dict) and "family" in value:
+        known |= {"family": _build(Family, f"{name}.family", value["family"])}
+    own = {field: part for field, part in value.items() if field != "family"} if known else value
+    _check_fields(name, own, _types(kind, without=(*known, "family")))
+    return kind(**own, **known)
+
+
+def _check_fields(name: str, value: Any, wanted: Mapping[str, tuple[type, ...]]) -> None:
     """Refuse an object that lacks a field, has one too many, or one of another type."""
     if not isinstance(value, dict):
         raise BadCertificate(f"{name} must be an object, got {value!r}")
@@ -176,26 +169,10 @@ def _keys(name: str, value: Any, wanted: Mapping[str, Any]) -> None:
         raise BadCertificate(
             f"{name} must have the fields {sorted(wanted)}; missing {missing}, not understood {extra}"
         )
-    for key, kind in wanted.items():
-        if not isinstance(value[key], kind) or isinstance(value[key], bool):
-            raise BadCertificate(
-                f"{name}.{key} must be of type {getattr(kind, '__name__', kind)}, got {value[key]!r}"
-            )
-
-
-def _record(name: str, value: Any) -> Record:
-    _keys(name, value, {"name": str, "n": int | None, "digest": str | None})
-    return Record(**value)
-
-
-def _menu(document: dict[str, Any] | None) -> MenuRecord | None:
-    """Certificates of before do not say what else their ledger held."""
-    if document is None:
-        return None
-    told = "family" in document
-    _keys("menu", document, {"asked": int, "cost": float} | ({"family": dict} if told else {}))
-    family = Family(**document["family"]) if told else None
-    return MenuRecord(document["asked"], document["cost"], family)
+    for key, kinds in wanted.items():
+        if not isinstance(value[key], kinds) or isinstance(value[key], bool):
+            types = " or ".join(kind.__name__ for kind in kinds)
+            raise BadCertificate(f"{name}.{key} must be of type {types}, got {value[key]!r}")
 
 
 def _domain(document: list[Any] | None) -> tuple[Any, ...] | None:

@@ -18,6 +18,7 @@ from cluster.tasks import rl_task, trained
 from cluster.vision_commands import run_imagenet, run_otb
 from pac_core import InvalidInput, PACLevel
 from pac_core.cli import main as pac
+from pac_core.ledger import LedgerPath
 from pac_core.options import FILE, level_options, say
 
 
@@ -134,7 +135,7 @@ run.add_command(run_otb)
 def tune(
     folder: str,
     levels: list[PACLevel],
-    ledger: Path | None,
+    ledger: LedgerPath | None,
     shapes: tuple[str, ...],
     horizons: tuple[int, ...],
     members: tuple[int, ...],

@@ -42,7 +42,14 @@ from pac_core import (
 )
 from pac_core.certification import Certified
 from pac_core.label_scores import LABEL_SCORES
-from pac_core.ledger import read_ledger, refuse_spent, score_digest
+from pac_core.ledger import (
+    LedgerPath,
+    ledger_exists,
+    ledger_name,
+    read_ledger,
+    refuse_spent,
+    score_digest,
+)
 from pac_core.predictors import GivenScore, Score
 from pac_core.score_fits import fit_of
 
@@ -172,7 +179,7 @@ class Finding:
 
 
 def certify_run(
-    task: Task, folder: RunFolder, levels: Sequence[PACLevel], ledger: Path, *, shape: str = "box"
+    task: Task, folder: RunFolder, levels: Sequence[PACLevel], ledger: LedgerPath, *, shape: str = "box"
 ) -> tuple[Certified, list[Finding]]:
     """Certificates of a finished run at these levels, written into its folder, and their test."""
     prepare(task, folder, levels, ledger, [certificate_file(level) for level in levels])
@@ -189,7 +196,7 @@ def prepare(
     task: Task,
     folder: RunFolder,
     levels: Sequence[PACLevel],
-    ledger: Path,
+    ledger: LedgerPath,
     files: Sequence[str],
     plan: Mapping[str, Any] | None = None,
 ) -> None:
@@ -199,9 +206,9 @@ def prepare(
     """
     folder.ledger(ledger)
     issued = _issued(folder)
-    if not issued and not ledger.exists():
+    if not issued and not ledger_exists(ledger):
         return
-    looks = read_ledger(ledger) if ledger.exists() else []
+    looks = read_ledger(ledger) if ledger_exists(ledger) else []
     known = {look.calibrate for look in looks if not look.claim}
     strange = [name for name, one in issued.items() if one.parts["calibrate"].digest not in known]
     ids = part_names(task.results(folder), "calibrate")
@@ -218,7 +225,7 @@ def certify_results(
     task: Task,
     results: Results,
     menu: Sequence[Asked],
-    ledger: Path,
+    ledger: LedgerPath,
     plan: Mapping[str, Any] | None = None,
 ) -> list[Certified]:
     """One look at the calibrate part, for everything on the menu; the folder remembers its ledger."""
@@ -226,7 +233,7 @@ def certify_results(
 
     def remembered(asked: Asked) -> Asked:
         def scores() -> Any:  # called when the ledger is written, before the calibrate part is read
-            results.folder.put_text(LEDGER, str(ledger.resolve()))
+            results.folder.put_text(LEDGER, ledger_name(ledger))
             return asked.scores()
 
         return replace(asked, scores=scores)

@@ -32,7 +32,8 @@ from pac_core.evaluation import top_one
 from pac_core.failures import failed_units
 from pac_core.files import real_path
 from pac_core.label_scores import LABEL_SCORES
-from pac_core.options import ledger_beside, refuse_unwritable, say, say_cost
+from pac_core.ledger import LedgerPath
+from pac_core.options import LEDGER, ledger_beside, refuse_unwritable, say, say_cost
 from pac_core.ranked_scores import RankedScore
 from pac_core.texts import at_least
 
@@ -48,7 +49,7 @@ def launch(
     workers: tuple[int, int] | None,
     gpus: float | None,
     levels: list[PACLevel],
-    ledger: Path | None,
+    ledger: LedgerPath | None,
     dashboard: bool,
     estimate: bool,
     shape: str = "box",
@@ -59,7 +60,7 @@ def launch(
     data: what the units are read from, if they are; the ledger is beside it
     """
     asked(task.calibrate, levels, shape)
-    book = ledger_for(folder, ledger, data) if levels else Path("pac-ledger.json")
+    book = ledger_for(folder, ledger, data) if levels else Path(LEDGER)
     refuse_unwritable("--ledger", book)
     task.write(folder)
     if levels:
@@ -109,7 +110,7 @@ def resumable(folder: RunFolder) -> Iterator[None]:
         sys.exit(130)
 
 
-def ledger_for(folder: RunFolder, given: Path | None = None, data: Path | None = None) -> Path:
+def ledger_for(folder: RunFolder, given: LedgerPath | None = None, data: Path | None = None) -> LedgerPath:
     """The ledger `given`, or the one beside the data of a run, or beside the folder of simulated units.
 
     Beside the data every look at them is seen, whichever folder a run has. A run that was certified has its
@@ -127,13 +128,13 @@ def ledger_for(folder: RunFolder, given: Path | None = None, data: Path | None =
         return ledger_beside(data)
     if not folder.local:
         raise InvalidInput(
-            "--ledger must be given where the run folder is a URL: a file that outlives the machines, "
+            "--ledger must be given where the run folder is a URL: a place that outlives the machines, "
             "because a ledger that is lost lets units be calibrated on twice"
         )
-    return Path(folder.root).parent / "pac-ledger.json"
+    return Path(folder.root).parent / LEDGER
 
 
-def tune_run(folder: RunFolder, levels: Sequence[PACLevel], ledger: Path, **options: Any) -> None:
+def tune_run(folder: RunFolder, levels: Sequence[PACLevel], ledger: LedgerPath, **options: Any) -> None:
     """A sweep over a finished run: its table in the terminal and as csv, its heat maps as PNG."""
     task = Task.read(folder)
     refuse_unwritable("--ledger", ledger)
@@ -220,7 +221,9 @@ def room(folder: RunFolder, state: State, receipt: Receipt, tune: int) -> str:
     return f"{words}; {size(free)} are free for the {size(wanted)} still to store"
 
 
-def _certify(task: Task, folder: RunFolder, levels: list[PACLevel], book: Path, shape: str) -> list[Finding]:
+def _certify(
+    task: Task, folder: RunFolder, levels: list[PACLevel], book: LedgerPath, shape: str
+) -> list[Finding]:
     made, findings = certify_run(task, folder, levels, book, shape=shape)
     if task.tune:
         domains = {one.predictor.domain[0] for one in made.certificates if one.predictor.domain}

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from cluster.session import ADDRESSES
-from pac_core.options import FILE, level_options
+from pac_core.options import LedgerName, level_options
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 WORKERS = "how many, or MIN..MAX where the cluster can grow"
@@ -58,7 +58,7 @@ def options(*chosen: Callable[[Function], Function]) -> Callable[[Function], Fun
 
 
 ledger_option = click.option(
-    "--ledger", type=FILE, help="[default: pac-ledger.json beside the data; see the docs]"
+    "--ledger", type=LedgerName(), help="[default: pac-ledger beside the data; see the docs]"
 )
 address_option = click.option(
     "--address", default="local", show_default=True, help=f"Ray: {ADDRESSES}; none goes without Ray."

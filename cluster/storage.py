@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import fsspec
@@ -27,16 +26,15 @@ from cluster.packing import label_of, unpack
 from cluster.scoring import Arrays, Job, Receipt, run_digest
 from cluster.shards import Shard
 from pac_core import InvalidInput, UnreadableFile
-from pac_core.files import sweep_parts, whole_file
+from pac_core.files import refuse_secrets, sweep_parts, whole_file
+from pac_core.ledger import LedgerPath, ledger_exists, ledger_name
 
 Result = TypeVar("Result")
 LEDGER = "ledger.txt"
 """Of a run folder: the path of the ledger that it was certified with."""
 _NAME = re.compile(r"(\d+)-(\d+)-([0-9a-f]{64})\.arrow")
-_NAMED = ("abfs", "abfss", "az", "sftp", "ssh", "ftp", "hdfs")  # where a name before @ is no secret
 _OBJECTS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory")  # whole or absent by themselves
 _ALONE = ("ftp", "sftp", "ssh", "smb")  # whose connections are not made for several threads
-_SECRET = re.compile(r"(key|secret|token|password|sig)[^=&]*=", re.IGNORECASE)
 
 
 class RunFolder:
@@ -149,21 +147,21 @@ class RunFolder:
         """Whether there is such a file."""
         return bool(self.fs.exists(self._path(name)))
 
-    def ledger(self, given: str | Path | None = None) -> Path | None:
+    def ledger(self, given: LedgerPath | None = None) -> str | None:
         """The ledger that this run was certified with, None before; refuses another, and a lost one.
 
         Another ledger would not know that the run's units were looked at.
         """
         if not self.has(LEDGER):
             return None
-        known = Path(self.get(LEDGER).decode())
+        known = ledger_name(self.get(LEDGER).decode().strip())
         moved = f"if it was moved, write its new path into {self}/{LEDGER}"
-        if given is not None and Path(given).resolve() != known:
+        if given is not None and ledger_name(given) != known:
             raise InvalidInput(
                 f"--ledger must be the one that {self} was certified with, {known}, got {given}, which does "
                 f"not know of that look; {moved}"
             )
-        if not known.exists():
+        if not ledger_exists(known):
             raise InvalidInput(
                 f"the ledger that {self} was certified with, {known}, is missing: put it back, or, {moved}"
             )
@@ -264,17 +262,6 @@ class RunFolder:
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"
-
-
-def refuse_secrets(url: str) -> None:
-    """Refuse a URL that holds a user, a password or a key: it is printed and written down."""
-    for part in map(urlsplit, url.split("::")):  # fsspec chains protocols with ::
-        named = part.username is not None and part.scheme not in _NAMED
-        if part.scheme and (named or part.password is not None or _SECRET.search(part.query)):
-            raise InvalidInput(
-                f"a URL must be one without credentials (got one of {part.scheme}:// with some): storage "
-                "libraries take them from the environment or their own configuration"
-            )
 
 
 def _file(receipt: Receipt) -> str:

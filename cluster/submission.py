@@ -12,8 +12,8 @@ from typing import Any
 
 from cluster.scoring import OURS
 from cluster.session import set_environment
-from cluster.storage import refuse_secrets
 from pac_core import InvalidInput
+from pac_core.files import refuse_secrets
 
 ENDED = {"SUCCEEDED", "FAILED", "STOPPED"}
 

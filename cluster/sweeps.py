@@ -20,7 +20,7 @@ from cluster.errors import NoWorkers
 from cluster.results import Results, View
 from cluster.storage import RunFolder
 from pac_core import Asked, InvalidInput, PACError, PACLevel
-from pac_core.ledger import score_digest
+from pac_core.ledger import LedgerPath, score_digest
 from pac_core.options import say
 from pac_core.predictors import Score
 from pac_core.ranked_scores import RankedScore
@@ -101,7 +101,7 @@ def sweep(
     task: Task,
     folder: RunFolder,
     levels: Sequence[PACLevel],
-    ledger: Path,
+    ledger: LedgerPath,
     storage: Path,
     *,
     shapes: Sequence[str] = (),

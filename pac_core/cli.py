@@ -106,7 +106,7 @@ def main() -> None:
     pac evaluate certificate.json logits.npz     what the test units say
     pac sets certificate.json new.npz            sets for new units
     pac verify certificate.json scores.npz       does the certificate follow?
-    pac verify descent.json --ledger ledger.json            the same of a guarded controller's
+    pac verify descent.json --ledger pac-ledger             the same of a guarded controller's
     pac run rl --folder cheetah --epsilon 0.01 --delta 1e-5      the same on Ray, from a simulator
     """
 

@@ -18,8 +18,16 @@ from pac_core.evaluation import calibration_error, evaluate
 from pac_core.failures import failed_units, to_tune_on
 from pac_core.figures import plot_bounds
 from pac_core.forecasts import LogitForecast
-from pac_core.ledger import open_ledger, read_family, read_ledger, read_notes
-from pac_core.options import FILE, ids_option, labels_option, level_options, refuse_unwritable, say
+from pac_core.ledger import LedgerPath, open_ledger, read_family, read_ledger, read_notes
+from pac_core.options import (
+    FILE,
+    LedgerName,
+    ids_option,
+    labels_option,
+    level_options,
+    refuse_unwritable,
+    say,
+)
 from pac_core.predictors import GivenScore, Likelihood
 from pac_core.serving import sets_command
 from pac_core.splits import ids_digest
@@ -99,14 +107,14 @@ def evaluate_command(
 
 
 @click.command("ledger")
-@click.argument("path", type=FILE)
+@click.argument("path", type=LedgerName())
 @click.option("--budget", type=float, help="Begin a ledger that charges every attempt to this budget.")
-def ledger_command(path: Path, budget: float | None) -> None:
+def ledger_command(path: LedgerPath, budget: float | None) -> None:
     """What each look was for, what it cost, and what was noted since.
 
     \b
-    pac ledger pac-ledger.json
-    pac ledger new/pac-ledger.json --budget 0.01
+    pac ledger pac-ledger
+    pac ledger new/pac-ledger --budget 0.01
 
     With a budget, no statement ever issued from the ledger is false, with confidence 1 - budget: every
     attempt is charged to it beforehand, and refused once it is spent. It is laid down before the first look.

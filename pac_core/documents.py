@@ -212,7 +212,16 @@ def _score(document: dict[str, Any]) -> Score:
 
 
 def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A JSON object, without repeated keys and without NaN or Infinity."""
+    """The JSON object in a file."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise BadCertificate(f"{path} cannot be read: {error.strerror}") from None
+    return parse_json(content, path)
+
+
+def parse_json(content: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A JSON object, without repeated keys and without NaN or Infinity; `path` is what messages call it."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({key for key, _ in pairs}) != len(pairs):
@@ -223,10 +232,7 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{constant} is not a number")
 
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        document = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
-    except OSError as error:
-        raise BadCertificate(f"{path} cannot be read: {error.strerror}") from None
+        document = json.loads(content.decode(), object_pairs_hook=unique, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         raise BadCertificate(f"{path} is not the JSON it should be: {error}") from None
     if not isinstance(document, dict):

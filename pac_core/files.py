@@ -10,18 +10,29 @@ import platform
 import re
 import secrets
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pac_core.errors import InvalidInput
 
 _HOST = hashlib.blake2b(platform.node().encode(), digest_size=4).hexdigest()
 _PART = re.compile(rf".+\.{_HOST}-[0-9a-f]{{8}}\.part")
+_NAMED = ("abfs", "abfss", "az", "sftp", "ssh", "ftp", "hdfs")  # where a name before @ is no secret
+_SECRET = re.compile(r"(key|secret|token|password|sig)[^=&]*=", re.IGNORECASE)
+_CONDITIONAL = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory")  # can refuse to replace a file
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike[str], *, sweep: bool = True) -> Iterator[Path]:
+def whole_file(
+    path: str | os.PathLike[str], *, sweep: bool = True, exclusive: bool = False
+) -> Iterator[Path]:
     """A path to write to; it becomes `path` when all is written, and is removed if that fails.
 
     An `OSError` on the way, such as a full disk, names `path`.
     sweep: remove what killed writers left in the folder; see `sweep_parts`
+    exclusive: `FileExistsError` if there is such a file by then; of several writers, one succeeds
     """
     file = Path(path)
     if sweep:
@@ -30,10 +41,13 @@ def whole_file(path: str | os.PathLike[str], *, sweep: bool = True) -> Iterator[
         part, lock = _new_part(file)
         try:
             yield part
-            if file.exists():
-                os.chmod(part, file.stat().st_mode)
             os.fsync(lock)  # or a power cut could leave an empty file under the name
-            os.replace(part, file)
+            if exclusive:
+                _link(part, file)
+            else:
+                if file.exists():
+                    os.chmod(part, file.stat().st_mode)
+                os.replace(part, file)
         finally:
             part.unlink(missing_ok=True)
             os.close(lock)
@@ -41,6 +55,25 @@ def whole_file(path: str | os.PathLike[str], *, sweep: bool = True) -> Iterator[
         if error.filename is None or _PART.fullmatch(os.path.basename(os.fsdecode(error.filename))):
             error.filename, error.filename2 = str(file), None
         raise
+
+
+def _link(part: Path, file: Path) -> None:
+    """Give a finished file its name, which must be free, and make sure that a power cut does not undo it."""
+    try:
+        os.link(part, file)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links: here a crash may leave a half file, which nobody can read
+        with open(file, "xb") as whole:
+            whole.write(part.read_bytes())
+            whole.flush()
+            os.fsync(whole.fileno())
+    with contextlib.suppress(OSError):  # Windows does not open folders
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def sweep_parts(folder: str | os.PathLike[str]) -> None:
@@ -86,3 +119,96 @@ def _new_part(file: Path) -> tuple[Path, int]:
         if os.fstat(lock).st_nlink:
             return part, lock
         os.close(lock)  # swept before it was locked
+
+
+@contextlib.contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Only one process at a time, where the system can lock files."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with open(file.with_name(file.name + ".lock"), "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+class FileStore:
+    """Whole files in a folder on disk, or under the URL of an object store that can refuse to replace one."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._fs: Any = _object_store(folder) if "://" in folder else None
+
+    def __str__(self) -> str:
+        return self.folder
+
+    def names(self) -> list[str]:
+        """Of all files; none if there is no such folder."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if self._fs is None:
+                return os.listdir(self.folder)
+            found = self._fs.ls(self.folder, detail=False, refresh=True)
+            return [path.rpartition("/")[2] for path in found]
+        return []
+
+    def open(self, name: str) -> Any:
+        """A file to read bytes from."""
+        path = f"{self.folder}/{name}"
+        return open(path, "rb") if self._fs is None else self._fs.open(path, "rb")
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write a file, or replace it."""
+        if self._fs is not None:
+            self._fs.pipe_file(f"{self.folder}/{name}", content)
+            return
+        os.makedirs(self.folder, exist_ok=True)
+        with whole_file(f"{self.folder}/{name}") as part:
+            part.write_bytes(content)
+
+    def create(self, name: str, content: bytes) -> None:
+        """Write a new file; `FileExistsError` if there is one: of several writers, one succeeds."""
+        path = f"{self.folder}/{name}"
+        if self._fs is None:
+            os.makedirs(self.folder, exist_ok=True)
+            with whole_file(path, exclusive=True) as part:
+                part.write_bytes(content)
+            return
+        try:
+            self._fs.pipe_file(path, content, mode="create")
+        except OSError as error:  # stores answer in several ways that it is there
+            self._fs.invalidate_cache()
+            if not self._fs.exists(path):
+                raise
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from error
+
+
+def refuse_secrets(url: str) -> None:
+    """Refuse a URL that holds a user, a password or a key: it is printed and written down."""
+    for part in map(urlsplit, url.split("::")):  # fsspec chains protocols with ::
+        named = part.username is not None and part.scheme not in _NAMED
+        if part.scheme and (named or part.password is not None or _SECRET.search(part.query)):
+            raise InvalidInput(
+                f"a URL must be one without credentials (got one of {part.scheme}:// with some): storage "
+                "libraries take them from the environment or their own configuration"
+            )
+
+
+def _object_store(url: str) -> Any:
+    """fsspec's file system of a URL, refused unless it writes a file only if there is none, as one step."""
+    refuse_secrets(url)
+    try:
+        import fsspec
+
+        fs = fsspec.core.url_to_fs(url)[0]
+    except (ValueError, ImportError) as error:
+        raise InvalidInput(f"{url} must be a path or a URL that fsspec opens: {error}") from None
+    known = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+    parameters = signature(getattr(fs, "_pipe_file", fs.pipe_file)).parameters  # older versions ignore it
+    if known.isdisjoint(_CONDITIONAL) or "mode" not in parameters:
+        raise InvalidInput(
+            f"{url} must be a path, or in a store that can refuse to replace a file (s3, gs, az, each with "
+            "its fsspec library from 2025 on): else two processes could both take the same look"
+        )
+    return fs

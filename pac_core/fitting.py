@@ -19,9 +19,11 @@ from pac_core.failures import failed_units, to_tune_on
 from pac_core.files import real_path, whole_file
 from pac_core.forecasts import LogitForecast
 from pac_core.label_scores import LABEL_SCORES
-from pac_core.ledger import score_digest
+from pac_core.ledger import LedgerPath, ledger_name, score_digest
 from pac_core.options import (
     FILE,
+    LEDGER,
+    LedgerName,
     ids_option,
     labels_option,
     level_options,
@@ -69,7 +71,9 @@ NOT_NAMED = "not named"
 @click.option("--train", default="not named", help="What the model was trained on, in words.")
 @click.option("--train-ids", type=FILE, help="Ids it was trained on, one a line; they are refused.")
 @click.option("--out", type=FILE, default=Path("certificate.json"), show_default=True)
-@click.option("--ledger", type=FILE, help="Where looks are recorded.  [default: pac-ledger.json beside DATA]")
+@click.option(
+    "--ledger", type=LedgerName(), help="Where looks are recorded.  [default: pac-ledger beside DATA]"
+)
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 def fit(
     data: Path,
@@ -91,7 +95,7 @@ def fit(
     train: str,
     train_ids: Path | None,
     out: Path,
-    ledger: Path | None,
+    ledger: LedgerPath | None,
     force: bool,
 ) -> None:
     """Calibrate: from scores or forecasts to a certificate.
@@ -108,9 +112,15 @@ def fit(
     targets = _targets(out, levels)
     if out.suffix != ".json":
         raise InvalidInput(f"--out must end in .json, got {out}")
-    book = ledger or real_path(data).parent / "pac-ledger.json"
+    book = ledger or real_path(data).parent / LEDGER
     written = {real_path(path) for path in (*targets, scores_path(out))}
-    read = (data, book, model_file, train_ids, *([] if labels is None else label_files(labels)))
+    read = (
+        data,
+        f"{ledger_name(book)}.json",
+        model_file,
+        train_ids,
+        *([] if labels is None else label_files(labels)),
+    )
     if written & {real_path(path) for path in read if path}:
         raise InvalidInput(f"--out must be none of the files that are read, nor the ledger, got {out}")
     refuse_existing(force, *targets, scores_path(out))

@@ -13,11 +13,13 @@ import click
 from pac_core.bounds import PACLevel
 from pac_core.errors import InvalidInput
 from pac_core.files import real_path
-from pac_core.ledger import read_family
+from pac_core.ledger import LedgerPath, read_family
 from pac_core.texts import at_least
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)
+LEDGER = "pac-ledger"
+"""What a ledger is called, unless the user gives it another name."""
 
 
 class Level(click.ParamType[PACLevel]):
@@ -33,6 +35,15 @@ class Level(click.ParamType[PACLevel]):
         except ValueError:
             self.fail(f"must be epsilon and delta with a comma between them, as 0.02,1e-5, got {value!r}")
         return PACLevel(epsilon, delta)
+
+
+class LedgerName(click.ParamType[LedgerPath]):
+    """A folder, the file of an earlier version, or a URL."""
+
+    name = "PATH|URL"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> LedgerPath:
+        return str(value) if "://" in str(value) else Path(value)
 
 
 def level_options(*, multiple: bool, required: bool = True) -> Callable[[Function], Function]:
@@ -147,16 +158,19 @@ def labels_option(function: Function) -> Function:
     return logits_option(click.option("--labels", help=text)(function))
 
 
-def refuse_unwritable(option: str, path: Path) -> None:
-    """Refuse before any work if a result could not be written."""
-    there = next(parent for parent in real_path(path).parents if parent.exists())
+def refuse_unwritable(option: str, path: LedgerPath) -> None:
+    """Refuse before any work if a result could not be written; of a URL only its store knows."""
+    if "://" in str(path):
+        return
+    real = real_path(path)
+    there = next(folder for folder in (real, *real.parents) if folder.is_dir())
     if not os.access(there, os.W_OK):
         raise InvalidInput(
             f"{option} must lie where files can be written, which {there} is not; choose another"
         )
 
 
-def ledger_beside(data: Path, given: Path | None = None) -> Path:
+def ledger_beside(data: Path, given: LedgerPath | None = None) -> LedgerPath:
     """The ledger `given`, or the one in the folder of the data; refused if it could not be written.
 
     Beside the data every look at it is seen, wherever the results go.
@@ -164,7 +178,7 @@ def ledger_beside(data: Path, given: Path | None = None) -> Path:
     if given is not None:
         refuse_unwritable("--ledger", given)
         return given
-    book = real_path(data).parent / "pac-ledger.json"
+    book = real_path(data).parent / LEDGER
     if not os.access(book.parent, os.W_OK):
         raise InvalidInput(
             f"the ledger must lie beside the data, but {book.parent} cannot be written; give --ledger, the "
@@ -173,7 +187,7 @@ def ledger_beside(data: Path, given: Path | None = None) -> Path:
     return book
 
 
-def say_cost(count: int, cost: float, ledger: Path) -> None:
+def say_cost(count: int, cost: float, ledger: LedgerPath) -> None:
     """What the certificates of a look cost together, and what else their ledger holds."""
     many = "it fails" if count == 1 else "any of them fails"
     say("ledger", f"{count} asked for; {many} with probability below {at_least(cost, 4)} ({ledger})")

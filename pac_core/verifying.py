@@ -20,9 +20,9 @@ from pac_core.errors import InvalidInput, PACError
 from pac_core.failures import to_tune_on, unit_scores
 from pac_core.forecasts import LogitForecast
 from pac_core.label_scores import choose_label_score
-from pac_core.ledger import read_family, read_ledger, score_digest
+from pac_core.ledger import LedgerPath, read_family, read_ledger, score_digest
 from pac_core.normalisers import EXACT_TO
-from pac_core.options import FILE, ids_option, labels_option
+from pac_core.options import FILE, LedgerName, ids_option, labels_option
 from pac_core.predictors import Likelihood
 from pac_core.ranked_scores import RankedScore
 from pac_core.splits import Splits, ids_digest, split
@@ -32,17 +32,19 @@ from pac_core.temperatures import Temperature
 
 @click.command("verify")
 @click.argument("certificate", type=FILE)
-@click.argument("data", type=FILE, required=False)
+@click.argument("data", type=click.Path(path_type=Path), required=False)
 @ids_option
 @labels_option
-@click.option("--ledger", type=FILE, help="The ledger it was laid down in; of a descent, it must be given.")
+@click.option(
+    "--ledger", type=LedgerName(), help="The ledger it was laid down in; of a descent, it must be given."
+)
 def verify_command(
     certificate: Path,
     data: Path | None,
     ids: str | None,
     logits: str | None,
     labels: str | None,
-    ledger: Path | None,
+    ledger: LedgerPath | None,
 ) -> None:
     """Whether a certificate follows from scores (or from the forecasts it was made of).
 
@@ -54,7 +56,7 @@ def verify_command(
 
     \b
     pac verify certificate.json scores.npz
-    pac verify descent.json --ledger ledger.json
+    pac verify descent.json --ledger pac-ledger
     """
     if _is_descent(certificate):
         _verify_descent(certificate, ledger or data)
@@ -85,7 +87,7 @@ def _is_descent(path: Path) -> bool:
     return False
 
 
-def _verify_descent(path: Path, ledger: Path | None) -> NoReturn:
+def _verify_descent(path: Path, ledger: LedgerPath | None) -> NoReturn:
     if ledger is None:
         raise InvalidInput(f"--ledger must be the ledger that {path} was laid down in, got none")
     descended = read_descent(path)
@@ -94,7 +96,7 @@ def _verify_descent(path: Path, ledger: Path | None) -> NoReturn:
     _answer(checks, "the ledger bears it out", "the ledger does NOT bear it out as it stands")
 
 
-def _in_ledger(document: Certificate, ledger: Path) -> Check:
+def _in_ledger(document: Certificate, ledger: LedgerPath) -> Check:
     """Whether the ledger holds a look at these units for this score and level, and what else it holds."""
     predictor, units = document.predictor, document.parts["calibrate"].digest
     looks = [one for one in read_ledger(ledger) if one.calibrate == units]

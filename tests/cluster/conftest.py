@@ -46,12 +46,12 @@ def notes(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Each part as it is read; the calibrate part must not be before `ledger.json` is written."""
+    """Each part as it is read; the calibrate part must not be before the ledger is written."""
     parts: list[str] = []
     over = Results.over
 
     def watched(self: Results, part: str, view: View = ALL) -> Any:
-        assert part != "calibrate" or (tmp_path / "ledger.json").exists()
+        assert part != "calibrate" or (tmp_path / "ledger" / "000001.json").exists()
         parts.append(part)
         return over(self, part, view)
 

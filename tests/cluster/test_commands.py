@@ -103,7 +103,7 @@ def test_rollouts_that_trained_the_ensemble_are_no_units(ensemble: Path, tmp_pat
     for bad in ("7..x", "9..7", "-3", "0..99999999", "1..2..3", str(2**63)):
         refused(answer(None, "e", f"--trained-on={bad}"), "--trained-on must be")
     assert not list(tmp_path.glob("[a-e]")), "refused before anything is written"
-    assert not (tmp_path / "pac-ledger.json").exists()
+    assert not (tmp_path / "pac-ledger").exists()
     for folder, more, known in (
         ("unknown", ("--trained-on", "unknown"), ("not named", None, None)),
         ("stated", ("--trained-on", "5", "--trained-on", "7..8"), (None, 3, ids_digest([5, 7, 8]))),
@@ -217,7 +217,7 @@ def test_an_estimate_computes_one_shard_and_keeps_it(ensemble: Path, tmp_path: P
         r"driver takes about \d+ MB of memory; \S+ [MG]B are free for the \d+ [kM]B", answer.output
     )
     assert len(shards(tmp_path / "run")) == 1
-    assert not (tmp_path / "pac-ledger.json").exists()
+    assert not (tmp_path / "pac-ledger").exists()
     asked = rl(ensemble, tmp_path / "run", "--address", "none")
     assert "nothing is left" not in pac(*asked, "--estimate").output
     assert "nothing is left to compute: all 3 shards" in pac(*asked, "--estimate").output
@@ -303,7 +303,7 @@ def test_ctrl_c_between_trials_is_clean(
     gc.collect()
     assert code == 130, said
     assert "the same command goes on from there" in said
-    assert not (tmp_path / "pac-ledger.json").exists()
+    assert not (tmp_path / "pac-ledger").exists()
 
 
 def test_training_that_is_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

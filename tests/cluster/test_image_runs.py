@@ -47,7 +47,7 @@ def shades(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(images: Path, folder: Path, *more: object) -> Result:
     """A run with a ledger of its own, because the tests share their images."""
     asked = ["run", "imagenet", "--images", images, "--model", MODEL, "--folder", folder, *SIZES]
-    return pac(*asked, "--address", "none", "--ledger", folder.parent / "ledger.json", *more)
+    return pac(*asked, "--address", "none", "--ledger", folder.parent / "ledger", *more)
 
 
 @pytest.fixture(scope="session")
@@ -147,8 +147,8 @@ def test_the_ledger_lies_beside_the_images_whatever_the_folder(shades: Path, tmp
     asked += ["--address", "none"]
     first = pac(*asked, *LEVEL, "--folder", tmp_path / "a" / "run")
     assert first.exit_code == 0, first.output
-    assert (tmp_path / "data" / "pac-ledger.json").exists()
-    assert not (tmp_path / "a" / "pac-ledger.json").exists()
+    assert (tmp_path / "data" / "pac-ledger").exists()
+    assert not (tmp_path / "a" / "pac-ledger").exists()
     other = [*asked, "--epsilon", 0.3, "--delta", 0.1, "--folder", tmp_path / "b" / "run"]
     refused(pac(*other), "a new certificate needs units never calibrated on")
     assert pac(*asked, "--folder", tmp_path / "b" / "run").exit_code == 0

@@ -79,7 +79,7 @@ def test_the_score_is_the_choice_of_the_tune_part_for_all_levels(
     run: tuple[Task, RunFolder], tmp_path: Path
 ) -> None:
     task, folder = run
-    made, findings = certify_run(task, folder, LEVELS, tmp_path / "ledger.json")
+    made, findings = certify_run(task, folder, LEVELS, tmp_path / "ledger")
     logits, labels = world(task.results(folder).parts.tune.rows)
     direct = choose_label_score(
         LogitForecast(logits), labels, LEVELS[0], calibrate=CALIBRATE, others=LEVELS[1:]
@@ -97,7 +97,7 @@ def test_the_score_is_the_choice_of_the_tune_part_for_all_levels(
 @pytest.mark.parametrize("name", ["paper", "plain"])
 def test_the_papers_score_by_name(run: tuple[Task, RunFolder], tmp_path: Path, name: str) -> None:
     task, folder = run
-    made, _ = certify_run(task, folder, LEVELS, tmp_path / "ledger.json", shape=name)
+    made, _ = certify_run(task, folder, LEVELS, tmp_path / "ledger", shape=name)
     logits, labels = world(task.results(folder).parts.tune.rows)
     fitted = tempered(LogitForecast(logits), labels, LEVELS[0]).to_json()["preparations"]
     assert made.score.to_json()["preparations"] == (fitted if name == "paper" else [])

@@ -74,8 +74,8 @@ def test_a_shard_that_was_damaged_since_spends_no_unit(tmp_path: Path) -> None:
     last = max((tmp_path / "run" / "shards").iterdir())
     last.write_bytes(last.read_bytes()[:-8])
     with pytest.raises(Incomplete, match="has 9 sound shards of 10"):
-        certify_run(task, folder, [LEVEL], tmp_path / "ledger.json")
-    assert not (tmp_path / "ledger.json").exists()
+        certify_run(task, folder, [LEVEL], tmp_path / "ledger")
+    assert not (tmp_path / "ledger").exists()
 
 
 def directly(task: Task, folder: RunFolder, part: str) -> tuple[GaussianForecast, Trajectories]:
@@ -95,7 +95,7 @@ def test_temperatures_come_from_the_sums_of_shards(finished: RunFolder) -> None:
 def test_a_run_says_when_its_joint_tube_is_wider_than_the_states_vary(
     finished: RunFolder, tmp_path: Path
 ) -> None:
-    _, [finding] = certify_run(walking(), finished, [LEVEL], tmp_path / "ledger.json", shape="joint")
+    _, [finding] = certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", shape="joint")
     predictor = finding.certificate.predictor
     direct = fit_shape(*directly(walking(), finished, "tune"), LEVEL, shape="joint")
     assert predictor.remarks == Predictor(direct, predictor.threshold, predictor.domain).remarks
@@ -106,7 +106,7 @@ def test_certificate_threshold_and_test_are_those_of_all_units_at_once(
     finished: RunFolder, tmp_path: Path
 ) -> None:
     task = walking()
-    made, [finding] = certify_run(task, finished, [LEVEL], tmp_path / "ledger.json", shape="joint")
+    made, [finding] = certify_run(task, finished, [LEVEL], tmp_path / "ledger", shape="joint")
     calibrate, test = (directly(task, finished, part) for part in ("calibrate", "test"))
     threshold = fit_threshold(made.score.scores(*calibrate), LEVEL)
     assert finding.certificate.predictor.threshold == threshold
@@ -120,7 +120,7 @@ def test_certificate_threshold_and_test_are_those_of_all_units_at_once(
 
 
 def test_a_run_keeps_its_ledger_and_its_certificate(finished: RunFolder, tmp_path: Path) -> None:
-    book, other = tmp_path / "ledger.json", tmp_path / "other.json"
+    book, other = tmp_path / "ledger", tmp_path / "other"
     _, [finding] = certify_run(walking(), finished, [LEVEL], book, shape="joint")
     certificate = Path(finished.root) / finding.file
     before = certificate.read_bytes()
@@ -130,7 +130,7 @@ def test_a_run_keeps_its_ledger_and_its_certificate(finished: RunFolder, tmp_pat
     assert not other.exists()
     with pytest.raises(InvalidInput, match="--ledger must be the one"):
         ledger_for(finished, other)
-    assert ledger_for(finished) == book, "and not the one beside the folder"
+    assert ledger_for(finished) == str(book), "and not the one beside the folder"
     add_note(book, "a thought", {})
     certify_run(walking(), finished, [LEVEL], book, shape="joint")  # the same look may be repeated
     with pytest.raises(SecondLook):
@@ -139,11 +139,11 @@ def test_a_run_keeps_its_ledger_and_its_certificate(finished: RunFolder, tmp_pat
 
 
 def test_no_certificate_is_replaced_where_the_ledger_is_lost(finished: RunFolder, tmp_path: Path) -> None:
-    book = tmp_path / "ledger.json"
+    book = tmp_path / "ledger"
     _, [finding] = certify_run(walking(), finished, [LEVEL], book, shape="joint")
     certificate = Path(finished.root) / finding.file
     before = certificate.read_bytes()
-    book.unlink()
+    shutil.rmtree(book)
     with pytest.raises(InvalidInput, match="is missing: put it back"):
         certify_run(walking(), finished, [LEVEL], book, shape="box")
     with pytest.raises(InvalidInput, match="is missing: put it back"):
@@ -159,12 +159,12 @@ def test_no_certificate_is_replaced_where_the_ledger_is_lost(finished: RunFolder
 def test_a_certificate_whose_ledger_the_folder_forgot_needs_one_that_knows_its_look(
     name: str, finished: RunFolder, tmp_path: Path
 ) -> None:
-    book, other, home = tmp_path / "ledger.json", tmp_path / "other.json", Path(finished.root)
+    book, other, home = tmp_path / "ledger", tmp_path / "other", Path(finished.root)
     _, [finding] = certify_run(walking(), finished, [LEVEL], book, shape="joint")
     (home / finding.file).rename(home / name)
     (home / "ledger.txt").unlink()
     for _ in ("there is no such ledger", "there is one of other looks"):
-        with pytest.raises(InvalidInput, match=rf"{name} was issued from a look that \S+other.json does not"):
+        with pytest.raises(InvalidInput, match=rf"{name} was issued from a look that \S+other does not"):
             certify_run(walking(), finished, [PACLevel(0.2, 0.01)], other, shape="joint")
         add_note(other, "a thought", {})
     with pytest.raises(SecondLook):
@@ -184,28 +184,28 @@ def test_a_look_that_breaks_off_while_it_reads_has_its_ledger(
 
     monkeypatch.setattr(Results, "scores", stopped)
     with pytest.raises(KeyboardInterrupt):
-        certify_run(walking(), finished, [LEVEL], tmp_path / "ledger.json", shape="joint")
+        certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", shape="joint")
     with pytest.raises(InvalidInput, match="--ledger must be the one"):
-        certify_run(walking(), finished, [LEVEL], tmp_path / "other.json", shape="joint")
+        certify_run(walking(), finished, [LEVEL], tmp_path / "other", shape="joint")
 
 
 def test_what_is_refused_before_the_look_leaves_no_ledger_behind(finished: RunFolder, tmp_path: Path) -> None:
     open_ledger(tmp_path / "small.json", budget=0.001)
     with pytest.raises(OverBudget):
         certify_run(walking(), finished, [LEVEL], tmp_path / "small.json", shape="joint")
-    certify_run(walking(), finished, [LEVEL], tmp_path / "ledger.json", shape="joint")
+    certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", shape="joint")
 
 
 def test_a_second_look_at_the_same_units_is_refused(finished: RunFolder, tmp_path: Path) -> None:
-    certify_run(walking(), finished, [LEVEL], tmp_path / "ledger.json", shape="joint")
+    certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", shape="joint")
     with pytest.raises(SecondLook):
-        certify_run(walking(), finished, [PACLevel(0.2, 0.01)], tmp_path / "ledger.json", shape="joint")
+        certify_run(walking(), finished, [PACLevel(0.2, 0.01)], tmp_path / "ledger", shape="joint")
 
 
 def test_the_calibrate_part_is_not_read_before_the_ledger_is_written(
     finished: RunFolder, tmp_path: Path, readings: list[str]
 ) -> None:
-    certify_run(walking(), finished, [LEVEL], tmp_path / "ledger.json", shape="box")
+    certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", shape="box")
     assert readings == ["tune", "calibrate", "test"]
 
 
@@ -228,8 +228,8 @@ def test_a_shard_that_is_lost_stops_the_certificate_before_the_ledger(
     shutil.copytree(finished.root, again.root)
     next((tmp_path / "run" / "shards").iterdir()).unlink()
     with pytest.raises(Incomplete):
-        certify_run(walking(), again, [LEVEL], tmp_path / "ledger.json", shape="joint")
-    assert not (tmp_path / "ledger.json").exists()
+        certify_run(walking(), again, [LEVEL], tmp_path / "ledger", shape="joint")
+    assert not (tmp_path / "ledger").exists()
 
 
 def test_a_view_reads_fewer_steps_and_members(finished: RunFolder) -> None:
@@ -269,7 +269,7 @@ def test_a_forecast_that_explodes_is_an_error_of_its_unit_and_stops_no_run(
 ) -> None:
     folder, task, exploded = RunFolder(tmp_path / "run"), walking(ExplodingWalks), np.arange(UNITS) % 50 == 0
     about: Any = {"workers": None, "gpus": None, "dashboard": False, "estimate": False}
-    levels: Any = {"levels": [LEVEL], "ledger": tmp_path / "ledger.json"}
+    levels: Any = {"levels": [LEVEL], "ledger": tmp_path / "ledger"}
     [finding] = launch(task, folder, address="none", shape=shape, **levels, **about)
     results = task.results(folder)
     tune, calibrate, test = (int(exploded[part.rows].sum()) for part in results.parts)
@@ -305,7 +305,7 @@ def test_more_explosions_than_errors_allowed_are_refused_and_counted(
 ) -> None:
     folder, task = RunFolder(tmp_path / "run"), walking(ExplodingWalks)
     about: Any = {"workers": None, "gpus": None, "dashboard": False, "estimate": False}
-    levels: Any = {"levels": [PACLevel(0.02, 0.05)], "ledger": tmp_path / "ledger.json"}
+    levels: Any = {"levels": [PACLevel(0.02, 0.05)], "ledger": tmp_path / "ledger"}
     with pytest.raises(TooManyFailures):
         launch(task, folder, address="none", shape="joint", **levels, **about)
     assert "18 of 900 walks have a forecast that is no Gaussian" in capsys.readouterr().out

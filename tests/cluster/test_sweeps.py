@@ -52,7 +52,7 @@ def finished(tmp_path: Path) -> RunFolder:
 
 @pytest.mark.usefixtures("engine")
 def test_a_sweep_chooses_certifies_once_and_tests(finished: RunFolder, tmp_path: Path) -> None:
-    book = tmp_path / "ledger.json"
+    book = tmp_path / "ledger"
     options: dict[str, Any] = {"horizons": (2, 4), "members": (None, 2), "shapes": ("max", "joint")}
     rows, cost = sweep(walking(), finished, LEVELS, book, tmp_path / "ray", **options)
     assert [(row["horizon"], row["epsilon"], row["delta"]) for row in rows] == [
@@ -80,7 +80,7 @@ def test_a_second_look_is_refused_before_a_trial_runs(
     finished: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whichever command, at whichever level, and in another ledger too."""
-    book = tmp_path / "ledger.json"
+    book = tmp_path / "ledger"
     certify_run(walking(), finished, LEVELS[:1], book, shape="joint")
     kept = {file: file.read_bytes() for file in Path(finished.root).glob("*certificate*")}
 
@@ -151,7 +151,7 @@ def test_the_calibrate_part_is_not_read_before_the_ledger_is_written(
         }
 
     monkeypatch.setattr(sweeps, "sizes_by_tune", here)
-    sweep(walking(), finished, LEVELS[:1], tmp_path / "ledger.json", tmp_path, shapes=("joint",))
+    sweep(walking(), finished, LEVELS[:1], tmp_path / "ledger", tmp_path, shapes=("joint",))
     assert readings[0] == "tune"
     assert readings.count("calibrate") == 1
 

@@ -135,7 +135,7 @@ ALL, NONE = np.ones(130, dtype=bool), np.zeros(130, dtype=bool)
 
 def test_a_claim_is_charged_before_its_episodes_and_stated_after_them(tmp_path: Path) -> None:
     """On the episodes of a descent, which comes after it: a claim reads nothing until it is stated."""
-    ledger = tmp_path / "ledger.json"
+    ledger = tmp_path / "ledger"
     open_ledger(ledger, budget=0.012)
     claim_accepted_risk(ROWS, confidence=0.998, ledger=ledger)
     assert read_family(ledger).cost == 0.002
@@ -158,7 +158,7 @@ def test_a_claim_is_charged_before_its_episodes_and_stated_after_them(tmp_path: 
 def test_what_was_not_claimed_is_not_stated(
     tmp_path: Path, ids: Any, confidence: float, choices: int
 ) -> None:
-    ledger = tmp_path / "ledger.json"
+    ledger = tmp_path / "ledger"
     claim_accepted_risk(ROWS, confidence=0.998, ledger=ledger)
     with pytest.raises(InvalidInput, match="must hold this claim since before its episodes were run"):
         accepted_risk(ids, ALL, NONE, confidence=confidence, choices=choices, ledger=ledger)
@@ -166,7 +166,7 @@ def test_what_was_not_claimed_is_not_stated(
 
 
 def test_units_of_a_look_cannot_be_claimed_nor_those_of_a_stated_claim_be_looked_at(tmp_path: Path) -> None:
-    ledger = tmp_path / "ledger.json"
+    ledger = tmp_path / "ledger"
     open_split(ledger, Opening.of(range(500, 600), [Entry("s", 0.05, 0.01)], "data"))
     with pytest.raises(SecondLook, match="100 of these 130 units"):
         claim_accepted_risk(np.arange(480, 610), confidence=0.99, ledger=ledger)
@@ -178,7 +178,7 @@ def test_units_of_a_look_cannot_be_claimed_nor_those_of_a_stated_claim_be_looked
 
 
 def test_a_look_that_stands_beside_a_stated_claim_may_be_repeated(tmp_path: Path) -> None:
-    ledger, level = tmp_path / "ledger.json", PACLevel(0.05, 0.01)
+    ledger, level = tmp_path / "ledger", PACLevel(0.05, 0.01)
     claim_accepted_risk(ROWS[0], confidence=0.99, ledger=ledger)
     open_split(ledger, Opening.of(ROWS[0], [Entry("s", level.epsilon, level.delta)], "data"))
     accepted_risk(ROWS[0], ALL, NONE, confidence=0.99, ledger=ledger)
@@ -190,5 +190,5 @@ def test_a_look_that_stands_beside_a_stated_claim_may_be_repeated(tmp_path: Path
 @pytest.mark.parametrize("episodes", [[1, 1], [[1, 2], [2, 3]], [1.5, 2.5], [], 3, [[[1]]]])
 def test_claims_that_are_refused(tmp_path: Path, episodes: Any) -> None:
     with pytest.raises(InvalidInput, match="episodes must"):
-        claim_accepted_risk(episodes, confidence=0.99, ledger=tmp_path / "ledger.json")
-    assert not (tmp_path / "ledger.json").exists()
+        claim_accepted_risk(episodes, confidence=0.99, ledger=tmp_path / "ledger")
+    assert not (tmp_path / "ledger").exists()

@@ -41,7 +41,7 @@ def run(ledger: Path, **changes: Any) -> Any:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.json"
+    return tmp_path / "ledger"
 
 
 def test_parts_certificate_and_ledger_agree(ledger: Path) -> None:

@@ -44,7 +44,7 @@ def test_fit_evaluate_verify(logits: Path, certificate: Path) -> None:
         result = run("verify", certificate, data)
         assert result.exit_code == 0, result.output
         assert "the certificate follows from these scores" in result.output
-    book = logits.with_name("pac-ledger.json")
+    book = logits.with_name("pac-ledger")
     told = run("verify", certificate, logits, "--ledger", book)
     assert told.exit_code == 0, told.output
     assert "ok  ledger       Its ledger holds 1 attempt or look" in told.output
@@ -65,7 +65,7 @@ def test_the_ledger_of_another_score_bears_nothing_out(logits: Path, certificate
     options = [*LEVEL, *SPLIT, "--score", "plain", "--ledger", second, "--out", out]
     assert run("fit", logits, *options).exit_code == 0
     assert run("verify", out, logits, "--ledger", second).exit_code == 0
-    answer = run("verify", out, logits, "--ledger", logits.with_name("pac-ledger.json"))
+    answer = run("verify", out, logits, "--ledger", logits.with_name("pac-ledger"))
     assert answer.exit_code == 1
     assert "NO  ledger" in answer.output
 
@@ -110,7 +110,7 @@ def test_several_certificates_from_one_look(logits: Path, tmp_path: Path) -> Non
         "c-0.2-0.01.json",
         "c-0.2-0.1.json",
     ]
-    listed = run("ledger", logits.parent / "pac-ledger.json").output
+    listed = run("ledger", logits.parent / "pac-ledger").output
     assert "400 units" in listed
     assert listed.count("epsilon=") == 4
 
@@ -229,7 +229,7 @@ def test_tubes_from_files(tmp_path: Path) -> None:
     for shape in ("joint", "box", "features"):
         out = tmp_path / shape / "c.json"
         options: list[object] = ["--feature", "speed=1"] if shape == "features" else []
-        options += ["--ledger", tmp_path / shape / "ledger.json", "--out", out]
+        options += ["--ledger", tmp_path / shape / "ledger", "--out", out]
         fitted = run("fit", tmp_path / "r.npz", *LEVEL, *SPLIT, "--shape", shape, *options)
         assert fitted.exit_code == 0, fitted.output
         assert "not refuted" in run("evaluate", out, tmp_path / "r.npz").output

@@ -122,7 +122,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_names_the_file(small_disk: Path, logits: Path) -> None:
     out, command = small_disk / "certificate.json", [sys.executable, "-m", "pac_core", "fit", str(logits)]
     (small_disk / "other").write_bytes(bytes(7 * 4096))
-    arguments = [*command, *LEVEL, *SPLIT, "--out", str(out), "--ledger", str(logits.parent / "ledger.json")]
+    arguments = [*command, *LEVEL, *SPLIT, "--out", str(out), "--ledger", str(logits.parent / "ledger")]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (
         2,

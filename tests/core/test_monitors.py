@@ -230,7 +230,7 @@ def test_the_state_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch
 
 
 def test_a_reset_is_written_down(tmp_path: Path) -> None:
-    ledger, calls = tmp_path / "ledger.json", []
+    ledger, calls = tmp_path / "ledger", []
     monitor = live(Monitor(0.05, 0.01, tmp_path / "monitor.json", calls.append), *[1] * 6)
     given_up = monitor.wealth
     for reason in ("", "  ", None):
@@ -253,15 +253,15 @@ def test_a_running_episode_cannot_be_reset_away(tmp_path: Path) -> None:
     monitor = Monitor(0.05, 0.01)
     monitor.step(False)
     with pytest.raises(InvalidInput, match="finish the running one first"):
-        monitor.reset(tmp_path / "ledger.json", "a look")
-    assert not (tmp_path / "ledger.json").exists()
+        monitor.reset(tmp_path / "ledger", "a look")
+    assert not (tmp_path / "ledger").exists()
 
 
 def test_a_reset_that_cannot_be_written_down_does_not_happen(tmp_path: Path) -> None:
     (tmp_path / "ledger.json").write_text("{")
     monitor = live(Monitor(0.05, 0.01), 1, 1)
     with pytest.raises(BadCertificate):
-        monitor.reset(tmp_path / "ledger.json", "a try")
+        monitor.reset(tmp_path / "ledger", "a try")
     assert monitor.episodes == 2
 
 

@@ -147,7 +147,7 @@ def test_the_threshold_is_that_of_the_accepted_units() -> None:
 
 
 def test_a_ledger_charges_each_policy_and_seed(tmp_path: Path) -> None:
-    ledger, scores, weights = tmp_path / "ledger.json", np.arange(500.0), np.ones(500)
+    ledger, scores, weights = tmp_path / "ledger", np.arange(500.0), np.ones(500)
     given: dict[str, Any] = {"seed": 0, "ledger": ledger}
     with pytest.raises(TooFewAccepted):  # seen without a look at a score
         fit_reweighted(range(500), scores, weights, 400.0, LEVEL, **given)
@@ -212,7 +212,7 @@ def test_the_largest_weight_seen_is_no_bound() -> None:
 
 def test_too_few_accepted_is_said_before_the_ledger_is_written(tmp_path: Path) -> None:
     """Even where none is accepted, at a level that a single unit could prove."""
-    ledger = tmp_path / "ledger.json"
+    ledger = tmp_path / "ledger"
     for level, weights in ((PACLevel(0.5, 0.6), [0.0] * 10), (PACLevel(0.1, 0.1), [1.0] * 10)):
         with pytest.raises(TooFewAccepted):
             fit_reweighted(range(10), range(10), weights, 2.0, level, seed=0, ledger=ledger)

@@ -113,7 +113,7 @@ def test_torch_agrees(shape: str) -> None:
 def test_certificates_of_ended_units(tmp_path: Path) -> None:
     forecast, truth = units(600, 3, np.nan)
     made = certify(
-        forecast, truth, LEVEL, ids=range(600), tune=200, calibrate=300, ledger=tmp_path / "ledger.json"
+        forecast, truth, LEVEL, ids=range(600), tune=200, calibrate=300, ledger=tmp_path / "ledger"
     )
     rows = made.parts.test.rows
     tube = made.certificates[0].predictor.tube(forecast.take(rows))

@@ -213,11 +213,11 @@ def test_one_descent_with_the_planner_itself_and_a_ledger(tmp_path: Path) -> Non
             [picked(predictor, scale, starts, np.random.default_rng((4, i)))[1][0] for i in ids.tolist()]
         )
 
-    shown = descend(plan, run, ledger=tmp_path / "ledger.json")
+    shown = descend(plan, run, ledger=tmp_path / "ledger")
     assert shown.certified == plan.scales[1]
     assert error(shown.certified * width) == pytest.approx(0.004)
     assert asked == list(range(3 * N))
-    assert all(check.holds for check in verify_descent(shown, tmp_path / "ledger.json"))
+    assert all(check.holds for check in verify_descent(shown, tmp_path / "ledger"))
 
 
 STEPS, FAR = 10, 20.0

@@ -174,7 +174,7 @@ def test_no_temperature_changes_what_is_suppressed(rule: Callable[..., object]) 
 
 def test_the_certificate_counts_true_alarms_alone(tmp_path: Path) -> None:
     alarms = stream()
-    made = certify_rule(alarms, LEVEL, ledger=tmp_path / "ledger.json")
+    made = certify_rule(alarms, LEVEL, ledger=tmp_path / "ledger")
     count = int(alarms.true[:1000].sum())
     certificate = made.certificates[0]
     assert certificate.predictor.threshold.n == count < 400
@@ -185,7 +185,7 @@ def test_the_certificate_counts_true_alarms_alone(tmp_path: Path) -> None:
         "The set of a new true alarm misses its truth with probability at most 0.1"
     )
     with pytest.raises(SecondLook):
-        certify_rule(alarms, PACLevel(0.05, 0.05), ledger=tmp_path / "ledger.json")
+        certify_rule(alarms, PACLevel(0.05, 0.05), ledger=tmp_path / "ledger")
     paper = by_the_paper(alarms, LEVEL)
     assert paper.threshold is not None
     assert paper.threshold.n == 1000

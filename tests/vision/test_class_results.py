@@ -61,7 +61,7 @@ LEVELS = Levels(PACLevel(0.1, 1e-3), (0.01, 0.1, 0.2), (0.1, 1e-3))
 
 def compare(tmp_path: Path, *models: Predictions, levels: Levels = LEVELS, **parts: int) -> ClassResults:
     sizes = {"tune": 500, "calibrate": 600, "seed": 0} | parts
-    return compare_sets(models or (predictions(),), levels, ledger=tmp_path / "ledger.json", **sizes)
+    return compare_sets(models or (predictions(),), levels, ledger=tmp_path / "ledger", **sizes)
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +76,13 @@ def test_the_whole_menu_is_in_the_ledger_before_a_calibration_score_is_computed(
 
     def watched(self: Likelihood, forecast: Any, truth: Any) -> Any:
         if len(truth) == 600:
-            computed.append(len(read_ledger(tmp_path / "ledger.json")[0].menu))
+            computed.append(len(read_ledger(tmp_path / "ledger")[0].menu))
         return plain(self, forecast, truth)
 
     monkeypatch.setattr(Likelihood, "scores", watched)
     results = compare(tmp_path)
     assert set(computed) == {len(results.entries)}
-    (look,) = read_ledger(tmp_path / "ledger.json")
+    (look,) = read_ledger(tmp_path / "ledger")
     assert sorted(e.score for e in look.menu) == sorted(e.score for e in results.entries.values())
     assert look.cost == joint_cost(600, results.entries.values()) == results.cost()
 
@@ -251,7 +251,7 @@ def test_classifiers_of_other_images_are_refused(tmp_path: Path) -> None:
         compare(tmp_path, first, predictions())
     with pytest.raises(InvalidInput, match="leave images to tune and to test"):
         compare(tmp_path, calibrate=2500)
-    assert not (tmp_path / "ledger.json").exists()
+    assert not (tmp_path / "ledger").exists()
 
 
 def test_the_order_of_the_rows_changes_nothing(tmp_path: Path, results: ClassResults) -> None:

@@ -91,7 +91,7 @@ def test_the_certificate_follows_from_the_logits_that_are_kept(done: tuple[Path,
     for data in ("certificate.scores.npz", "logits/narrow.npz"):
         verified = pac("verify", out / "certificate.json", out / data)
         assert verified.exit_code == 0, verified.output
-    (look,) = read_ledger(out / "pac-ledger.json")
+    (look,) = read_ledger(out / "pac-ledger")
     assert certificate.menu is not None
     assert (certificate.menu.asked, certificate.menu.cost) == (len(look.menu), look.cost)
 
@@ -100,7 +100,7 @@ def test_the_logits_that_are_kept_give_the_same_and_another_menu_is_refused(done
     out, _ = done
     kept = ("--logits", out / "logits" / "narrow.npz", "--logits", out / "logits" / "wide.npz")
     level = ("--epsilon", 0.1, "--delta", 1e-3)
-    again = run_here(*kept, *level, "--out", out.parent / "again", "--ledger", out / "pac-ledger.json")
+    again = run_here(*kept, *level, "--out", out.parent / "again", "--ledger", out / "pac-ledger")
     assert again.exit_code == 0, again.output
     for name in ("ablation", "architectures", "grid", "correctness"):
         assert table(out / f"{name}.csv") == table(out.parent / "again" / f"{name}.csv")
@@ -119,7 +119,7 @@ def test_labels_of_other_folders_are_refused_before_the_look(done: tuple[Path, s
     shutil.copytree(done[0] / "images", tmp_path / "images")
     strayed = next((tmp_path / "images" / "03").iterdir())
     strayed.rename(tmp_path / "images" / "04" / strayed.name)
-    logits, book = done[0] / "logits" / "narrow.npz", tmp_path / "ledger.json"
+    logits, book = done[0] / "logits" / "narrow.npz", tmp_path / "ledger"
     found = run_here(
         "--logits", logits, "--images", tmp_path / "images", "--ledger", book, "--out", tmp_path / "o"
     )
@@ -183,4 +183,4 @@ def test_names_that_do_not_fit_the_classifier_are_refused(done: tuple[Path, str]
     assert "must name the 12 classes of wide, got 2" in str(found.exception)
     short = run_here("--logits", logits, "--n", 20, "--epsilon", 0.01, "--out", out)
     assert isinstance(short.exception, NotEnoughData)
-    assert not list(tmp_path.rglob("pac-ledger.json"))
+    assert not list(tmp_path.rglob("pac-ledger"))

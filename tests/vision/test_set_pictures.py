@@ -156,7 +156,7 @@ def results(images: Images, tmp_path: Path) -> ClassResults:
     names = np.array([f"elsewhere/{name.replace('/', '-')}" for name in images.ids])
     one = Predictions("net", names, LogitForecast(logits), images.labels, Record("net"), Record("net"))
     levels = Levels(PACLevel(0.3, 0.1), (0.3,), (0.1,))
-    return compare_sets([one], levels, tune=20, calibrate=20, seed=0, ledger=tmp_path / "ledger.json")
+    return compare_sets([one], levels, tune=20, calibrate=20, seed=0, ledger=tmp_path / "ledger")
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def test_networks_stop_before_they_learn_noise() -> None:
 def test_a_table_is_certified_once_on_disjoint_rows(tmp_path: Path, target: str, task: str) -> None:
     table = world(700)
     design = TableDesign("World", target, task, 250, 60, 150, PACLevel(0.1, 0.05), leave_out=("junk",))
-    made, found = certify_table(table, design, ledger=tmp_path / "ledger.json", seed=5)
+    made, found = certify_table(table, design, ledger=tmp_path / "ledger", seed=5)
     parts = found.parts
     assert parts is not None
     ids = [made.train_ids, *(made.ids[part.rows] for part in parts)]
@@ -78,9 +78,9 @@ def test_a_table_is_certified_once_on_disjoint_rows(tmp_path: Path, target: str,
     else:
         missed = sum(truths[i] not in new[i]["set"].split(" or ") for i in inside)
     assert missed == rows[1].found.all.errors, "new rows get the very sets that were measured"
-    assert certify_table(table, design, ledger=tmp_path / "ledger.json", seed=5)[1].look == found.look
+    assert certify_table(table, design, ledger=tmp_path / "ledger", seed=5)[1].look == found.look
     with pytest.raises(SecondLook):
-        certify_table(table, design, ledger=tmp_path / "ledger.json", seed=6)
+        certify_table(table, design, ledger=tmp_path / "ledger", seed=6)
 
 
 def test_the_model_never_sees_other_rows() -> None:

@@ -64,7 +64,7 @@ def test_a_table_of_ones_own(
     assert "low" in sets["first"]
     assert "high" in sets["second"]
     assert table_in(tmp_path / "out" / "tables.csv")[1]["train, tune, n, test"] == "180, 40, 100, 80"
-    assert (tmp_path / "pac-ledger.json").exists()
+    assert (tmp_path / "pac-ledger").exists()
     again = run_here(monkeypatch, *mine, "--out", tmp_path / "elsewhere", "--seed", 1)
     assert "a new certificate needs units never calibrated on" in again
     less = run_here(monkeypatch, *mine, "--out", tmp_path / "none", "--epsilon", 0.01)
@@ -75,7 +75,7 @@ def test_a_table_of_ones_own(
     assert shut.endswith("cannot be written; give --ledger, the same one for every look at this data")
     assert not (tmp_path / "none").exists()
     (tmp_path / "own").mkdir()
-    own = ("--ledger", tmp_path / "own" / "ledger.json")
+    own = ("--ledger", tmp_path / "own" / "ledger")
     assert run_here(monkeypatch, *mine, *own, "--out", tmp_path / "own") == ""
     assert "never calibrated on" in run_here(monkeypatch, *mine, *own, "--seed", 1, "--out", tmp_path / "own")
 
@@ -98,7 +98,7 @@ def test_rows_without_a_first_line_of_names_get_their_sets(
     for place, new in enumerate(("3,4\n90,1", "3,4,0.3\n90,1,9")):
         out = tmp_path / str(place)
         out.mkdir()
-        given = ("--ledger", out / "ledger.json", "--new", write(tmp_path, "new.csv", new), "--out", out)
+        given = ("--ledger", out / "ledger", "--new", write(tmp_path, "new.csv", new), "--out", out)
         assert run_here(monkeypatch, "tabular_results.py", *mine, *given) == ""
         assert len(table_in(out / "new_sets.csv")) == 2
 
@@ -119,4 +119,4 @@ def test_rows_that_cannot_get_sets_are_refused_before_the_look(
         monkeypatch, "tabular_results.py", *given, "--new", write(tmp_path, "new.csv", "u\n1\n")
     )
     assert "--new must have the columns of --file, got none named 'v'" in refusal
-    assert not (tmp_path / "pac-ledger.json").exists()
+    assert not (tmp_path / "pac-ledger").exists()

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import core, engine, guard, label_sizes, monitor, rl, vision
+from benchmarks import core, engine, guard, label_sizes, ledger, monitor, rl, vision
 from benchmarks.figures import Figure
 
-ALL = core.ALL | rl.ALL | guard.ALL | monitor.ALL | engine.ALL | vision.ALL | label_sizes.ALL
+ALL = core.ALL | rl.ALL | guard.ALL | monitor.ALL | engine.ALL | ledger.ALL | vision.ALL | label_sizes.ALL
 RESULTS = Path(__file__).parent / "results.json"
 
 

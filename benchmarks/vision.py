@@ -62,7 +62,7 @@ def _whole_way(score: str) -> None:
             ids=units.ids,
             tune=TUNE,
             calibrate=CALIBRATE,
-            ledger=Path(place) / "ledger.json",
+            ledger=Path(place) / "ledger",
             fit=label_score_fit(score, calibrate=CALIBRATE),
             unit="image",
         )

@@ -110,7 +110,7 @@ def accepted_risk(
     choices: among how many controllers this one was picked by looking at these episodes, such as the S scales
         of a descent; the limit is then computed at 1 - (1 - confidence) / S, so that it holds for whichever
         is picked with the confidence stated
-    ledger: a file that holds the claim since before the episodes were run (`claim_accepted_risk`); what was
+    ledger: a folder that holds the claim since before the episodes were run (`claim_accepted_risk`); what was
         counted goes into it. Without one, nobody counts what else was stated
 
     Given how many were accepted, the number of unsafe ones is binomial. Steps are drawn by `draw_steps`,

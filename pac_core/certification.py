@@ -96,7 +96,7 @@ def certify(
         vectors, the tube shape `box` for a horizon; with tune=0 nothing can be chosen, and the default is
         "plain", the forecast as it is
     fit: instead of a name, chooses the score on the tune part, for the first level
-    ledger: a file; the menu goes into it before any calibration score is computed, and a look that
+    ledger: a folder; the menu goes into it before any calibration score is computed, and a look that
         shares a unit with an earlier one is refused
     unit, train, train_ids, model, data: for the certificate; a unit among `train_ids` is refused
 
@@ -110,7 +110,7 @@ def certify(
     >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     >>> folder = tempfile.TemporaryDirectory()
     >>> made = certify(LogitForecast(logits), labels, PACLevel(0.1, 1e-3), ids=range(1000), tune=200,
-    ...                calibrate=500, ledger=f"{folder.name}/ledger.json", unit="image")
+    ...                calibrate=500, ledger=f"{folder.name}/ledger", unit="image")
     >>> made.certificates[0].predictor.threshold.n, made.parts.test.n
     (500, 300)
     >>> folder.cleanup()

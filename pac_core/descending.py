@@ -32,7 +32,7 @@ def descend(plan: Descent, run: RunEpisodes, *, ledger: str | os.PathLike[str]) 
     run: called with a scale and the ids of its episodes; returns `[n]` booleans in their order. A diverged or
         lost episode is an error. What comes out must depend on the ids alone, or be kept by `run`: a scale
         that was interrupted is run again.
-    ledger: a file; the plan goes into it before the first episode, and each scale's count as soon as it is
+    ledger: a folder; the plan goes into it before the first episode, and each scale's count as soon as it is
         known. The same plan again goes on where it stopped: what was counted is not run again. Any other
         plan that shares an episode with an earlier one raises `SecondLook`, and one whose delta the ledger's
         budget does not cover `OverBudget`. What is shown states all that the ledger holds.
@@ -41,7 +41,7 @@ def descend(plan: Descent, run: RunEpisodes, *, ledger: str | os.PathLike[str]) 
     >>> plan = Descent(scales=(2.0, 1.0, 0.5), n=90, allowed=0, level=PACLevel(0.05, 0.01),
     ...                episodes=np.arange(270).reshape(3, 90), error="too fast", tested={"horizon": 6})
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     shown = descend(plan, lambda scale, ids: ids % 90 < (scale < 1), ledger=f"{folder}/ledger.json")
+    ...     shown = descend(plan, lambda scale, ids: ids % 90 < (scale < 1), ledger=f"{folder}/ledger")
     >>> shown.certified, [trial.errors for trial in shown.trials]
     (1.0, [0, 0, 1])
     """

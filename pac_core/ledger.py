@@ -299,9 +299,8 @@ def _book(path: LedgerPath) -> _Book:
 
 
 def _refuse_shared(opening: Opening, ledger: _Ledger) -> None:
-    mine = np.unique(opening.hashes)  # type: ignore[arg-type]  # of a look to come, they are at hand
     for earlier in ledger.book.looks:
-        if shared := _count_shared(mine, earlier, ledger.store):
+        if shared := _count_shared(opening, earlier, ledger.store):
             raise SecondLook(
                 f"{shared:,} of these {opening.n:,} units were calibrated on before, for "
                 f"{_describe(earlier)} (ledger {ledger.store}): a new certificate needs units never "
@@ -309,9 +308,10 @@ def _refuse_shared(opening: Opening, ledger: _Ledger) -> None:
             )
 
 
-def _count_shared(mine: NDArray[np.uint64], earlier: Opening, store: FileStore) -> int:
-    """How many of these units an earlier look had; of its own, a block at a time is in memory."""
-    both = np.zeros(len(mine), dtype=bool)
+def _count_shared(opening: Opening, earlier: Opening, store: FileStore) -> int:
+    """How many units an earlier look had too; of its own, a block at a time is in memory."""
+    assert opening.hashes is not None, "a look to come has them"
+    mine, both = opening.hashes, np.zeros(opening.n, dtype=bool)
     for block in _blocks(earlier, store):
         first, last = np.searchsorted(mine, block[0]), np.searchsorted(mine, block[-1], side="right")
         some = mine[first:last]

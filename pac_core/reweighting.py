@@ -76,7 +76,7 @@ def fit_reweighted(
     See the head of this file for what `weights` and `bound` must be, and `reweigh` for the draw. When
     too few units remain: `TooFewAccepted`, with how many there are, must be, and would be needed.
 
-    ledger: a file; the look goes into it before a score is read. The same again is the same look; another
+    ledger: a folder; the look goes into it before a score is read. The same again is the same look; another
         policy, seed or level on these units, or units that were calibrated on before, raise `SecondLook`.
         Without one, nobody counts: the deltas of all policies served from these units add up
 

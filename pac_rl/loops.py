@@ -132,7 +132,7 @@ def learn(
     """Rounds of PETS on the robot, each with a new model, new tubes and episodes of the guarded planner.
 
     features: what the limits read; tubes are intervals of these numbers
-    ledger: a file; each round's units go into it before they are looked at
+    ledger: a folder; each round's units go into it before they are looked at
     policy: of the warm start, see `Loop.warm`; each search for a plan begins with it, too
     fallback: what acts where no plan is safe, see `Fallback`
     progress: called with a line whenever a part of a round is done

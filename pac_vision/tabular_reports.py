@@ -22,7 +22,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     add("--names", help="columns, with commas, of a text file whose first line does not name them")
     add("--id", help="the column that names the rows; each name may stand once")
     add("--leave-out", action="append", default=[], help="a column the model may not read; may be repeated")
-    add("--ledger", type=Path, help="where looks are recorded (pac-ledger.json beside each table)")
+    add("--ledger", type=Path, help="where looks are recorded (pac-ledger beside each table)")
 
 
 def table_of(args: argparse.Namespace) -> Table:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,7 @@ def main(args: Args) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     for name in WRITES:  # what an earlier run left
         (args.out / name).unlink(missing_ok=True)
+    shutil.rmtree(args.out / "pac-ledger", ignore_errors=True)
 
     print("1 train       ", end="", flush=True)
     images, labels = load_digits(return_X_y=True)
@@ -81,7 +83,7 @@ def main(args: Args) -> None:
         tune=TUNE,
         calibrate=CALIBRATE,
         seed=args.seed,
-        ledger=args.out / "pac-ledger.json",
+        ledger=args.out / "pac-ledger",
         unit="digit",
         train_ids=ids[seen],
         train="scikit-learn digits",

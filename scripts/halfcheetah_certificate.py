@@ -31,7 +31,7 @@ def main(study: Study, report: Report) -> Certificate:
         calibrate=design.calibrate,
         seed=design.seed,
         fit=lambda forecast, truth, level: box_score(case, level),  # of these tune units, fitted once
-        ledger=report.folder / "pac-ledger.json",
+        ledger=report.folder / "pac-ledger",
         unit="rollout",
         train=f"{design.episodes:,} episodes of {design.env} with seeds of their own",
         train_ids=study.ensemble.trained_on,

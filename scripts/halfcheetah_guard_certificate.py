@@ -77,7 +77,7 @@ def main(guards: GuardStudy, args: argparse.Namespace) -> Descended:
 
     root = args.out / f"certify-{guards.task}-{args.kind}-{args.attempt}"
     # Its budget is for these statements; episodes are known by their seeds, whatever folder they lie in.
-    name = "guard-smoke-ledger.json" if args.smoke_test else "guard-ledger.json"
+    name = "guard-smoke-ledger" if args.smoke_test else "guard-ledger"
     ledger = args.ledger or args.out.resolve().parent / name
     refuse_unwritable("--ledger", ledger)
     open_ledger(ledger, budget=args.budget)
@@ -187,7 +187,7 @@ def opened() -> tuple[GuardStudy, argparse.Namespace]:
     add("--delta", type=float, default=LEVEL.delta, help="probability that the promise fails (%(default)s)")
     add("--confidence", type=float, default=CONFIDENCE, help="of P(unsafe given accepted) (%(default)s)")
     add("--budget", type=float, default=BUDGET, help="of a ledger that is begun, for all in it (%(default)s)")
-    add("--ledger", type=Path, help="file that knows earlier plans (guard-ledger.json beside the folder)")
+    add("--ledger", type=Path, help="folder that knows earlier plans (guard-ledger beside the folder)")
     add("--attempt", type=int, default=0, help="another one has fresh episodes (%(default)s)")
     add(
         "--address",

@@ -55,7 +55,7 @@ def main(args: argparse.Namespace, loop: Loop) -> list[dict[str, Any]]:
         limits,
         features,
         cheetah_reward,
-        ledger=args.out / "pets-ledger.json",
+        ledger=args.out / "pets-ledger",
         loop=loop,
         policy=policy,
         fallback="hold",

@@ -66,7 +66,7 @@ HELP = {
     "deltas": "Of the tables; repeat it.",
     "seed": "Of the split.",
     "address": "Ray to score on: local, auto, HOST:PORT; none scores in this process.  [default: local]",
-    "ledger": "Where looks are recorded.  [default: pac-ledger.json beside the logits or the images]",
+    "ledger": "Where looks are recorded.  [default: pac-ledger beside the logits or the images]",
     "workers": "Of Ray: how many, or MIN..MAX where the cluster can grow.  [default: all]",
     "gpus": "GPUs of a worker, as 0.5.  [default: 1 if any]",
     "smoke-test": "Generated images and two small networks, in seconds.",
@@ -125,7 +125,7 @@ def main(
     """Results, tables, figures and pictures of image classification, in one folder."""
     if smoke_test:
         images, classes, model = generated(out)
-        epsilon, delta, ledger = epsilon or 0.1, 1e-3, ledger or out / "pac-ledger.json"
+        epsilon, delta, ledger = epsilon or 0.1, 1e-3, ledger or out / "pac-ledger"
         address = address or "none"
     if bool(logits) == bool(model) or (model and images is None):
         raise InvalidInput("either --logits, or --images with --model, must be given, got none or both")

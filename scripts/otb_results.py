@@ -8,7 +8,7 @@ frame, and how different the two are. With frames (`otb_frames.py`): a regressor
 some videos and measured on others, from the true box of the frame before; its boxes are drawn on the
 frames (PNG and GIF).
 
-Videos that the certificate was calibrated on are recorded in pac-ledger.json beside the stored tracks
+Videos that the certificate was calibrated on are recorded in pac-ledger beside the stored tracks
 (--ledger names another; --smoke-test: in --out), and refused for any other certificate, whatever --out is.
 
 Whatever counts frames is a reproduction of the paper and no certificate: frames of one video depend on
@@ -43,7 +43,7 @@ class Args:
     out: Path = Path("otb_output")
     """folder for the results; those of an earlier run are replaced"""
     ledger: Path | None = None
-    """where looks at the stored tracks are recorded; by default pac-ledger.json beside them"""
+    """where looks at the stored tracks are recorded; by default pac-ledger beside them"""
     epsilon: float = 0.2
     """of the certificate: the share of videos that may miss more than gamma of their frames"""
     delta: float = 0.05
@@ -96,7 +96,7 @@ def main(args: Args, settings: TrackerSettings) -> None:
 def smoke_test(out: Path) -> None:
     """Everything once, on generated videos and tracks."""
     settings = TrackerSettings("pixels", 48, channels=8, hidden=32, views=4, epochs=10, batch=32, rate=3e-3)
-    small = Args(out=out, ledger=out / "pac-ledger.json", draws=50, splits=8, pairs=2000)
+    small = Args(out=out, ledger=out / "pac-ledger", draws=50, splits=8, pairs=2000)
     with tempfile.TemporaryDirectory() as home:
         few = write_sequences(Path(home) / "few", 4, frames=40, targets=2)
         main(replace(small, tracks=write_tracks(Path(home) / "tracks.npz"), sequences=few), settings)

@@ -8,7 +8,7 @@ five small networks are trained on some rows, a temperature is fitted on others 
 paper's n rows at its epsilon and delta (D); the rest tests. Preparation is fitted on the training rows
 alone. The certificate of C+D, with the ledger of the look, is written beside tables and figures; D is an
 ablation. Then the whole is repeated on other draws of the rows, which is a comparison and certifies
-nothing. The ledger is pac-ledger.json beside each table, whatever --out is; it refuses to calibrate on the
+nothing. The ledger is pac-ledger beside each table, whatever --out is; it refuses to calibrate on the
 same rows again at another level or seed, as long as it is this ledger (--ledger names another, for data in a
 folder that cannot be written). With --new, the rows of another file get their sets.
 
@@ -212,7 +212,7 @@ def parse() -> argparse.Namespace:
     if args.smoke_test:
         print("generated tables under the paper's names, for a try-out: their numbers mean nothing")
         args.data, args.file, args.repeats = args.out / "generated", None, 1
-        args.ledger = args.ledger or args.out / "pac-ledger.json"
+        args.ledger = args.ledger or args.out / "pac-ledger"
         generate(args.data)
     return args
 

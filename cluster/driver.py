@@ -28,6 +28,7 @@ from pac_core import (
     InvalidInput,
     Likelihood,
     PACLevel,
+    Predictor,
     Record,
     SplitRecord,
     UnreadableFile,
@@ -41,6 +42,7 @@ from pac_core import (
     write_certificate,
 )
 from pac_core.certification import Certified
+from pac_core.evaluation import Outcomes, evaluate_outcomes, measure_sets
 from pac_core.label_scores import LABEL_SCORES
 from pac_core.ledger import (
     LedgerPath,
@@ -179,20 +181,30 @@ class Finding:
 
 
 def certify_run(
-    task: Task, folder: RunFolder, levels: Sequence[PACLevel], ledger: LedgerPath, *, shape: str = "box"
+    task: Task,
+    folder: RunFolder,
+    levels: Sequence[PACLevel],
+    ledger: LedgerPath,
+    *,
+    shape: str = "box",
+    results: Results | None = None,
 ) -> tuple[Certified, list[Finding]]:
-    """Certificates of a finished run at these levels, written into its folder, and their test."""
-    prepare(task, folder, levels, ledger, [certificate_file(level) for level in levels])
-    results = task.results(folder)
-    score, domain = _fitted(task, results, shape, levels)
+    """Certificates of a finished run at these levels, written into its folder, and their test.
+
+    Each part is read once, however many levels there are.
+    results: of this run, if something was read of it already
+    """
+    refuse_second_look(task, folder, levels, ledger, [certificate_file(level) for level in levels])
+    results = results or task.results(folder)
+    score, domain = _fit_score(task, results, shape, levels)
     asked = Asked(score, tuple(levels), partial(results.scores, score, "scores.parquet"), domain)
     (made,) = certify_results(task, results, [asked], ledger)
     if not made.certificates:
         fit_threshold(made.scores, made.refused[-1])  # raises the reason, with its numbers
-    return made, [found(results, certificate) for certificate in made.certificates]
+    return made, evaluate_certificates(results, [(one, ALL, "") for one in made.certificates])
 
 
-def prepare(
+def refuse_second_look(
     task: Task,
     folder: RunFolder,
     levels: Sequence[PACLevel],
@@ -205,7 +217,7 @@ def prepare(
     files: of the certificates to come; none that is there is replaced, unless the same look is repeated
     """
     folder.ledger(ledger)
-    issued = _issued(folder)
+    issued = _read_certificates(folder)
     if not issued and not ledger_exists(ledger):
         return
     looks = read_ledger(ledger) if ledger_exists(ledger) else []
@@ -231,7 +243,7 @@ def certify_results(
     """One look at the calibrate part, for everything on the menu; the folder remembers its ledger."""
     results.folder.ledger(ledger)
 
-    def remembered(asked: Asked) -> Asked:
+    def name_ledger(asked: Asked) -> Asked:
         def scores() -> Any:  # called when the ledger is written, before the calibrate part is read
             results.folder.put_text(LEDGER, ledger_name(ledger))
             return asked.scores()
@@ -240,7 +252,7 @@ def certify_results(
 
     tune, test, digest = results.parts.tune, results.parts.test, results.digest()
     return certify_menu(
-        [remembered(asked) for asked in menu],
+        [name_ledger(asked) for asked in menu],
         ids=part_names(results, "calibrate"),
         ledger=ledger,
         data=digest,
@@ -256,18 +268,38 @@ def certify_results(
     )
 
 
-def found(results: Results, certificate: Certificate, view: View = ALL, prefix: str = "") -> Finding:
-    """Writes a certificate into the run folder, unless it is there, and asks the test part."""
-    predictor = certificate.predictor
-    name = certificate_file(predictor.threshold.level, prefix)
-    _keep(results.folder, name, certificate)
-    if not results.parts.test.n:
-        return Finding(certificate, name, None)
-    if not isinstance(predictor.score, GivenScore):
-        evaluation = results.evaluate(predictor, view)
-        return Finding(certificate, name, evaluation, (evaluation.all.errors, evaluation.all.n))
-    above = sum(int((s > predictor.threshold.value).sum()) for _, _, (s, _, _) in results.over("test"))
-    return Finding(certificate, name, None, (above, results.parts.test.n))
+def evaluate_certificates(results: Results, issued: Sequence[tuple[Certificate, View, str]]) -> list[Finding]:
+    """Writes certificates into the run folder, those that are not there, then evaluates all on the test part.
+
+    issued: each with the forecasts that it is of, and what the name of its file begins with
+    """
+    files = [certificate_file(one.predictor.threshold.level, prefix) for one, _, prefix in issued]
+    for file, (certificate, _, _) in zip(files, issued, strict=True):
+        _write_once(results.folder, file, certificate)
+
+    def measure(read: Callable[[View], Any]) -> list[Outcomes | int]:
+        return [_measure(certificate.predictor, *read(view)) for certificate, view, _ in issued]
+
+    shards = [outcomes for _, _, outcomes in results.each("test", measure)] if issued else []
+    findings = []
+    for i, (file, (certificate, _, _)) in enumerate(zip(files, issued, strict=True)):
+        outcomes: list[Any] = [shard[i] for shard in shards]
+        if not outcomes:
+            findings.append(Finding(certificate, file, None))
+        elif isinstance(certificate.predictor.score, GivenScore):
+            findings.append(Finding(certificate, file, None, (sum(outcomes), results.parts.test.n)))
+        else:
+            evaluation = evaluate_outcomes(outcomes, certificate.predictor.threshold.level)
+            errors = evaluation.all.errors, evaluation.all.n
+            findings.append(Finding(certificate, file, evaluation, errors))
+    return findings
+
+
+def _measure(predictor: Predictor, scores: Any, forecast: Any, truth: Any) -> Outcomes | int:
+    """What the sets of some test units are like; of given scores, how many lie above T."""
+    if isinstance(predictor.score, GivenScore):
+        return int((scores > predictor.threshold.value).sum())
+    return measure_sets(predictor.sets(forecast), truth)
 
 
 def certificate_file(level: PACLevel, prefix: str = "") -> str:
@@ -275,25 +307,25 @@ def certificate_file(level: PACLevel, prefix: str = "") -> str:
     return f"{prefix}certificate-{level.epsilon!r}-{level.delta!r}.json"
 
 
-def _keep(folder: RunFolder, name: str, certificate: Certificate) -> None:
+def _write_once(folder: RunFolder, name: str, certificate: Certificate) -> None:
     """Writes a certificate; one that is there stays, and must be the same."""
     if not folder.has(name):
         with tempfile.TemporaryDirectory() as here:
             write_certificate(certificate, Path(here) / name)
             return folder.put(name, (Path(here) / name).read_bytes())
-    both = (_stored(folder, name), certificate)
+    both = (_read_certificate(folder, name), certificate)
     if len({(c.scores, c.predictor.threshold, score_digest(c.predictor.score)) for c in both}) > 1:
         raise BadCertificate(f"{folder}/{name} is another certificate than this look gives: none is replaced")
 
 
-def _issued(folder: RunFolder) -> dict[str, Certificate]:
+def _read_certificates(folder: RunFolder) -> dict[str, Certificate]:
     """The certificates in a run folder, by the names of their files."""
     paths = folder.fs.ls(folder.root, detail=False, refresh=True) if folder.fs.exists(folder.root) else []
     names = sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
-    return {name: _stored(folder, name) for name in names if fnmatch(name, "*certificate-*.json")}
+    return {name: _read_certificate(folder, name) for name in names if fnmatch(name, "*certificate-*.json")}
 
 
-def _stored(folder: RunFolder, name: str) -> Certificate:
+def _read_certificate(folder: RunFolder, name: str) -> Certificate:
     with tempfile.TemporaryDirectory() as here:
         file = Path(here) / name
         file.write_bytes(folder.get(name))
@@ -303,7 +335,7 @@ def _stored(folder: RunFolder, name: str) -> Certificate:
             raise type(error)(str(error).replace(str(file), f"{folder}/{name}")) from None
 
 
-def _fitted(task: Task, results: Results, shape: str, levels: Sequence[PACLevel]) -> tuple[Score, Any]:
+def _fit_score(task: Task, results: Results, shape: str, levels: Sequence[PACLevel]) -> tuple[Score, Any]:
     """A score fitted on the tune part for these levels, and the domain of its forecasts.
 
     `shape` is that of a tube, or one of `LABEL_SCORES`; labels without such a name get the smallest sets.

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from cluster.candidates import SHAPES
-from cluster.driver import Finding, Task, certificate_file, certify_run, csv_bytes, prepare
+from cluster.driver import Finding, Task, certificate_file, certify_run, csv_bytes, refuse_second_look
 from cluster.errors import ShardFailed
 from cluster.estimates import estimate, size
 from cluster.figures import heat_maps
 from cluster.inprocess import run_here
 from cluster.progress import counted, shown
+from cluster.results import Results
 from cluster.scoring import Receipt
 from cluster.session import STORE, connected, gauges, run_on_ray
 from cluster.states import State
@@ -29,7 +29,6 @@ from cluster.stored_logits import PARTS, say_exploded
 from cluster.sweeps import sweep
 from pac_core import InvalidInput, PACLevel, TooManyFailures, error_interval, max_errors
 from pac_core.evaluation import top_one
-from pac_core.failures import failed_units
 from pac_core.files import real_path
 from pac_core.label_scores import LABEL_SCORES
 from pac_core.ledger import LedgerPath
@@ -64,7 +63,7 @@ def launch(
     refuse_unwritable("--ledger", book)
     task.write(folder)
     if levels:
-        prepare(task, folder, levels, book, [certificate_file(level) for level in levels])
+        refuse_second_look(task, folder, levels, book, [certificate_file(level) for level in levels])
     if data is not None:
         folder.put_text(DATA, str(real_path(data)))
     say("units", f"{task.job.units:,} {task.unit}s in {len(task.job.shards):,} shards, kept in {folder}")
@@ -76,9 +75,10 @@ def launch(
         raise
     if estimate:
         return []
-    say_accuracy(task, folder)
-    with counting_explosions(task, folder, PARTS if levels else PARTS[:1]):
-        return _certify(task, folder, levels, book, shape) if levels else []
+    results = task.results(folder)
+    say_accuracy(task, results)
+    with counting_explosions(task, results, PARTS if levels else PARTS[:1]):
+        return _certify(task, results, levels, book, shape) if levels else []
 
 
 def asked(calibrate: int, levels: Sequence[PACLevel], shape: str) -> None:
@@ -90,14 +90,14 @@ def asked(calibrate: int, levels: Sequence[PACLevel], shape: str) -> None:
 
 
 @contextmanager
-def counting_explosions(task: Task, folder: RunFolder, parts: Sequence[str]) -> Iterator[None]:
+def counting_explosions(task: Task, results: Results, parts: Sequence[str]) -> Iterator[None]:
     """Says afterwards on how many units the model exploded: no part is read before its look."""
     try:
         yield
     except TooManyFailures:
-        say_exploded(task, folder, parts)
+        say_exploded(task, results, parts)
         raise
-    say_exploded(task, folder, parts)
+    say_exploded(task, results, parts)
 
 
 @contextmanager
@@ -138,9 +138,11 @@ def tune_run(folder: RunFolder, levels: Sequence[PACLevel], ledger: LedgerPath, 
     """A sweep over a finished run: its table in the terminal and as csv, its heat maps as PNG."""
     task = Task.read(folder)
     refuse_unwritable("--ledger", ledger)
-    watched = counting_explosions(task, folder, PARTS)
+    results = task.results(folder)
+    watched = counting_explosions(task, results, PARTS)
     with tempfile.TemporaryDirectory() as storage, watched, counted("trials") as progress:
-        rows, cost = sweep(task, folder, levels, ledger, Path(storage), progress=progress, **options)
+        options |= {"progress": progress, "results": results}
+        rows, cost = sweep(task, folder, levels, ledger, Path(storage), **options)
     click.echo(_table(rows))
     say_cost(len(rows), cost, ledger)
     folder.put("tune.csv", csv_bytes(rows))
@@ -185,22 +187,15 @@ def _compute(
         say("estimate", f"nothing is left to compute: all {state.shards:,} shards are finished")
 
 
-def say_accuracy(task: Task, folder: RunFolder) -> None:
+def say_accuracy(task: Task, results: Results) -> None:
     """Says of a run that classified units how often the most likely label of a tune unit is the true one."""
-    results = task.results(folder)
     domain = results.domain()
     if domain is None or domain[0] != "labels":
         return
-    truths, right = [np.zeros(0, np.int64)], [np.zeros(0, bool)]
-    for _, _, (_, forecast, truth) in results.over("tune"):
-        failed = failed_units(forecast)
-        whole = np.ones(len(truth), bool) if failed is None else ~failed
-        truths.append(truth[whole])
-        right.append(forecast.predictions()[whole] == truth[whole])
-    labels = np.concatenate(truths)
-    if not len(labels):
+    if len(results.failed("tune")) == results.parts.tune.n:
         return say("top-1", f"not known, because there are no {task.unit}s to tune on")
-    say("top-1", top_one(np.concatenate(right), labels, domain[1]))
+    forecast, labels = results.gathered("tune")
+    say("top-1", top_one(forecast.predictions() == labels, labels, domain[1]))
 
 
 def room(folder: RunFolder, state: State, receipt: Receipt, tune: int) -> str:
@@ -222,9 +217,10 @@ def room(folder: RunFolder, state: State, receipt: Receipt, tune: int) -> str:
 
 
 def _certify(
-    task: Task, folder: RunFolder, levels: list[PACLevel], book: LedgerPath, shape: str
+    task: Task, results: Results, levels: list[PACLevel], book: LedgerPath, shape: str
 ) -> list[Finding]:
-    made, findings = certify_run(task, folder, levels, book, shape=shape)
+    folder = results.folder
+    made, findings = certify_run(task, folder, levels, book, shape=shape, results=results)
     if task.tune:
         domains = {one.predictor.domain[0] for one in made.certificates if one.predictor.domain}
         known = isinstance(made.score, RankedScore) or domains == {"labels"}

@@ -1,4 +1,4 @@
-"""From stored shards to certificates: one shard in memory at a time, sums and counts added up.
+"""What a finished run holds: one pass over the shards for a part, a few in memory, sums and counts added up.
 
 The tune part alone is gathered where a shape is chosen on all of its units at once.
 """
@@ -6,30 +6,29 @@ The tune part alone is gathered where a shape is chosen on all of its units at o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import accumulate
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from cluster.errors import Incomplete
-from cluster.scoring import Arrays, Job
+from cluster.scoring import Arrays, Job, Receipt
 from cluster.shards import Shard
 from cluster.storage import RunFolder
 from pac_core import (
-    Evaluation,
     GaussianForecast,
     InvalidInput,
     Likelihood,
     Part,
-    Predictor,
     ShardedScores,
     Splits,
     Trajectories,
-    evaluate_shards,
     merge_moments,
     moments,
 )
@@ -38,6 +37,7 @@ from pac_core.failures import to_tune_on, unit_scores
 from pac_core.predictors import Accumulated, GivenScore, Score
 from pac_core.tubes import with_typical
 
+Result = TypeVar("Result")
 _SIZED = 1000  # units on which mean widths are measured: they need no more
 
 
@@ -78,45 +78,90 @@ ALL = View()
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """A finished run, read part by part.
+    """A finished run, read part by part: one pass over the shards with its units, in threads.
 
     names: `[N]` of the units, in the order of the job's ids: those of the ledger and the certificate
     parts: drawn by them
+
+    What a pass shows beside what it is for is remembered, so that nothing is read for it again.
     """
 
     job: Job
     folder: RunFolder
     names: NDArray[np.str_]
     parts: Splits
+    _files: dict[int, Receipt] = field(default_factory=dict, init=False)
+    """the file of each shard that was read, whose checksum is right; no other is read later"""
+    _first: list[Arrays] = field(default_factory=list, init=False)
+    """the arrays of the first shard, if it was read for its shapes only: the next pass begins with it"""
+    _domains: dict[View, tuple[Any, ...] | None] = field(default_factory=dict, init=False)
+    _failed: dict[tuple[str, int], NDArray[np.int64]] = field(default_factory=dict, init=False)
+    """part and shard: rows of the units without a forecast"""
+    _gathered: dict[tuple[str, View], tuple[Any, Any]] = field(default_factory=dict, init=False)
+
+    def each(
+        self, part: str, function: Callable[[Callable[[View], Any]], Result]
+    ) -> Iterator[tuple[Shard, NDArray[np.int64], Result]]:
+        """Each shard with units of the part, their rows among all units, and what `function` makes of them.
+
+        function: called in a thread, with what reads these units: from a view to what it reads
+        """
+        rows, starts = self._rows(part), self._starts()
+
+        def use(shard: Shard, arrays: Arrays) -> tuple[NDArray[np.int64], Result]:
+            first = starts[shard.number]
+            mine = rows[slice(*np.searchsorted(rows, (first, first + len(shard))))]
+            units = {name: array[mine - first] for name, array in arrays.items()}
+
+            @cache
+            def read(view: View) -> Any:
+                found = view(units)
+                if type(view) is View:
+                    self._note(part, shard, mine, view, found[1])
+                return found
+
+            return mine, function(read)
+
+        for shard, (mine, made) in self._over(self._shards(part), use):
+            yield shard, mine, made
 
     def over(self, part: str, view: View = ALL) -> Iterator[tuple[Shard, NDArray[np.int64], Any]]:
         """Each shard with units of the part, their rows among all units, and what `view` reads of them."""
-        rows, first = getattr(self.parts, part).rows, 0
-        for shard, arrays in self.folder.over(self.job.shards, lambda shard, arrays: arrays):
-            low, high = np.searchsorted(rows, (first, first + len(shard)))
-            mine = rows[low:high]
-            if len(mine):
-                yield shard, mine, view({name: array[mine - first] for name, array in arrays.items()})
-            first += len(shard)
+        return self.each(part, lambda read: read(view))
+
+    def gather(self, part: str, views: Sequence[View]) -> dict[View, tuple[Any, Any]]:
+        """For each view, forecast and truth of the units of a part that have a forecast, in memory.
+
+        They are kept: the tune part is gathered once, whoever chooses a score on it.
+        """
+        if new := [view for view in dict.fromkeys(views) if (part, view) not in self._gathered]:
+            pieces = [read for _, _, read in self.each(part, lambda read: [read(view)[1:] for view in new])]
+            if not pieces or pieces[0][0][0] is None:
+                raise InvalidInput(f"the run holds no forecasts for the part {part!r}")
+            for view, found in zip(new, zip(*pieces, strict=True), strict=True):
+                self._gathered[part, view] = to_tune_on(*_join(*zip(*found, strict=True)))
+        return {view: self._gathered[part, view] for view in views}
 
     def gathered(self, part: str, view: View = ALL) -> tuple[Any, Any]:
         """Forecast and truth of the units of a part that have a forecast, in memory, to choose a score on."""
-        found = [(forecast, truth) for _, _, (_, forecast, truth) in self.over(part, view)]
-        if not found or found[0][0] is None:
-            raise InvalidInput(f"the run holds no forecasts for the part {part!r}")
-        return to_tune_on(*_join(*zip(*found, strict=True)))
+        return self.gather(part, [view])[view]
 
     def paper_score(self, view: View = ALL) -> Likelihood:
         """The paper's score (A + C): its temperatures come from the sums of each shard.
 
         How wide its tubes are beside the states is taken from the first thousand units or so.
         """
+
+        def add_up(read: Callable[[View], Any]) -> tuple[Any, Any, Any]:
+            _, forecast, truth = read(view)
+            wide = forecast.wide()
+            return moments(wide.accumulated() if forecast.mean.ndim == 3 else wide, truth), forecast, truth
+
         sums, horizon = [], False
         some: list[tuple[Any, Any]] = []
-        for _, _, (_, forecast, truth) in self.over("tune", view):
+        for _, _, (added, forecast, truth) in self.each("tune", add_up):
+            sums.append(added)
             horizon = forecast.mean.ndim == 3
-            wide = forecast.wide()
-            sums.append(moments(wide.accumulated() if horizon else wide, truth))
             alive = forecast.failed is None or not forecast.failed.all()
             if horizon and alive and sum(len(states) for _, states in some) < _SIZED:
                 some.append((forecast, truth))
@@ -125,33 +170,81 @@ class Results:
 
     def scores(self, score: Score, target: str, view: View = ALL) -> ShardedScores:
         """The calibration scores, computed a shard at a time and kept in the parquet file `target`."""
-        with self.folder.writing(target) as file:
-            schema = pa.schema({"id": pa.string(), "score": pa.float64()})
-            with pq.ParquetWriter(file, schema) as writer:
-                for _, rows, (given, forecast, truth) in self.over("calibrate", view):
-                    values = given if isinstance(score, GivenScore) else unit_scores(score, forecast, truth)
-                    columns = {"id": self.names[rows].tolist(), "score": np.asarray(values, np.float64)}
-                    writer.write_table(pa.table(columns, schema=schema))
-        return sharded(self.folder, target)
+        return self.write_scores([(score, target, view)])[0]
 
-    def evaluate(self, predictor: Predictor, view: View = ALL) -> Evaluation:
-        """Error and sizes on the test part."""
-        pairs = ((predictor.sets(forecast), truth) for _, _, (_, forecast, truth) in self.over("test", view))
-        return evaluate_shards(pairs, predictor.threshold.level)
+    def write_scores(self, wanted: Sequence[tuple[Score, str, View]]) -> list[ShardedScores]:
+        """The same for several scores, each with its file, in one pass over the calibrate part."""
+
+        def compute(read: Callable[[View], Any]) -> list[NDArray[np.float64]]:
+            found = []
+            for score, _, view in wanted:
+                given, *pair = read(view)
+                values = given if isinstance(score, GivenScore) else unit_scores(score, *pair)
+                found.append(np.asarray(values, np.float64))
+            return found
+
+        schema = pa.schema({"id": pa.string(), "score": pa.float64()})
+        with ExitStack() as stack:
+            files = [stack.enter_context(self.folder.writing(target)) for _, target, _ in wanted]
+            writers = [stack.enter_context(pq.ParquetWriter(file, schema)) for file in files]
+            for _, rows, columns in self.each("calibrate", compute):
+                ids = self.names[rows].tolist()
+                for writer, values in zip(writers, columns, strict=True):
+                    writer.write_table(pa.table({"id": ids, "score": values}, schema=schema))
+        return [sharded(self.folder, target) for _, target, _ in wanted]
 
     def digest(self) -> str:
-        """A fingerprint of what was found of all units: that of the files of all shards."""
-        found = self.folder.receipts(self.job)
-        if len(found) != len(self.job.shards):
-            raise Incomplete(f"{self.folder} has {len(found):,} sound shards of {len(self.job.shards):,}")
-        listed = sorted(receipt.digest for receipt in found.values())
+        """A fingerprint of what was found of all units: that of the files of all shards, each verified."""
+        for _ in self._over([s for s in self.job.shards if s.number not in self._files], lambda *_: None):
+            pass
+        listed = sorted(receipt.digest for receipt in self._files.values())
         return hashlib.sha256("".join(listed).encode()).hexdigest()
 
     def domain(self, view: View = ALL) -> tuple[Any, ...] | None:
-        """What is forecast, from the shapes of the first shard; None if the run stores scores."""
-        _, arrays = next(self.folder.over(self.job.shards, lambda shard, arrays: arrays))
-        _, forecast, _ = view({name: array[:1] for name, array in arrays.items()})
-        return None if forecast is None else tuple(forecast.domain)
+        """What is forecast, from the shapes of a shard; None if the run stores scores."""
+        if view not in self._domains:
+            [(_, arrays)] = self._over(self.job.shards[:1], lambda _, arrays: arrays)
+            self._first.append(arrays)
+            _, forecast, _ = view({name: array[:1] for name, array in arrays.items()})
+            self._domains[view] = None if forecast is None else tuple(forecast.domain)
+        return self._domains[view]
+
+    def failed(self, part: str) -> NDArray[np.int64]:
+        """Rows of the units of a part without a forecast; it is read only if that was never done."""
+        shards = self._shards(part)
+        if not all((part, shard.number) in self._failed for shard in shards):
+            for _ in self.over(part):
+                pass
+        found = [self._failed[part, shard.number] for shard in shards]
+        return np.concatenate([np.zeros(0, np.int64), *found])
+
+    def _note(self, part: str, shard: Shard, rows: NDArray[np.int64], view: View, forecast: Any) -> None:
+        self._domains[view] = None if forecast is None else tuple(forecast.domain)
+        if view == ALL:
+            failed = getattr(forecast, "failed", None)
+            self._failed[part, shard.number] = rows[:0] if failed is None else rows[failed]
+
+    def _over(
+        self, shards: Sequence[Shard], function: Callable[[Shard, Arrays], Result]
+    ) -> Iterator[tuple[Shard, Result]]:
+        """One pass; every file is verified, and is the one that was read before."""
+        while self._first and shards and shards[0] is self.job.shards[0]:
+            yield shards[0], function(shards[0], self._first.pop())
+            shards = shards[1:]
+        yield from self.folder.over(shards, function, self._files)
+
+    def _rows(self, part: str) -> NDArray[np.int64]:
+        chosen: Part = getattr(self.parts, part)
+        return chosen.rows
+
+    def _starts(self) -> list[int]:
+        """The first row of each shard."""
+        return [0, *accumulate(map(len, self.job.shards))]
+
+    def _shards(self, part: str) -> list[Shard]:
+        """Those with units of the part."""
+        ends = np.searchsorted(self._rows(part), self._starts())
+        return [shard for shard, n in zip(self.job.shards, np.diff(ends), strict=True) if n]
 
 
 def sharded(folder: RunFolder, name: str) -> ShardedScores:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +30,10 @@ from pac_core import InvalidInput, UnreadableFile
 from pac_core.files import refuse_secrets, sweep_parts, whole_file
 from pac_core.ledger import LedgerPath, ledger_exists, ledger_name
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
+READERS = 4
+"""Shards that are read at the same time, each in a thread: so many are in memory."""
 LEDGER = "ledger.txt"
 """Of a run folder: the path of the ledger that it was certified with."""
 _NAME = re.compile(r"(\d+)-(\d+)-([0-9a-f]{64})\.arrow")
@@ -51,7 +55,7 @@ class RunFolder:
         protocols = {self.fs.protocol} if isinstance(self.fs.protocol, str) else set(self.fs.protocol)
         self.local = not protocols.isdisjoint(("file", "local"))
         self.alone = not protocols.isdisjoint(_ALONE)
-        """whether one file is to be written at a time"""
+        """whether one file is to be read or written at a time"""
         self._objects = not protocols.isdisjoint(_OBJECTS)
 
     def __str__(self) -> str:
@@ -214,24 +218,38 @@ class RunFolder:
             )
 
     def over(
-        self, shards: Sequence[Shard], function: Callable[[Shard, Arrays], Result]
+        self,
+        shards: Sequence[Shard],
+        function: Callable[[Shard, Arrays], Result],
+        known: dict[int, Receipt] | None = None,
     ) -> Iterator[tuple[Shard, Result]]:
-        """What `function` makes of each shard, one at a time; refused unless all are there, each once."""
+        """What `function` makes of each shard, in their order; refused unless all are there, each once.
+
+        A few threads read and compute, each one shard at a time.
+        known: the files that were read before, by the number of their shard: no other is taken for one of
+            them; what is read now is added
+        """
         run, listed = self._run(), defaultdict[int, list[Receipt]](list)
+        known = {} if known is None else known
         for receipt in self._listed():
-            listed[receipt.number].append(receipt)
+            if known.get(receipt.number, receipt) == receipt:
+                listed[receipt.number].append(receipt)
         missing = [shard for shard in shards if shard.number not in listed]
         if missing:
             raise Incomplete(f"{self} lacks {len(missing):,} of {len(shards):,} shards, first {missing[0]}")
-        for shard in shards:
-            found = (self._arrays(receipt, shard, run) for receipt in listed[shard.number])
-            arrays = next((arrays for arrays in found if arrays is not None), None)
-            if arrays is None:
-                raise Incomplete(
-                    f"{self}/{_file(listed[shard.number][0])} is damaged, or of another run or other units: "
-                    "start the run again to compute it anew"
-                )
-            yield shard, function(shard, arrays)
+
+        def read(shard: Shard) -> Result:
+            for receipt in listed[shard.number]:
+                arrays = self._arrays(receipt, shard, run)
+                if arrays is not None:
+                    known[shard.number] = receipt
+                    return function(shard, arrays)
+            raise Incomplete(
+                f"{self}/{_file(listed[shard.number][0])} is damaged, or of another run or other units: "
+                "start the run again to compute it anew"
+            )
+
+        yield from zip(shards, _in_threads(read, shards, 1 if self.alone else READERS), strict=True)
 
     def _run(self) -> str:
         """The digest of the run that this folder is for."""
@@ -262,6 +280,22 @@ class RunFolder:
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"
+
+
+def _in_threads(function: Callable[[Item], Result], items: Sequence[Item], threads: int) -> Iterator[Result]:
+    """What a function makes of each item, in their order; no more are begun than there are threads."""
+    with ThreadPoolExecutor(threads) as pool:
+        begun: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                begun.append(pool.submit(function, item))
+                if len(begun) == threads:
+                    yield begun.popleft().result()
+            while begun:
+                yield begun.popleft().result()
+        finally:
+            for future in begun:
+                future.cancel()
 
 
 def _file(receipt: Receipt) -> str:

@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cluster.driver import Task
+from cluster.results import Results
 from cluster.scoring import Arrays
 from cluster.storage import RunFolder
 from pac_core import InvalidInput
@@ -58,7 +60,8 @@ def write_logits(folder: RunFolder, out: Path, *, float16: bool = False) -> Writ
     if out.suffix not in ENDINGS:
         raise InvalidInput(f"--out must end in {' or '.join(ENDINGS)}, got {out}")
     task = Task.read(folder)
-    _, first = next(folder.over(task.job.shards, lambda shard, arrays: arrays))
+    shards = (arrays for _, arrays in folder.over(task.job.shards, lambda shard, arrays: arrays))
+    first = next(shards)
     if not {"logits", "labels"} <= set(first):
         raise InvalidInput(f"{folder} must be the run of a classifier, but holds {', '.join(sorted(first))}")
     columns = ["labels", "logits", *(["failed"] if "failed" in first else [])]
@@ -70,7 +73,7 @@ def write_logits(folder: RunFolder, out: Path, *, float16: bool = False) -> Writ
     moved, tied, failed, done = 0.0, 0, 0, 0
     shape = (task.job.units, classes)
     with whole_file(out) as part, writer(part, columns, dtype, shape, model) as write:
-        for _, arrays in folder.over(task.job.shards, lambda shard, arrays: arrays):
+        for arrays in chain([first], shards):
             logits, count = arrays["logits"], len(arrays["logits"])
             if float16:
                 small = to_float16(logits)
@@ -122,20 +125,16 @@ def say_broken(task: Task, folder: RunFolder) -> None:
     _say_failed(task, folder, failed, "broken", "are broken", PARTS)
 
 
-def say_exploded(task: Task, folder: RunFolder, parts: Sequence[str]) -> None:
+def say_exploded(task: Task, results: Results, parts: Sequence[str]) -> None:
     """Says on how many units of these parts the model exploded, if on any, and lists them."""
-    results = task.results(folder)
     if (results.domain() or ("scores",))[0] not in ("vectors", "trajectories"):
         return
-    lost = {
-        part: [rows[f.failed] for _, rows, (_, f, _) in results.over(part) if f.failed is not None]
-        for part in parts
-    }
-    if not any(lost.values()):
-        return
     failed = np.zeros(task.job.units, bool)
-    failed[np.concatenate([rows for found in lost.values() for rows in found])] = True
-    _say_failed(task, folder, failed, "exploded", "have a forecast that is no Gaussian (NaN, say)", parts)
+    for part in parts:
+        failed[results.failed(part)] = True
+    if failed.any():
+        why = "have a forecast that is no Gaussian (NaN, say)"
+        _say_failed(task, results.folder, failed, "exploded", why, parts)
 
 
 def _say_failed(

@@ -11,11 +11,19 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from cluster.candidates import Candidate, candidates, choose, fits, held_out_sizes
-from cluster.driver import Task, certificate_file, certify_results, found, prepare
+from cluster.driver import (
+    Finding,
+    Task,
+    certificate_file,
+    certify_results,
+    evaluate_certificates,
+    refuse_second_look,
+)
 from cluster.errors import NoWorkers
 from cluster.results import Results, View
 from cluster.storage import RunFolder
@@ -109,11 +117,13 @@ def sweep(
     members: Sequence[int | None] = (None,),
     same: bool = False,
     progress: Callable[[int, int], Any] | None = None,
+    results: Results | None = None,
 ) -> tuple[list[dict[str, Any]], float]:
     """A row for each horizon and level: what was chosen on the tune part, its certificate and its test.
 
     Returns the rows, and the probability below which any of the certificates fails. A second look is refused
-    before the first trial; the same sweep may be repeated.
+    before the first trial; the same sweep may be repeated. Each part is read once, whatever is compared.
+    results: of this run, if something was read of it already
     """
     task.check(levels)
     views = [View(size, horizon) for horizon in horizons for size in members]
@@ -126,11 +136,11 @@ def sweep(
         "of": [str(view) for view in views],
     }
     files = [certificate_file(level, _prefix(horizon)) for horizon in horizons for level in levels]
-    prepare(task, folder, levels, ledger, files, plan)
-    results = task.results(folder)
+    refuse_second_look(task, folder, levels, ledger, files, plan)
+    results = results or task.results(folder)
     if task.score is not None or not results.parts.tune.n:
         raise InvalidInput("a sweep needs forecasts and tune units, but the run stores scores or has none")
-    tune = {view: results.gathered("tune", view) for view in views}
+    tune = results.gather("tune", views)
     kind = next(iter(tune.values()))[0].domain[0]
     sizes = sizes_by_tune(tune, candidates(kind, shapes, views), levels, storage, progress, task.calibrate)
     chosen = choose(sizes, same=same)
@@ -142,22 +152,32 @@ def sweep(
     menu: dict[tuple[str, View], list[Any]] = {}
     for place, score in fitted.items():
         menu.setdefault((score_digest(score), chosen[place].view), []).append(place)
-    asked = [_asked(results, fitted[places[0]], places, view) for (_, view), places in menu.items()]
+    asked = _ask(results, [(fitted[places[0]], places, view) for (_, view), places in menu.items()])
     made = certify_results(task, results, asked, ledger, plan)
-    rows = []
+    issued: dict[tuple[int | None, PACLevel], Any] = {}
     for certified, ((_, view), places) in zip(made, menu.items(), strict=True):
-        issued = {c.predictor.threshold.level: c for c in certified.certificates}
-        rows += [_row(results, p, chosen[p], sizes, issued.get(p[1]), view) for p in places]
-    order = {place: i for i, place in enumerate(chosen)}
-    rows.sort(key=lambda row: order[row["horizon"] or None, PACLevel(row["epsilon"], row["delta"])])
+        proved = {c.predictor.threshold.level: c for c in certified.certificates}
+        issued |= {p: (proved[p[1]], view, _prefix(p[0])) for p in places if p[1] in proved}
+    findings = dict(zip(issued, evaluate_certificates(results, list(issued.values())), strict=True))
+    rows = [_row(place, chosen[place], sizes, findings.get(place)) for place in chosen]
     return rows, made[0].look.cost
 
 
-def _asked(results: Results, score: Score, places: Sequence[Any], view: View) -> Asked:
-    """One score on the menu, with a file for its calibration scores."""
-    levels = tuple(level for _, level in places)
-    asked = Asked(score, levels, lambda: results.scores(score, target, view), results.domain(view), str(view))
-    target = f"scores-{asked.digest[:12]}.parquet"
+def _ask(results: Results, menu: Sequence[tuple[Score, Sequence[Any], View]]) -> list[Asked]:
+    """The scores on the menu, each with a file; the first that is asked for computes all, in one pass."""
+
+    @cache
+    def written() -> dict[str, Any]:
+        return dict(zip(targets, results.write_scores(wanted), strict=True))
+
+    asked, wanted = [], []
+    for score, places, view in menu:
+        target = f"scores-{score_digest(score, str(view))[:12]}.parquet"
+        levels = tuple(level for _, level in places)
+        scores = partial(lambda name: written()[name], target)
+        asked.append(Asked(score, levels, scores, results.domain(view), str(view)))
+        wanted.append((score, target, view))
+    targets = [target for _, target, _ in wanted]
     return asked
 
 
@@ -166,12 +186,10 @@ def _prefix(horizon: int | None) -> str:
 
 
 def _row(
-    results: Results,
     place: tuple[int | None, PACLevel],
     candidate: Candidate,
     sizes: dict[tuple[Candidate, PACLevel], float],
-    certificate: Any,
-    view: View,
+    finding: Finding | None,
 ) -> dict[str, Any]:
     horizon, level = place
     row = {
@@ -182,14 +200,14 @@ def _row(
         "score": str(replace(candidate, at=None) if candidate.at == level else candidate),
         "tune size": sizes[candidate, level],
     }
-    if certificate is None:
+    if finding is None:
         return row | {"T": "", "test error": "", "interval": "", "size": "", "refuted": "", "file": "refused"}
-    finding = found(results, certificate, view, _prefix(horizon))
-    for remark in certificate.predictor.remarks:
+    predictor = finding.certificate.predictor
+    for remark in predictor.remarks:
         say("note", f"{finding.file}: {remark}")
-    if isinstance(certificate.predictor.score, RankedScore):
-        row["score"] = f"{row['score']}: {certificate.predictor.score}"
-    row["T"] = certificate.predictor.threshold.value
+    if isinstance(predictor.score, RankedScore):
+        row["score"] = f"{row['score']}: {predictor.score}"
+    row["T"] = predictor.threshold.value
     if finding.evaluation is None:
         return row | {"test error": "", "interval": "", "size": "", "refuted": "", "file": finding.file}
     whole = finding.evaluation.all

@@ -139,14 +139,16 @@ def run_otb(
         task = track_task(**videos, **chosen, calibrate=calibrate, seed=seed, cpus=cpus)
         if left := task.job.configuration.get("trained_on"):
             say("left out", f"{len(left)} sequences that the tracker was trained on: {', '.join(left)}")
-        for finding in launch(task, place, data=tracks or sequences, **engine):
-            _say_boxes(task, place, finding)
+        if findings := launch(task, place, data=tracks or sequences, **engine):
+            _say_boxes(task, place, findings)
 
 
-def _say_boxes(task: Task, place: RunFolder, finding: Finding) -> None:
-    threshold = finding.certificate.predictor.threshold
-    sizes = box_sizes(task, place, threshold.value)
-    if sizes is not None:
+def _say_boxes(task: Task, place: RunFolder, findings: list[Finding]) -> None:
+    spreads = box_sizes(task, place, 1.0)
+    for threshold in (finding.certificate.predictor.threshold for finding in findings):
+        if spreads is None:
+            return
+        sizes = threshold.value * spreads
         level = f"epsilon={threshold.level.epsilon:g}, delta={threshold.level.delta:g}"
         middle, mean = np.median(sizes), sizes.mean()
         say(

@@ -40,7 +40,6 @@ from pac_core.evaluation import (
     calibration_error,
     error_interval,
     evaluate,
-    evaluate_shards,
 )
 from pac_core.feature_limits import FeatureLimit
 from pac_core.features import LinearFeatures
@@ -157,7 +156,6 @@ __all__ = [
     "episodes_needed",
     "error_interval",
     "evaluate",
-    "evaluate_shards",
     "fit_alarm_rule",
     "fit_reweighted",
     "fit_sets",

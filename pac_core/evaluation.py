@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,15 @@ from pac_core.scores import label_nll
 
 _DOUBT = 0.01  # one-sided, on each end of the interval
 QUANTILES = (0.05, 0.25, 0.75, 0.95)
+
+
+class Outcomes(NamedTuple):
+    """`[N]` whether each set missed its truth, its size, and whether it is empty; and what sizes are in."""
+
+    missed: Any
+    size: Any
+    empty: Any
+    size_in: str
 
 
 @dataclass(frozen=True)
@@ -100,8 +109,8 @@ def evaluate(sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | 
     level = a_level(level)
     if by is not None and not isinstance(by, Mapping):
         raise InvalidInput(f"by must map names to a label for each unit, got {type(by).__name__}")
-    missed, size, empty = outcome = _outcome(sets, truth)
-    rows = [_row("all", *outcome)]
+    missed, size, empty, size_in = measure_sets(sets, truth)
+    rows = [_row("all", missed, size, empty)]
     for name, values in (by or {}).items():
         labels = plain(name, values, "[N]")
         if len(labels) != len(missed):
@@ -109,19 +118,16 @@ def evaluate(sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | 
         for label in np.unique(labels):
             mask = labels == label
             rows.append(_row(f"{name}={label}", missed[mask], size[mask], empty[mask]))
-    return Evaluation(level, tuple(rows), getattr(sets, "size_in", "as the sets measure it"))
+    return Evaluation(level, tuple(rows), size_in)
 
 
-def evaluate_shards(pairs: Iterable[tuple[Any, Any]], level: PACLevel) -> Evaluation:
-    """The same from sets and truths that come a shard at a time; a few bytes of each unit are kept."""
-    level, size_in, outcomes = a_level(level), "as the sets measure it", []
-    for sets, truth in pairs:
-        outcomes.append(_outcome(sets, truth))
-        size_in = getattr(sets, "size_in", size_in)
+def evaluate_outcomes(outcomes: Sequence[Outcomes], level: PACLevel) -> Evaluation:
+    """The same from what `measure_sets` says of each shard: a few bytes of each unit."""
+    level = a_level(level)
     if not outcomes:
-        raise InvalidInput("pairs must be one or more shards of sets and truths, got none")
-    whole = (np.concatenate(part) for part in zip(*outcomes, strict=True))
-    return Evaluation(level, (_row("all", *whole),), size_in)
+        raise InvalidInput("outcomes must be of one or more shards, got none")
+    whole = (np.concatenate(part) for part in zip(*(one[:3] for one in outcomes), strict=True))
+    return Evaluation(level, (_row("all", *whole),), outcomes[-1].size_in)
 
 
 def error_interval(errors: int, n: int, doubt: float = _DOUBT) -> tuple[float, float]:
@@ -167,12 +173,16 @@ def calibration_error(forecast: LogitForecast, labels: Any, *, bins: int = 15) -
     return float(abs(gaps).sum() / len(truth))
 
 
-def _outcome(sets: Any, truth: Any) -> tuple[Any, Any, Any]:
-    """`[N]` whether each set missed its truth, its size, and whether it is empty."""
+def measure_sets(sets: Any, truth: Any) -> Outcomes:
+    """What `evaluate` needs to know of sets and their truths."""
     if not hasattr(sets, "contains"):
         raise InvalidInput(f"sets must have contains(truth), size() and empty, got {type(sets).__name__}")
-    missed = ~np.asarray(sets.contains(truth), dtype=bool)
-    return missed, np.asarray(sets.size(), dtype=np.float64), np.asarray(sets.empty, dtype=bool)
+    return Outcomes(
+        ~np.asarray(sets.contains(truth), dtype=bool),
+        np.asarray(sets.size(), dtype=np.float64),
+        np.asarray(sets.empty, dtype=bool),
+        getattr(sets, "size_in", "as the sets measure it"),
+    )
 
 
 def _row(name: str, missed: Any, size: Any, empty: Any) -> Row:

@@ -45,9 +45,7 @@ class ExplodingWalks(Walks):
 
 
 def walking(make: Any = Walks, **changes: Any) -> Task:
-    options: dict[str, Any] = {"tune": 300, "calibrate": 300, "seed": 3} | changes
+    options: dict[str, Any] = {"size": 64, "tune": 300, "calibrate": 300, "seed": 3} | changes
     names = [f"walk/{i}" for i in range(UNITS)]
     model = Record("a walk", digest="0" * 64)
-    return Task.of(
-        "walks", range(UNITS), [Stage(make)], size=64, names=names, unit="walk", model=model, **options
-    )
+    return Task.of("walks", range(UNITS), [Stage(make)], names=names, unit="walk", model=model, **options)

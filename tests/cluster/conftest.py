@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from toy_runs import contents, job
 
 from cluster.inprocess import run_here
-from cluster.results import ALL, Results, View
+from cluster.results import Results
 from cluster.storage import RunFolder
 
 TESTS = Path(__file__).parent.parent
@@ -48,15 +49,31 @@ def notes(tmp_path: Path) -> Path:
 def readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Each part as it is read; the calibrate part must not be before the ledger is written."""
     parts: list[str] = []
-    over = Results.over
+    each = Results.each
 
-    def watched(self: Results, part: str, view: View = ALL) -> Any:
+    def watched(self: Results, part: str, function: Any) -> Any:
         assert part != "calibrate" or (tmp_path / "ledger" / "000001.json").exists()
+        assert part != "test" or list(tmp_path.glob("*/*certificate-*.json")), "no certificate is issued yet"
         parts.append(part)
-        return over(self, part, view)
+        return each(self, part, function)
 
-    monkeypatch.setattr(Results, "over", watched)
+    monkeypatch.setattr(Results, "each", watched)
     return parts
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each file of a shard as it is opened to be read."""
+    paths: list[str] = []
+    real = LocalFileSystem._open
+
+    def watched(self: Any, path: str, mode: str = "rb", **options: Any) -> Any:
+        if path.endswith(".arrow") and "/shards/" in path and "r" in mode:
+            paths.append(path)
+        return real(self, path, mode, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "_open", watched)
+    return paths
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def test_a_shard_that_was_damaged_since_spends_no_unit(tmp_path: Path) -> None:
     run_here(task.job, folder)
     last = max((tmp_path / "run" / "shards").iterdir())
     last.write_bytes(last.read_bytes()[:-8])
-    with pytest.raises(Incomplete, match="has 9 sound shards of 10"):
+    with pytest.raises(Incomplete, match=r"000009-30-.* is damaged"):
         certify_run(task, folder, [LEVEL], tmp_path / "ledger")
     assert not (tmp_path / "ledger").exists()
 
@@ -207,6 +208,51 @@ def test_the_calibrate_part_is_not_read_before_the_ledger_is_written(
 ) -> None:
     certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", shape="box")
     assert readings == ["tune", "calibrate", "test"]
+
+
+@pytest.mark.parametrize("shape", ["joint", "box"])
+@pytest.mark.parametrize("levels", [1, 4])
+def test_each_part_is_read_once_whatever_the_number_of_levels(
+    levels: int, shape: str, tmp_path: Path, opened: list[str]
+) -> None:
+    folder, task = RunFolder(tmp_path / "run"), walking(size=225)
+    task.write(folder)
+    run_here(task.job, folder)
+    opened.clear()
+    asked = [PACLevel(0.1 + 0.05 * i, 0.01) for i in range(levels)]
+    _, findings = certify_run(task, folder, asked, tmp_path / "ledger", shape=shape)
+    assert len(findings) == levels
+    assert sorted(Counter(opened).values()) == [3, 3, 3, 3], "4 shards, 3 parts"
+
+
+def test_a_whole_command_reads_each_part_once(tmp_path: Path, opened: list[str]) -> None:
+    """What it says of failed units comes from the same passes."""
+    folder, task = RunFolder(tmp_path / "run"), walking(ExplodingWalks, size=225)
+    about: Any = {"workers": None, "gpus": None, "dashboard": False, "estimate": False}
+    levels: Any = {"levels": [LEVEL, PACLevel(0.2, 0.01)], "ledger": tmp_path / "ledger"}
+    launch(task, folder, address="none", **levels, **about)
+    assert set(Counter(opened).values()) == {3}
+
+
+def test_a_shard_without_units_of_a_part_is_read_once_at_least(tmp_path: Path, opened: list[str]) -> None:
+    """Each file is verified before the ledger is opened, and then read for the parts that it has units of."""
+    folder, task = RunFolder(tmp_path / "run"), walking(size=5, tune=50, calibrate=100)
+    task.write(folder)
+    run_here(task.job, folder)
+    opened.clear()
+    certify_run(task, folder, [LEVEL], tmp_path / "ledger")
+    reads = Counter(Counter(opened).values())
+    assert reads.total() == UNITS / 5
+    assert set(reads) == {2, 3}, "nothing is read for a part that a shard has no units of"
+
+
+def test_a_shard_that_is_damaged_between_two_passes_stops_the_second(finished: RunFolder) -> None:
+    results = walking().results(finished)
+    list(results.over("tune"))
+    path = min((Path(finished.root) / "shards").iterdir())
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(Incomplete, match=r"000000-64-.* is damaged"):
+        list(results.over("calibrate"))
 
 
 def test_units_that_were_renamed_are_refused(finished: RunFolder, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -139,21 +140,34 @@ def test_the_same_fit_at_several_horizons_is_several_scores(
     assert len(files) == 3
 
 
+def here(tune: Any, menu: Any, levels: Any, *rest: Any) -> Any:
+    """Trials in this process, so that every reading of a part can be watched."""
+    sizes = [held_out_sizes(c, *tune[c.view], levels) for c in menu]
+    return {
+        (c, level): size[i] for c, size in zip(menu, sizes, strict=True) for i, level in enumerate(levels)
+    }
+
+
 def test_the_calibrate_part_is_not_read_before_the_ledger_is_written(
     finished: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readings: list[str]
 ) -> None:
-    """Trials run here, so that every reading of a part can be watched."""
-
-    def here(tune: Any, menu: Any, levels: Any, *rest: Any) -> Any:
-        sizes = [held_out_sizes(c, *tune[c.view], levels) for c in menu]
-        return {
-            (c, level): size[i] for c, size in zip(menu, sizes, strict=True) for i, level in enumerate(levels)
-        }
-
     monkeypatch.setattr(sweeps, "sizes_by_tune", here)
     sweep(walking(), finished, LEVELS[:1], tmp_path / "ledger", tmp_path, shapes=("joint",))
-    assert readings[0] == "tune"
-    assert readings.count("calibrate") == 1
+    assert readings == ["tune", "calibrate", "test"]
+
+
+def test_a_sweep_reads_each_part_once_whatever_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: list[str]
+) -> None:
+    folder, task = RunFolder(tmp_path / "run"), walking(size=225)
+    task.write(folder)
+    run_here(task.job, folder)
+    opened.clear()
+    monkeypatch.setattr(sweeps, "sizes_by_tune", here)
+    options: dict[str, Any] = {"horizons": (2, 4), "members": (None, 2), "shapes": ("max", "joint")}
+    rows, _ = sweep(task, folder, LEVELS, tmp_path / "ledger", tmp_path, **options)
+    assert len(rows) == 8
+    assert sorted(Counter(opened).values()) == [3, 3, 3, 3], "4 shards, 3 parts"
 
 
 def test_the_smallest_held_out_size_is_chosen_for_each_level() -> None:

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.figures import Figure, faster, peak, within
-from cluster.inprocess import run_here
-from cluster.scoring import Job, Receipt, Stage, finish, make_scorers, run_stages
+from cluster.engines import State, run_here
+from cluster.folders import RunFolder
+from cluster.jobs import Job, Receipt, Stage, finish_shard, make_scorers, run_stages
 from cluster.session import STORE, connected, run_on_ray
-from cluster.states import State
-from cluster.storage import RunFolder
 
 ROUNDS, SHARDS = 5, 100
 PICTURES = 4  # of a shard
@@ -119,7 +118,7 @@ class ByData:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         shard = self.job.shards[int(batch["id"][0])]
-        receipt, content = finish(shard, run_stages(self.scorers, shard, {}), time.perf_counter())
+        receipt, content = finish_shard(shard, run_stages(self.scorers, shard, {}), time.perf_counter())
         return {"id": batch["id"], "digest": [receipt.digest], "content": [content.tobytes()]}
 
 

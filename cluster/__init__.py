@@ -1,16 +1,16 @@
 """Scoring on Ray: shards, workers, run folders, certificates from what they hold."""
 
 from cluster.driver import Finding, Task, certify_run
-from cluster.errors import Incomplete, NoWorkers, ShardFailed, WorkerDiffers
-from cluster.inprocess import run_here
+from cluster.engines import Engine, State, run_here
+from cluster.errors import NoWorkers, WorkerDiffers
+from cluster.folders import RunFolder
+from cluster.jobs import Job, Receipt, Scorer, Shard, Stage, cut
 from cluster.results import Results, View
-from cluster.scoring import Job, Receipt, Scorer, Stage
 from cluster.session import Session, connected, run_on_ray
-from cluster.shards import Shard, cut
-from cluster.states import State
-from cluster.storage import RunFolder
+from pac_core.errors import Incomplete, ShardFailed
 
 __all__ = [
+    "Engine",
     "Finding",
     "Incomplete",
     "Job",

@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.errors import ShardFailed
+from cluster.jobs import Shard
 from cluster.pools import Member, Pool
-from cluster.shards import Shard
+from pac_core.errors import ShardFailed
 
 SLOW = 3.0
 """A shard that takes this many times the median, while others are idle, is begun a second time."""

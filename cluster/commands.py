@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
+from cluster.folders import RunFolder
 from cluster.launching import asked, launch, ledger_for, resumable
 from cluster.options import engine_options, ledger_option
 from cluster.session import ADDRESSES, connected
-from cluster.storage import RunFolder
 from cluster.stored_logits import logits
 from cluster.tasks import rl_task, trained
 from cluster.vision_commands import run_imagenet, run_otb

@@ -15,11 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster.packing import pack, unpack
-from cluster.results import ALL, Results, View, part_names
-from cluster.scoring import Arrays, Job, Stage
-from cluster.shards import Ids, cut, ids_fingerprint
-from cluster.storage import LEDGER, RunFolder
+from cluster.folders import LEDGER, RunFolder
+from cluster.jobs import Arrays, Ids, Job, Stage, cut, digest_shards, pack, unpack
+from cluster.results import ALL, Results, View
 from pac_core import (
     Asked,
     BadCertificate,
@@ -148,8 +146,9 @@ class Task:
         ):
             raise InvalidInput(f"{folder} must be the folder of a finished `pac run`, and is none")
         units = unpack(folder.get("units.arrow"))
-        job = Job(about["task"], tuple(cut(_ids(units["ids"]), about["size"], seed=about["seed"])), ())
-        if (ids_digest(units["names"]), ids_fingerprint(job.shards)) != (about["names"], about["ids"]):
+        shards = cut(_restore_ids(units["ids"]), about["size"], seed=about["seed"])
+        job = Job(about["task"], tuple(shards), ())
+        if (ids_digest(units["names"]), digest_shards(job.shards)) != (about["names"], about["ids"]):
             raise UnreadableFile(f"{folder}/units.arrow is not the one of this run: start the run again")
         parts = {name: about[name] for name in ("unit", "score", "tune", "calibrate", "seed")}
         train = Record(**about["train"]) if "train" in about else None
@@ -223,7 +222,7 @@ def refuse_second_look(
     looks = read_ledger(ledger) if ledger_exists(ledger) else []
     known = {look.calibrate for look in looks if not look.claim}
     strange = [name for name, one in issued.items() if one.parts["calibrate"].digest not in known]
-    ids = part_names(task.results(folder), "calibrate")
+    ids = task.results(folder).units("calibrate")
     if not strange and not refuse_spent(ledger, ids, levels, plan):
         strange = [file for file in files if file in issued]
     if strange:
@@ -253,7 +252,7 @@ def certify_results(
     tune, test, digest = results.parts.tune, results.parts.test, results.digest()
     return certify_menu(
         [name_ledger(asked) for asked in menu],
-        ids=part_names(results, "calibrate"),
+        ids=results.units("calibrate"),
         ledger=ledger,
         data=digest,
         parts=results.parts,
@@ -345,7 +344,7 @@ def _fit_score(task: Task, results: Results, shape: str, levels: Sequence[PACLev
         return GivenScore(task.score or "not named"), None
     if domain[0] == "trajectories":
         if shape == "joint":
-            return results.paper_score(), domain
+            return results.fit_paper_score(), domain
         return fit_shape(*results.gathered("tune"), levels[0], shape=shape), domain
     if shape == "plain":
         return Likelihood(), domain
@@ -354,7 +353,7 @@ def _fit_score(task: Task, results: Results, shape: str, levels: Sequence[PACLev
     return fit(*results.gathered("tune"), levels[0]), domain
 
 
-def _ids(stored: NDArray[Any]) -> Ids:
+def _restore_ids(stored: NDArray[Any]) -> Ids:
     """Ids as they were handed over: a range again, where they were one."""
     ids: list[Any] = stored.tolist()
     if stored.dtype.kind != "i":
@@ -363,7 +362,7 @@ def _ids(stored: NDArray[Any]) -> Ids:
     return whole if list(whole) == ids else ids
 
 
-def csv_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
+def format_csv(rows: Sequence[dict[str, Any]]) -> bytes:
     """Rows as csv."""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")

@@ -16,15 +16,16 @@ import ray
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
 from cluster.attempts import Attempt, Losses, hung, slow
-from cluster.errors import Incomplete, NoWorkers, ShardFailed, WorkerDiffers
-from cluster.faults import cause, out_of_memory, words
+from cluster.engines import State, describe_error
+from cluster.errors import NoWorkers, WorkerDiffers
+from cluster.faults import cause, out_of_memory
+from cluster.folders import RunFolder
+from cluster.jobs import Job, Receipt, Shard
 from cluster.pools import AHEAD, START, Member, Pool, arrange, staff
-from cluster.scoring import Job, Receipt, versions
-from cluster.shards import Shard
-from cluster.states import State
-from cluster.storage import RunFolder
+from cluster.sources import find_versions
 from cluster.writes import Writes
 from pac_core import InvalidInput, PACError
+from pac_core.errors import Incomplete, ShardFailed
 
 LATE = 60.0
 """Seconds after which workers without GPUs no longer wait until all those with GPUs have a place."""
@@ -57,7 +58,7 @@ def run(
     """
     if workers is not None and not 1 <= workers[0] <= workers[1]:
         raise InvalidInput(f"workers must be at least 1, and no more at least than at most, got {workers}")
-    pools = arrange(job.stages, versions(job.needs), workers, gpus)
+    pools = arrange(job.stages, find_versions(job.needs), workers, gpus)
     run_of_folder = folder.claim(job, pools[-1].device)
     code = (folder.configuration() or {}).get("code", {})
     for pool in pools:
@@ -188,7 +189,7 @@ class _Engine:
         """Writes what is done, as far as the folder takes it at once; only what is written is kept."""
         while True:
             for receipt in self.writes.finished():
-                self.state.kept(receipt)
+                self.state.add(receipt)
             while self.done and not self.writes.full:
                 self._write(*self.done.popleft())
             if not (everything and self.done):
@@ -215,7 +216,7 @@ class _Engine:
             if isinstance(raised, WorkerDiffers):
                 raise raised from None
             if not out_of_memory(raised):
-                raise ShardFailed("the start of a worker", words(raised), str(error)) from raised
+                raise ShardFailed("the start of a worker", describe_error(raised), str(error)) from raised
             self._stillborn(pool, member, error)
         except RayError as error:
             self._stillborn(pool, member, error)
@@ -225,7 +226,7 @@ class _Engine:
         pool.drop(member)
         self.stillborn += 1
         if self.stillborn > self.retries + pool.most and not pool.alive:
-            raise ShardFailed("the start of a worker", words(cause(error))) from error
+            raise ShardFailed("the start of a worker", describe_error(cause(error))) from error
 
     def _take(self, attempt: Attempt) -> None:
         try:
@@ -246,17 +247,17 @@ class _Engine:
         raised = cause(error)
         if isinstance(raised, ObjectLostError):  # what it was given, or made, went down with another node
             self._release(attempt)
-            self._lose(attempt, words(raised))
+            self._lose(attempt, describe_error(raised))
         elif isinstance(error, RayTaskError) and not out_of_memory(raised):
-            raise ShardFailed(str(attempt.shard), words(raised), str(error)) from raised
+            raise ShardFailed(str(attempt.shard), describe_error(raised), str(error)) from raised
         else:
-            self._bury(attempt.pool, attempt.member, words(raised))
+            self._bury(attempt.pool, attempt.member, describe_error(raised))
 
     def _write(self, attempt: Attempt, receipt: Receipt) -> None:
         try:
             content = ray.get(attempt.payload)
         except RayError as error:  # it went down with its node
-            self._lose(attempt, words(cause(error)))
+            self._lose(attempt, describe_error(cause(error)))
             return
         if self._is_first(attempt):
             self.writes.begin(receipt, content)

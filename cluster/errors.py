@@ -1,23 +1,8 @@
-"""Why a run stopped: each says what is kept and what to do next."""
+"""Why a run on Ray stopped: each says what is kept and what to do next."""
 
 from __future__ import annotations
 
 from pac_core import PACError
-
-
-class ShardFailed(PACError):
-    """A shard fails by its own fault, or takes every worker down with it; the rest of the run is kept."""
-
-    def __init__(self, shard: str, reason: str, details: str = "") -> None:
-        super().__init__(shard, reason, details)
-        self.shard, self.reason, self.details = shard, reason, details
-
-    def __str__(self) -> str:
-        return (
-            f"{self.shard} failed: {self.reason}. Nothing is certified without it, because failures are "
-            "no random sample. Finished shards are kept: mend the cause and start the same command again "
-            "(in another folder, if the scorer's own code has to change)."
-        )
 
 
 class WorkerDiffers(PACError):
@@ -36,7 +21,3 @@ class WorkerDiffers(PACError):
 
 class NoWorkers(PACError):
     """The cluster has no room for a single worker, or none came in time."""
-
-
-class Incomplete(PACError):
-    """The stored shards are not exactly the promised ones, each once."""

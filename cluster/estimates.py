@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from cluster.engines import State
+from cluster.jobs import Receipt
 from cluster.progress import duration
-from cluster.scoring import Receipt
-from cluster.states import State
 
 
 def estimate(state: State, receipt: Receipt) -> str:
@@ -12,7 +12,7 @@ def estimate(state: State, receipt: Receipt) -> str:
 
     Where pools work hand in hand, the slowest of them sets the pace.
 
-    >>> from cluster.scoring import Effort
+    >>> from cluster.jobs import Effort
     >>> shard = Receipt(0, n=500, digest="", size=4_000_000, effort=Effort((5.0,), 600_000_000))
     >>> estimate(State(units=15_000, shards=30, done=500, finished=1, most=(2,)), shard)
     'a shard takes 5.0 s and 600 MB of memory: 29 left, about 1 min 12 s on 2 workers; 120 MB to store'

@@ -21,10 +21,3 @@ def out_of_memory(raised: BaseException) -> bool:
     return known or (
         isinstance(raised, RuntimeError) and ("out of memory" in said or "enough memory" in said)
     )
-
-
-def words(raised: BaseException) -> str:
-    """An exception in one line."""
-    text = str(raised).strip().splitlines()
-    kind = type(raised).__name__
-    return f"{kind}: {text[-1]}" if text else kind

@@ -14,20 +14,19 @@ from typing import Any
 import click
 
 from cluster.candidates import SHAPES
-from cluster.driver import Finding, Task, certificate_file, certify_run, csv_bytes, refuse_second_look
-from cluster.errors import ShardFailed
+from cluster.driver import Finding, Task, certificate_file, certify_run, format_csv, refuse_second_look
+from cluster.engines import State, run_here
 from cluster.estimates import estimate, size
 from cluster.figures import heat_maps
-from cluster.inprocess import run_here
+from cluster.folders import RunFolder
+from cluster.jobs import Receipt
 from cluster.progress import counted, shown
 from cluster.results import Results
-from cluster.scoring import Receipt
 from cluster.session import STORE, connected, gauges, run_on_ray
-from cluster.states import State
-from cluster.storage import RunFolder
 from cluster.stored_logits import PARTS, say_exploded
 from cluster.sweeps import sweep
 from pac_core import InvalidInput, PACLevel, TooManyFailures, error_interval, max_errors
+from pac_core.errors import ShardFailed
 from pac_core.evaluation import top_one
 from pac_core.files import real_path
 from pac_core.label_scores import LABEL_SCORES
@@ -145,7 +144,7 @@ def tune_run(folder: RunFolder, levels: Sequence[PACLevel], ledger: LedgerPath, 
         rows, cost = sweep(task, folder, levels, ledger, Path(storage), **options)
     click.echo(_table(rows))
     say_cost(len(rows), cost, ledger)
-    folder.put("tune.csv", csv_bytes(rows))
+    folder.put("tune.csv", format_csv(rows))
     say("wrote", f"{folder}/tune.csv")
     for horizon in dict.fromkeys(row["horizon"] for row in rows):
         chosen = [row for row in rows if row["horizon"] == horizon]

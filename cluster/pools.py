@@ -12,8 +12,17 @@ from typing import Any, TypeAlias
 import ray
 
 from cluster.errors import NoWorkers, WorkerDiffers
-from cluster.scoring import Arrays, Effort, Receipt, Stage, finish, make_scorers, run_stages, versions
-from cluster.shards import Shard
+from cluster.jobs import (
+    Arrays,
+    Effort,
+    Receipt,
+    Shard,
+    Stage,
+    finish_shard,
+    make_scorers,
+    run_stages,
+)
+from cluster.sources import find_versions
 
 Given: TypeAlias = tuple[Arrays, Effort]
 """What a pool has of the one before it."""
@@ -31,7 +40,7 @@ class Worker:
 
         run: digest of the run, in the last pool; empty in the others
         """
-        found = versions([name for name in expected if name not in ("python", "pac-sets")])
+        found = find_versions([name for name in expected if name not in ("python", "pac-sets")])
         differing = [
             f"{n} ({found[n]} there, {want} here)" for n, want in expected.items() if found[n] != want
         ]
@@ -46,8 +55,8 @@ class Worker:
         started, (arrays, earlier) = time.perf_counter(), given
         arrays = run_stages(self.scorers, shard, arrays)
         if self.run:
-            return finish(shard, arrays, started, self.run, earlier)
-        return None, (arrays, earlier.and_since(started))
+            return finish_shard(shard, arrays, started, self.run, earlier)
+        return None, (arrays, earlier.add_since(started))
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from cluster.states import State
+from cluster.engines import State
 
 SECONDS = 10.0
 """Between two lines, where there is no terminal."""

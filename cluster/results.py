@@ -18,9 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from cluster.scoring import Arrays, Job, Receipt
-from cluster.shards import Shard
-from cluster.storage import RunFolder
+from cluster.folders import RunFolder
+from cluster.jobs import Arrays, Job, Receipt, Shard
 from pac_core import (
     GaussianForecast,
     InvalidInput,
@@ -99,6 +98,10 @@ class Results:
     """part and shard: rows of the units without a forecast"""
     _gathered: dict[tuple[str, View], tuple[Any, Any]] = field(default_factory=dict, init=False)
 
+    def units(self, part: str) -> NDArray[np.str_]:
+        """Names of the units of a part, in the order of their rows."""
+        return self.names[self._rows(part)]
+
     def each(
         self, part: str, function: Callable[[Callable[[View], Any]], Result]
     ) -> Iterator[tuple[Shard, NDArray[np.int64], Result]]:
@@ -139,14 +142,14 @@ class Results:
             if not pieces or pieces[0][0][0] is None:
                 raise InvalidInput(f"the run holds no forecasts for the part {part!r}")
             for view, found in zip(new, zip(*pieces, strict=True), strict=True):
-                self._gathered[part, view] = to_tune_on(*_join(*zip(*found, strict=True)))
+                self._gathered[part, view] = to_tune_on(*_concatenate(*zip(*found, strict=True)))
         return {view: self._gathered[part, view] for view in views}
 
     def gathered(self, part: str, view: View = ALL) -> tuple[Any, Any]:
         """Forecast and truth of the units of a part that have a forecast, in memory, to choose a score on."""
         return self.gather(part, [view])[view]
 
-    def paper_score(self, view: View = ALL) -> Likelihood:
+    def fit_paper_score(self, view: View = ALL) -> Likelihood:
         """The paper's score (A + C): its temperatures come from the sums of each shard.
 
         How wide its tubes are beside the states is taken from the first thousand units or so.
@@ -166,7 +169,7 @@ class Results:
             if horizon and alive and sum(len(states) for _, states in some) < _SIZED:
                 some.append((forecast, truth))
         score = Likelihood((*([Accumulated()] if horizon else []), merge_moments(sums)))
-        return with_typical(score, *to_tune_on(*_join(*zip(*some, strict=True)))) if some else score
+        return with_typical(score, *to_tune_on(*_concatenate(*zip(*some, strict=True)))) if some else score
 
     def scores(self, score: Score, target: str, view: View = ALL) -> ShardedScores:
         """The calibration scores, computed a shard at a time and kept in the parquet file `target`."""
@@ -185,13 +188,13 @@ class Results:
 
         schema = pa.schema({"id": pa.string(), "score": pa.float64()})
         with ExitStack() as stack:
-            files = [stack.enter_context(self.folder.writing(target)) for _, target, _ in wanted]
+            files = [stack.enter_context(self.folder.create(target)) for _, target, _ in wanted]
             writers = [stack.enter_context(pq.ParquetWriter(file, schema)) for file in files]
             for _, rows, columns in self.each("calibrate", compute):
                 ids = self.names[rows].tolist()
                 for writer, values in zip(writers, columns, strict=True):
                     writer.write_table(pa.table({"id": ids, "score": values}, schema=schema))
-        return [sharded(self.folder, target) for _, target, _ in wanted]
+        return [read_scores(self.folder, target) for _, target, _ in wanted]
 
     def digest(self) -> str:
         """A fingerprint of what was found of all units: that of the files of all shards, each verified."""
@@ -247,7 +250,7 @@ class Results:
         return [shard for shard, n in zip(self.job.shards, np.diff(ends), strict=True) if n]
 
 
-def sharded(folder: RunFolder, name: str) -> ShardedScores:
+def read_scores(folder: RunFolder, name: str) -> ShardedScores:
     """The scores of a parquet file of a run folder, a row group at a time."""
 
     def groups(read: Callable[[Any, int], Any]) -> Iterator[tuple[Hashable, Any]]:
@@ -263,13 +266,7 @@ def sharded(folder: RunFolder, name: str) -> ShardedScores:
     return ShardedScores(sizes, over)
 
 
-def part_names(results: Results, part: str) -> NDArray[np.str_]:
-    """Names of the units of a part, in the order of their rows."""
-    chosen: Part = getattr(results.parts, part)
-    return results.names[chosen.rows]
-
-
-def _join(forecasts: Any, truths: Any) -> tuple[Any, Any]:
+def _concatenate(forecasts: Any, truths: Any) -> tuple[Any, Any]:
     first = forecasts[0]
     marks = [
         np.zeros(len(t), bool) if f.failed is None else f.failed

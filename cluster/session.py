@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.scoring import Job
-from cluster.states import State
-from cluster.storage import RunFolder
+from cluster.engines import State
+from cluster.folders import RunFolder
+from cluster.jobs import Job
 from pac_core import InvalidInput
 
 STORE = 128 * 1024**2
@@ -124,8 +124,10 @@ def gauges(run: str, units: int) -> Callable[[dict[str, float]], None]:
     return show
 
 
-def run_on_ray(job: Job, folder: RunFolder, **options: Any) -> State:
+def run_on_ray(
+    job: Job, folder: RunFolder, *, progress: Callable[[State], Any] | None = None, **options: Any
+) -> State:
     """Every shard of the job on Ray, written to the folder; options are those of `cluster.engine.run`."""
     from cluster.engine import run  # imports Ray, which must come after `set_environment`
 
-    return run(job, folder, **options)
+    return run(job, folder, progress=progress, **options)

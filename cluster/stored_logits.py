@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cluster.driver import Task
+from cluster.folders import RunFolder
+from cluster.jobs import Arrays
 from cluster.results import Results
-from cluster.scoring import Arrays
-from cluster.storage import RunFolder
 from pac_core import InvalidInput
 from pac_core.datasets import ROUNDED
 from pac_core.files import whole_file

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster.scoring import OURS
 from cluster.session import set_environment
+from cluster.sources import OURS
 from pac_core import InvalidInput
 from pac_core.files import refuse_secrets
 

@@ -25,8 +25,8 @@ from cluster.driver import (
     refuse_second_look,
 )
 from cluster.errors import NoWorkers
+from cluster.folders import RunFolder
 from cluster.results import Results, View
-from cluster.storage import RunFolder
 from pac_core import Asked, InvalidInput, PACError, PACLevel
 from pac_core.ledger import LedgerPath, score_digest
 from pac_core.options import say

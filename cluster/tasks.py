@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cluster.driver import Task
+from cluster.folders import RunFolder
+from cluster.jobs import Stage
 from cluster.results import View
-from cluster.scoring import Stage
-from cluster.storage import RunFolder
 from pac_core import InvalidInput, Record, ids_digest
 from pac_core.files import real_path
 from pac_core.options import say

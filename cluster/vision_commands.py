@@ -9,9 +9,9 @@ import click
 import numpy as np
 
 from cluster.driver import Finding, Task
+from cluster.folders import RunFolder
 from cluster.launching import asked, launch, resumable
 from cluster.options import engine_options
-from cluster.storage import RunFolder
 from cluster.stored_logits import say_broken
 from cluster.tasks import box_sizes, image_task, track_task
 from pac_core import InvalidInput, TooManyFailures
@@ -145,9 +145,9 @@ def run_otb(
 
 def _say_boxes(task: Task, place: RunFolder, findings: list[Finding]) -> None:
     spreads = box_sizes(task, place, 1.0)
+    if spreads is None:
+        return
     for threshold in (finding.certificate.predictor.threshold for finding in findings):
-        if spreads is None:
-            return
         sizes = threshold.value * spreads
         level = f"epsilon={threshold.level.epsilon:g}, delta={threshold.level.delta:g}"
         middle, mean = np.median(sizes), sizes.mean()

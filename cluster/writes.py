@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from cluster.scoring import Receipt
-from cluster.storage import RunFolder
+from cluster.folders import RunFolder
+from cluster.jobs import Receipt
 
 AT_ONCE = 8
 """Shards that are written at the same time, at most."""

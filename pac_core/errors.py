@@ -123,3 +123,22 @@ class OverBudget(PACError):
 
 class SecondLook(PACError):
     """The calibrate split was opened already, for another menu: its promise is spent."""
+
+
+class ShardFailed(PACError):
+    """A shard fails by its own fault, or takes every worker down with it; the rest of the run is kept."""
+
+    def __init__(self, shard: str, reason: str, details: str = "") -> None:
+        super().__init__(shard, reason, details)
+        self.shard, self.reason, self.details = shard, reason, details
+
+    def __str__(self) -> str:
+        return (
+            f"{self.shard} failed: {self.reason}. Nothing is certified without it, because failures are "
+            "no random sample. Finished shards are kept: mend the cause and start the same command again "
+            "(in another folder, if the scorer's own code has to change)."
+        )
+
+
+class Incomplete(PACError):
+    """The stored shards are not exactly the promised ones, each once."""

@@ -25,7 +25,7 @@ import numpy as np
 from halfcheetah_guard import SMOKE
 
 from cluster import Job, RunFolder, Stage, connected, run_here, run_on_ray
-from cluster.descents import episodes_through
+from cluster.engines import episodes_through
 from cluster.progress import shown
 from pac_core import (
     Descended,

@@ -15,6 +15,7 @@ MAY = {
     "pac_vision": {"pac_core", "pac_vision"},
     "cluster": {"pac_core", "cluster"},
 }
+BELOW_RAY = ["sources", "digests", "jobs", "folders", "engines", "results", "driver"]
 TOP_FLOOR = {"cluster/tasks.py", "cluster/commands.py"}
 # pac_core works where none of these is installed; matplotlib and pyarrow are met inside functions.
 HEAVY = {"torch", "ray", "gymnasium", "mujoco", "matplotlib", "pyarrow", "sklearn", "mbrl"}
@@ -168,15 +169,11 @@ ORDER = {
     "cluster": [
         "errors",
         "faults",
-        "shards",
-        "packing",
-        "outcomes",
+        "sources",
         "digests",
-        "scoring",
-        "states",
-        "storage",
-        "descents",
-        "inprocess",
+        "jobs",
+        "folders",
+        "engines",
         "writes",
         "pools",
         "attempts",
@@ -228,6 +225,13 @@ def test_packages_import_only_to_the_left(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "pac_core").glob("*.py")), ids=lambda path: path.name)
 def test_core_needs_nothing_heavy(path: Path) -> None:
     assert not {name.split(".")[0] for name in imported(path, top_only=True)} & HEAVY
+
+
+@pytest.mark.parametrize("name", BELOW_RAY)
+def test_runs_need_no_ray(name: str) -> None:
+    reached = imported(ROOT / f"cluster/{name}.py")
+    assert "ray" not in {other.split(".")[0] for other in reached}
+    assert {other.split(".")[1] for other in reached if other.startswith("cluster.")} <= set(BELOW_RAY)
 
 
 @pytest.mark.parametrize("package", ORDER)

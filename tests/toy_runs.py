@@ -9,8 +9,7 @@ from typing import Any
 
 from toy_scorers import Draw
 
-from cluster.packing import pack, unpack
-from cluster.scoring import Job, Stage
+from cluster.jobs import Job, Stage, pack, unpack
 
 UNITS, SIZE = 200, 10
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cluster.driver import Task
-from cluster.scoring import Stage
+from cluster.jobs import Stage
 from pac_core import Record
 
 UNITS, HORIZON, DIMS = 900, 4, 2

@@ -10,9 +10,9 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from toy_runs import contents, job
 
-from cluster.inprocess import run_here
+from cluster.engines import run_here
+from cluster.folders import RunFolder
 from cluster.results import Results
-from cluster.storage import RunFolder
 
 TESTS = Path(__file__).parent.parent
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import toy_scorers as toys
 
-from cluster.descents import episodes_through
 from cluster.engine import run
-from cluster.inprocess import run_here
-from cluster.scoring import Job, Stage
-from cluster.storage import RunFolder
+from cluster.engines import episodes_through, run_here
+from cluster.folders import RunFolder
+from cluster.jobs import Job, Stage
 from pac_core import Descent, InvalidInput, PACLevel, descend
 
 PLAN = Descent(

@@ -17,13 +17,15 @@ import torch
 import toy_scorers as toys
 from toy_runs import files, job
 
+from cluster import sources
 from cluster.digests import Digests, Undigested
 from cluster.driver import Task
 from cluster.engine import run
+from cluster.engines import run_here
 from cluster.errors import WorkerDiffers
-from cluster.inprocess import run_here
-from cluster.scoring import Job, Stage
-from cluster.storage import RunFolder
+from cluster.folders import RunFolder
+from cluster.jobs import Job, Stage
+from cluster.sources import find_versions
 from pac_core import InvalidInput, Record
 
 ROOT = Path(__file__).parents[2]
@@ -312,6 +314,20 @@ def test_a_configuration_may_not_hide_what_the_engine_writes(name: str) -> None:
 def test_a_configuration_that_no_file_can_hold_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInput, match="configuration must be what JSON can hold"):
         Job.of("toy", range(4), [Stage(toys.Draw)], size=2, weights=value)
+
+
+def test_our_own_code_counts_with_its_sub_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("__init__.py", "rooms/__init__.py", "rooms/doors.py"):
+        (tmp_path / "pac_toy" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "pac_toy" / name).write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sources, "OURS", ("pac_toy",))
+    found = [find_versions([])["pac-sets"]]
+    (tmp_path / "pac_toy" / "rooms" / "doors.py").write_text("DOORS = 2\n")
+    found.append(find_versions([])["pac-sets"])
+    (tmp_path / "pac_toy" / "rooms" / "doors.py").rename(tmp_path / "pac_toy" / "doors.py")
+    found.append(find_versions([])["pac-sets"])
+    assert len(set(found)) == 3
 
 
 @pytest.mark.usefixtures("engine")

@@ -19,16 +19,17 @@ from cluster import engine as engine_module
 from cluster import pools as pools_module
 from cluster.attempts import Attempt, hung
 from cluster.engine import run
-from cluster.errors import Incomplete, NoWorkers, ShardFailed, WorkerDiffers
+from cluster.engines import Engine, State, run_here
+from cluster.errors import NoWorkers, WorkerDiffers
 from cluster.estimates import estimate
-from cluster.inprocess import run_here
+from cluster.folders import RunFolder
+from cluster.jobs import Job, Receipt, Shard, Stage, cut
 from cluster.pools import Member, Pool, Resources
 from cluster.progress import shown, words
-from cluster.scoring import Job, Receipt, Stage, versions
-from cluster.shards import Shard, cut
-from cluster.states import State
-from cluster.storage import RunFolder
+from cluster.session import run_on_ray
+from cluster.sources import find_versions
 from pac_core import InvalidInput, PACLevel, fit_threshold
+from pac_core.errors import Incomplete, ShardFailed
 
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.xdist_group("ray")]
 
@@ -40,6 +41,19 @@ def test_any_number_of_workers_gives_the_bits_of_the_twin(
     state = run(job(), RunFolder(tmp_path), workers=(workers, workers))
     assert contents(tmp_path) == undisturbed
     assert (state.done, state.finished, state.retries) == (UNITS, UNITS // SIZE, 0)
+
+
+def test_every_engine_writes_the_same_folder(tmp_path: Path) -> None:
+    """To the last byte, description included; and says the same of it."""
+    engines: dict[str, Engine] = {"here": run_here, "ray": run_on_ray}
+    states = [engine(job(), RunFolder(tmp_path / name)) for name, engine in engines.items()]
+    here, there = (
+        {path.relative_to(home): path.read_bytes() for path in home.rglob("*") if path.is_file()}
+        for home in (tmp_path / name for name in engines)
+    )
+    assert here == there
+    assert len(here) == UNITS // SIZE + 1
+    assert {(state.done, state.finished, state.damaged) for state in states} == {(UNITS, UNITS // SIZE, 0)}
 
 
 def test_two_stages_in_two_pools_give_the_bits_of_one_worker_that_does_both(tmp_path: Path) -> None:
@@ -262,7 +276,7 @@ def test_a_scorer_that_cannot_be_trusted_is_refused(tmp_path: Path, scorer: type
 
 
 def test_a_worker_with_other_versions_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = versions(("numpy",)) | {"numpy": "1.0"}
+    here = find_versions(("numpy",)) | {"numpy": "1.0"}
     monkeypatch.setattr(engine_module, "versions", lambda needs: here)
     with pytest.raises(WorkerDiffers, match=rf"numpy \({np.__version__} there, 1.0 here\)"):
         run(job(), RunFolder(tmp_path), workers=(1, 1))

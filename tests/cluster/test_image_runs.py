@@ -18,8 +18,8 @@ from toy_classifier import onnx_means
 from toy_layouts import as_parquet, as_tars
 from toy_runs import files
 
-from cluster.inprocess import run_here
-from cluster.storage import RunFolder
+from cluster.engines import run_here
+from cluster.folders import RunFolder
 from cluster.tasks import image_task
 from pac_core import PACError, PACLevel, fit_threshold, read_certificate, split
 from pac_vision import Images, find_images

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from cluster.driver import Task, certify_run
-from cluster.inprocess import run_here
-from cluster.scoring import Stage
-from cluster.storage import RunFolder
+from cluster.engines import run_here
+from cluster.folders import RunFolder
+from cluster.jobs import Stage
 from pac_core import (
     LogitForecast,
     PACLevel,

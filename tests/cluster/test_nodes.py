@@ -22,11 +22,10 @@ from toy_runs import SIZE, UNITS, contents, job
 from cluster import attempts
 from cluster.driver import Task, certify_run
 from cluster.engine import run
+from cluster.engines import State, run_here
 from cluster.errors import NoWorkers
-from cluster.inprocess import run_here
-from cluster.scoring import Job, Stage
-from cluster.states import State
-from cluster.storage import RunFolder
+from cluster.folders import RunFolder
+from cluster.jobs import Job, Stage
 from pac_core import PACLevel, Record
 
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time

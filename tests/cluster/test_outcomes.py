@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.scoring import finish
-from cluster.shards import cut
+from cluster.jobs import cut, finish_shard
 from pac_core import InvalidInput
 
 [SHARD] = cut(["a", "b", "c"], 3)
@@ -41,7 +40,7 @@ def with_(value: float, *place: Any, of: Any = STEPS) -> Any:
 )
 def test_what_cannot_be_certified_is_refused_with_its_unit(arrays: Any, said: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(said)) as error:
-        finish(SHARD, {"ids": SHARD.array, **arrays}, 0.0)
+        finish_shard(SHARD, {"ids": SHARD.array, **arrays}, 0.0)
     assert len(str(error.value)) <= 240
 
 
@@ -73,5 +72,5 @@ def test_what_cannot_be_certified_is_refused_with_its_unit(arrays: Any, said: st
     ],
 )
 def test_outcomes_are_not_refused(arrays: Any) -> None:
-    receipt, _ = finish(SHARD, {"ids": SHARD.array, **arrays}, 0.0)
+    receipt, _ = finish_shard(SHARD, {"ids": SHARD.array, **arrays}, 0.0)
     assert receipt.n == 3

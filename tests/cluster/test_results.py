@@ -15,13 +15,11 @@ from toy_scorers import Draw
 from toy_walks import DIMS, UNITS, ExplodingWalks, walking, world
 
 from cluster.driver import Task, certify_run
-from cluster.errors import Incomplete
-from cluster.inprocess import run_here
+from cluster.engines import run_here
+from cluster.folders import RunFolder
+from cluster.jobs import Stage, pack, unpack
 from cluster.launching import launch, ledger_for
-from cluster.packing import pack, unpack
 from cluster.results import Results, View
-from cluster.scoring import Stage
-from cluster.storage import RunFolder
 from pac_core import (
     BadCertificate,
     GaussianForecast,
@@ -43,6 +41,7 @@ from pac_core import (
     open_ledger,
     read_certificate,
 )
+from pac_core.errors import Incomplete
 from pac_core.predictors import Likelihood
 
 LEVEL = PACLevel(0.1, 0.01)
@@ -88,7 +87,7 @@ def directly(task: Task, folder: RunFolder, part: str) -> tuple[GaussianForecast
 
 def test_temperatures_come_from_the_sums_of_shards(finished: RunFolder) -> None:
     task = walking()
-    score = task.results(finished).paper_score()
+    score = task.results(finished).fit_paper_score()
     direct = Likelihood.fit(*directly(task, finished, "tune"), (accumulated, fit_temperature))
     assert score.to_json() == direct.to_json()
 

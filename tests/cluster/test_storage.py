@@ -13,15 +13,12 @@ from fsspec.implementations.local import LocalFileSystem
 from toy_runs import files, job
 from toy_scorers import Draw, Forgets, Square
 
-from cluster.errors import Incomplete
-from cluster.inprocess import run_here
-from cluster.packing import pack, unpack
+from cluster.engines import State, run_here
+from cluster.folders import RunFolder
+from cluster.jobs import Job, Stage, cut, pack, unpack
 from cluster.progress import shown
-from cluster.scoring import Job, Stage
-from cluster.shards import cut
-from cluster.states import State
-from cluster.storage import RunFolder
 from pac_core import InvalidInput, UnreadableFile
+from pac_core.errors import Incomplete
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ from toy_walks import UNITS, walking
 from cluster import sweeps
 from cluster.candidates import Candidate, candidates, choose, fits, held_out_sizes
 from cluster.driver import certify_run
+from cluster.engines import run_here
 from cluster.figures import heat_maps
-from cluster.inprocess import run_here
+from cluster.folders import RunFolder
 from cluster.results import ALL, View
-from cluster.storage import RunFolder
 from cluster.sweeps import sizes_by_tune, sweep
 from pac_core import (
     GaussianForecast,

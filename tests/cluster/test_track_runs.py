@@ -10,7 +10,7 @@ import pytest
 from pac_program import refused
 from pac_program import run as pac
 
-from cluster.storage import RunFolder
+from cluster.folders import RunFolder
 from cluster.tasks import box_sizes, track_task
 from pac_core import read_certificate
 from pac_vision import TrackerSettings, find_sequences, train_tracker

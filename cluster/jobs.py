@@ -1,4 +1,4 @@
-"""Scoring a shard, in plain Python: what every worker does, and what can be done without Ray.
+"""Jobs: units, cut into shards beforehand, and how each shard is scored, in plain Python without Ray.
 
 A scorer is any class that is made as ``Scorer(*args, device=...)`` once per worker and called once
 per shard: ``scorer(shard, given) -> arrays``. A job may chain several (simulate, then forecast); each is
@@ -16,26 +16,83 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from inspect import signature
-from pathlib import Path
-from typing import Any, Protocol
+from textwrap import shorten
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from cluster.digests import OURS as OURS
-from cluster.digests import Digests, Undigested, content_of_file, source_digests
-from cluster.outcomes import Arrays as Arrays
-from cluster.outcomes import checked, refuse_unfit
-from cluster.packing import pack
-from cluster.shards import Ids, Shard, cut, ids_fingerprint
+from cluster.digests import Digests, Undigested, read_path
+from cluster.sources import CODE, find_versions
 from pac_core import InvalidInput
+from pac_core.bounds import whole
+from pac_core.datasets import meaning
 
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+"""Named arrays, each with a row per unit."""
+Ids: TypeAlias = Sequence[int] | Sequence[str]
+"""Names of units; a `range` takes no memory however long it is."""
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of malloc.h
-CODE = "code of "
 RESERVED = frozenset({"task", "units", "shards", "ids", "versions", "device", "stages", "code"})
 """Names of a run's description that are not the configuration's."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A range of the ids of a run; the piece of work that is computed, stored and computed again.
+
+    number: its place among the shards of the run
+    ids: its units
+    seed: its own, for a scorer that draws anything; it belongs to the shard, never to a worker
+    """
+
+    number: int
+    ids: Ids
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """`[n]` the ids."""
+        ids = self.ids
+        return np.arange(ids.start, ids.stop, ids.step) if isinstance(ids, range) else np.asarray(ids)
+
+    def __str__(self) -> str:
+        return f"shard {self.number} ({len(self):,} units, {self.ids[0]!r} to {self.ids[-1]!r})"
+
+
+def cut(ids: Ids, size: int, *, seed: int = 0) -> list[Shard]:
+    """The shards of these ids, in their order, of `size` units each; the last may have fewer.
+
+    >>> [str(shard) for shard in cut(range(5), 2)]
+    ['shard 0 (2 units, 0 to 1)', 'shard 1 (2 units, 2 to 3)', 'shard 2 (1 units, 4 to 4)']
+    """
+    whole("size", size, least=1)
+    whole("seed", seed, least=0)
+    if not len(ids):
+        raise InvalidInput("ids must be one or more, got none")
+    if not isinstance(ids, range) and len(set(ids)) != len(ids):
+        raise InvalidInput(f"ids must be unique, got {len(ids) - len(set(ids))} repeats")
+    firsts = range(0, len(ids), size)
+    return [Shard(n, ids[i : i + size], _seed(seed, n)) for n, i in enumerate(firsts)]
+
+
+def digest_shards(shards: Sequence[Shard]) -> str:
+    """SHA-256 of all ids in their order and of where they are cut."""
+    digest = hashlib.sha256()
+    for shard in shards:
+        text = repr(shard.ids) if isinstance(shard.ids, range) else repr(list(shard.ids))
+        digest.update(f"{shard.number}:{shard.seed}:{text}\n".encode())
+    return digest.hexdigest()
+
+
+def _seed(seed: int, number: int) -> int:
+    drawn = hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=7).digest()
+    return int.from_bytes(drawn, "big")
 
 
 class Scorer(Protocol):
@@ -77,7 +134,7 @@ class Stage:
             if type(value) in (bool, int, float):
                 return repr(value)
             try:
-                return digests(content_of_file(value))[:32]
+                return digests(read_path(value))[:32]
             except Undigested as reason:
                 raise InvalidInput(
                     f"{what} of {name} must be something whose content tells it from another, got {reason}: "
@@ -142,16 +199,16 @@ class Job:
 
         Made anew each time it is asked for, because arguments can change in place.
         """
-        ids = {"units": self.units, "shards": len(self.shards), "ids": ids_fingerprint(self.shards)}
+        ids = {"units": self.units, "shards": len(self.shards), "ids": digest_shards(self.shards)}
         homes = (getattr(stage.make, "__module__", None) or "" for stage in self.stages)
         digests = Digests(home.partition(".")[0] for home in homes)
         stages = {str(place): stage.describe(digests) for place, stage in enumerate(self.stages, 1)}
         code = {CODE + module: digest[:32] for module, digest in sorted(digests.code.items())}
-        known = {"versions": versions(self.needs), "stages": stages, "code": code}
+        known = {"versions": find_versions(self.needs), "stages": stages, "code": code}
         return {"task": self.name, **self.configuration, **ids, **known}
 
 
-def run_digest(description: Mapping[str, Any]) -> str:
+def digest_run(description: Mapping[str, Any]) -> str:
     """What tells the files of a run from those of others; the device is compared on its own."""
     known = {name: value for name, value in description.items() if name != "device"}
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32]
@@ -168,7 +225,7 @@ class Effort:
     seconds: tuple[float, ...] = ()
     memory: int = 0
 
-    def and_since(self, started: float) -> Effort:
+    def add_since(self, started: float) -> Effort:
         """With what this process has done since."""
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return Effort((*self.seconds, time.perf_counter() - started), max(self.memory, memory))
@@ -203,11 +260,11 @@ def make_scorers(stages: Sequence[Stage], device: str, cpus: int) -> list[Scorer
 def run_stages(scorers: Sequence[Scorer], shard: Shard, given: Arrays) -> Arrays:
     """The arrays of the last of these scorers, refused unless they are of just these units."""
     for scorer in scorers:
-        given = checked(shard, scorer(shard, given))
+        given = check_rows(shard, scorer(shard, given))
     return given
 
 
-def finish(
+def finish_shard(
     shard: Shard, arrays: Arrays, started: float, run: str = "", earlier: Effort | None = None
 ) -> tuple[Receipt, NDArray[np.uint8]]:
     """The file of a shard as bytes, which say of which run they are, with its receipt.
@@ -218,7 +275,7 @@ def finish(
     refuse_unfit(arrays)
     content = pack(arrays, run)
     digest = hashlib.sha256(content.data).hexdigest()
-    effort = (earlier or Effort()).and_since(started)
+    effort = (earlier or Effort()).add_since(started)
     return Receipt(shard.number, len(shard), digest, content.nbytes, effort), content
 
 
@@ -245,34 +302,91 @@ def keep_freed_memory() -> None:
         set_option(option, value)
 
 
-def versions(needs: Sequence[str]) -> dict[str, str]:
-    """Versions of what decides the digits: Python, our own code, and the packages named.
+def check_rows(shard: Shard, arrays: Arrays) -> Arrays:
+    """The arrays, refused unless they have a row for each unit of the shard, in its order."""
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray) or array.ndim < 1 or len(array) != len(shard):
+            shape = getattr(array, "shape", type(array).__name__)
+            raise InvalidInput(f"{name} must have a row for each of the {len(shard)} units, got {shape}")
+    if "ids" not in arrays or not np.array_equal(arrays["ids"], shard.array):
+        raise InvalidInput("a scorer must return `ids`: the ids of the shard, in their order")
+    return arrays
 
-    ``code of my_module`` names the source of a module.
+
+def refuse_unfit(arrays: Arrays) -> None:
+    """Refuse scores or logits that no certificate can be made of, such as NaN, with the first such unit.
+
+    A simulation that diverges is an outcome, marked with an infinite truth. So is a Gaussian that is none, of
+    a model that explodes: the unit counts as an error, as it does when its set is served.
     """
-    import platform
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"python": platform.python_version(), "pac-sets": _code()}
-    modules = [name.removeprefix(CODE) for name in needs if name.startswith(CODE)]
-    sources = source_digests(modules)
-    for name in needs:
+    smaller = [name.removeprefix("mean") for name in arrays if name.startswith("mean_")]  # ensembles
+    for suffix in ["", *smaller]:
+        chosen = arrays | {name: arrays[name + suffix] for name in ("mean", "var") if name + suffix in arrays}
+        if not ({"scores", "logits", "probabilities"} & set(chosen) or {"mean", "var"} <= set(chosen)):
+            continue
         try:
-            if name.startswith(CODE):
-                found[name] = sources.get(name.removeprefix(CODE), "missing")[:32]
-            else:
-                found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            meaning("the scorer's result", chosen, own=True)
+        except InvalidInput as error:
+            raise InvalidInput(_first_unfit(chosen) or str(error)) from None
 
 
-def _code() -> str:
-    """A fingerprint of our own source: a version number stays the same while code changes."""
-    digest = hashlib.sha256()
-    for package in OURS:
-        spec = find_spec(package)  # finds it without importing it, wherever it was shipped to
-        for folder in (spec.submodule_search_locations or []) if spec else []:
-            for path in sorted(Path(folder).glob("*.py")):
-                digest.update(f"{package}/{path.name}\n".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
+def _first_unfit(arrays: Arrays) -> str:
+    """The first unit that is refused alone, and why."""
+    for row, unit in enumerate(arrays["ids"].tolist()):
+        try:
+            one = {name: array[row : row + 1] for name, array in arrays.items()}
+            meaning("the scorer's result", one, own=True)
+        except InvalidInput as error:
+            return shorten(f"unit {unit!r}: {error}", 240)  # a row of logits can be long
+    return ""
+
+
+def pack(arrays: dict[str, NDArray[Any]], label: str = "") -> NDArray[np.uint8]:
+    """An Arrow file: a column for each array, the same bytes for the same arrays and label.
+
+    >>> sorted(unpack(pack({"ids": np.array(["a", "b"]), "scores": np.array([1.0, 2.0])})))
+    ['ids', 'scores']
+    """
+    table = pa.table({name: _column(name, array) for name, array in arrays.items()})
+    table = table.replace_schema_metadata({"label": label})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return np.frombuffer(sink.getvalue(), dtype=np.uint8)
+
+
+def unpack(content: Any) -> dict[str, NDArray[Any]]:
+    """The arrays of an Arrow file made by `pack`; numbers are not copied."""
+    table = pa.ipc.open_file(pa.py_buffer(content)).read_all()
+    return {name: _array(table.column(name).combine_chunks()) for name in table.column_names}
+
+
+def read_label(content: Any) -> str:
+    """The label that was packed with the arrays."""
+    metadata = pa.ipc.open_file(pa.py_buffer(content)).schema.metadata or {}
+    return str(metadata.get(b"label", b"").decode())
+
+
+def _column(name: str, array: NDArray[Any]) -> Any:
+    if array.dtype.kind == "U":
+        return pa.array(array.tolist(), pa.string())
+    if array.dtype.kind not in "bfiu" or (array.dtype.kind == "b" and array.ndim > 2):
+        raise InvalidInput(
+            f"{name} must hold numbers, text or at most two axes of booleans, got {array.dtype}"
+        )
+    if array.ndim == 1:
+        return pa.array(array)
+    if array.dtype.kind == "b":  # Arrow has no tensors of bits: a list for each row
+        return pa.FixedSizeListArray.from_arrays(pa.array(array.ravel()), array.shape[1])
+    return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(array))
+
+
+def _array(column: Any) -> NDArray[Any]:
+    if isinstance(column, pa.FixedShapeTensorArray):
+        tensor: NDArray[Any] = column.to_numpy_ndarray()
+        return tensor
+    if pa.types.is_string(column.type):
+        return np.array(column.to_pylist(), dtype=np.str_)
+    if pa.types.is_fixed_size_list(column.type):
+        return np.asarray(column.flatten()).reshape(len(column), column.type.list_size)
+    return np.asarray(column)

@@ -22,11 +22,9 @@ import fsspec
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster.errors import Incomplete
-from cluster.packing import label_of, unpack
-from cluster.scoring import Arrays, Job, Receipt, run_digest
-from cluster.shards import Shard
+from cluster.jobs import Arrays, Job, Receipt, Shard, digest_run, read_label, unpack
 from pac_core import InvalidInput, UnreadableFile
+from pac_core.errors import Incomplete
 from pac_core.files import refuse_secrets, sweep_parts, whole_file
 from pac_core.ledger import LedgerPath, ledger_exists, ledger_name
 
@@ -67,9 +65,9 @@ class RunFolder:
         device: what scores, where that is known; digits differ between kinds of devices
         """
         ours = json.loads(json.dumps(job.describe()))
-        listed = self._listed()
+        run, listed = digest_run(ours), self._list()
         theirs = (self.configuration() or {}) if listed else {}
-        if listed and not theirs and not any(self._label(receipt) == run_digest(ours) for receipt in listed):
+        if listed and not theirs and not any(self._read_label(receipt) == run for receipt in listed):
             raise InvalidInput(
                 f"{self} belongs to another run: it has {len(listed):,} shards, none of this one, and no "
                 "run.json. Choose another folder, or start with what it was made with"
@@ -84,7 +82,7 @@ class RunFolder:
                 )
         if not theirs.get("device"):
             self.put("run.json", (json.dumps(ours | {"device": device}, indent=2) + "\n").encode())
-        return run_digest(ours)
+        return run
 
     def configuration(self) -> dict[str, Any] | None:
         """What the folder is for; None if it is new."""
@@ -122,7 +120,7 @@ class RunFolder:
             self.fs.mv(part, path)
 
     @contextmanager
-    def writing(self, name: str) -> Iterator[Any]:
+    def create(self, name: str) -> Iterator[Any]:
         """A file to write to piece by piece; it has its name when all is written."""
         path = self._path(name)
         if self.local:
@@ -177,7 +175,7 @@ class RunFolder:
 
     def receipts(self, job: Job) -> dict[int, Receipt]:
         """The finished shards, by number, each read and checked."""
-        return self._sorted(job)[0]
+        return self._sort(job)[0]
 
     def mend(self, job: Job) -> tuple[dict[int, Receipt], int]:
         """The finished shards, by number, and of how many there was a file that had to be removed.
@@ -188,20 +186,20 @@ class RunFolder:
         if self.local:
             for folder in (self.root, self._path("shards")):
                 sweep_parts(folder)
-        found, unsound = self._sorted(job)
+        found, unsound = self._sort(job)
         for receipt in unsound:
             self.fs.rm_file(self._path(_file(receipt)))
         return found, len({receipt.number for receipt in unsound} - set(found))
 
-    def _sorted(self, job: Job) -> tuple[dict[int, Receipt], list[Receipt]]:
+    def _sort(self, job: Job) -> tuple[dict[int, Receipt], list[Receipt]]:
         """The finished shards, and the files that are none."""
-        shards, run = {shard.number: shard for shard in job.shards}, self._run()
+        shards, run = {shard.number: shard for shard in job.shards}, self._digest()
         found: dict[int, Receipt] = {}
         unsound: list[Receipt] = []
-        for receipt in self._listed():
+        for receipt in self._list():
             if receipt.number in found or receipt.number not in shards:
                 continue
-            if self._arrays(receipt, shards[receipt.number], run) is not None:
+            if self._read(receipt, shards[receipt.number], run) is not None:
                 found[receipt.number] = receipt
             else:
                 unsound.append(receipt)
@@ -209,7 +207,7 @@ class RunFolder:
 
     def check(self, job: Job) -> None:
         """Refuse a folder that lacks a shard at the end of a run; contents are checked when read."""
-        there = {(receipt.number, receipt.n) for receipt in self._listed()}
+        there = {(receipt.number, receipt.n) for receipt in self._list()}
         missing = [shard for shard in job.shards if (shard.number, len(shard)) not in there]
         if missing:
             raise Incomplete(
@@ -229,9 +227,9 @@ class RunFolder:
         known: the files that were read before, by the number of their shard: no other is taken for one of
             them; what is read now is added
         """
-        run, listed = self._run(), defaultdict[int, list[Receipt]](list)
+        run, listed = self._digest(), defaultdict[int, list[Receipt]](list)
         known = {} if known is None else known
-        for receipt in self._listed():
+        for receipt in self._list():
             if known.get(receipt.number, receipt) == receipt:
                 listed[receipt.number].append(receipt)
         missing = [shard for shard in shards if shard.number not in listed]
@@ -240,7 +238,7 @@ class RunFolder:
 
         def read(shard: Shard) -> Result:
             for receipt in listed[shard.number]:
-                arrays = self._arrays(receipt, shard, run)
+                arrays = self._read(receipt, shard, run)
                 if arrays is not None:
                     known[shard.number] = receipt
                     return function(shard, arrays)
@@ -251,32 +249,32 @@ class RunFolder:
 
         yield from zip(shards, _in_threads(read, shards, 1 if self.alone else READERS), strict=True)
 
-    def _run(self) -> str:
+    def _digest(self) -> str:
         """The digest of the run that this folder is for."""
-        return run_digest(self.configuration() or {})
+        return digest_run(self.configuration() or {})
 
-    def _listed(self) -> list[Receipt]:
+    def _list(self) -> list[Receipt]:
         """Every file that is named like a shard, by name."""
         folder = self._path("shards")
         names = self.fs.ls(folder, detail=False, refresh=True) if self.fs.exists(folder) else []
         matches = filter(None, (_NAME.fullmatch(name.rpartition("/")[2]) for name in sorted(names)))
         return [Receipt(int(match[1]), int(match[2]), match[3], 0) for match in matches]
 
-    def _arrays(self, receipt: Receipt, shard: Shard, run: str) -> Arrays | None:
+    def _read(self, receipt: Receipt, shard: Shard, run: str) -> Arrays | None:
         """The arrays of a file, or None unless they are what was written, by this run, for these units."""
         try:
             content: bytes = self.fs.cat_file(self._path(_file(receipt)))
         except FileNotFoundError:
             return None
-        if hashlib.sha256(content).hexdigest() != receipt.digest or label_of(content) != run:
+        if hashlib.sha256(content).hexdigest() != receipt.digest or read_label(content) != run:
             return None
         arrays = unpack(content)
         return arrays if np.array_equal(arrays["ids"], shard.array) else None
 
-    def _label(self, receipt: Receipt) -> str | None:
+    def _read_label(self, receipt: Receipt) -> str | None:
         """Of which run a file is; None if it is damaged."""
         content = self.fs.cat_file(self._path(_file(receipt)))
-        return label_of(content) if hashlib.sha256(content).hexdigest() == receipt.digest else None
+        return read_label(content) if hashlib.sha256(content).hexdigest() == receipt.digest else None
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"

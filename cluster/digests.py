@@ -27,6 +27,7 @@ _PARTS: dict[Any, Callable[[Any], Iterable[Any]]] = {
     staticmethod: lambda one: (one.__func__,),
     classmethod: lambda one: (one.__func__,),
     functools.cached_property: lambda one: (one.func,),
+    types.GetSetDescriptorType: lambda one: (one.__qualname__,),
     types.CellType: lambda cell: (cell.cell_contents,) if cell != types.CellType() else (),
     types.CodeType: lambda code: (  # what it does, not where it stands
         *(code.co_code, code.co_consts, code.co_exceptiontable),

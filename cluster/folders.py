@@ -67,7 +67,8 @@ class RunFolder:
         ours = json.loads(json.dumps(job.describe()))
         run, listed = digest_run(ours), self._list()
         theirs = (self.configuration() or {}) if listed else {}
-        if listed and not theirs and not any(self._read_label(receipt) == run for receipt in listed):
+        sound = filter(None, map(self._verify, listed if not theirs else []))
+        if listed and not theirs and not any(read_label(content) == run for content in sound):
             raise InvalidInput(
                 f"{self} belongs to another run: it has {len(listed):,} shards, none of this one, and no "
                 "run.json. Choose another folder, or start with what it was made with"
@@ -86,10 +87,10 @@ class RunFolder:
 
     def configuration(self) -> dict[str, Any] | None:
         """What the folder is for; None if it is new."""
-        if not self.fs.exists(self._path("run.json")):
+        if not self.has("run.json"):
             return None
         try:
-            found = json.loads(self.fs.cat_file(self._path("run.json")))
+            found = json.loads(self.get("run.json"))
         except ValueError:
             found = None
         if not isinstance(found, dict):
@@ -109,15 +110,8 @@ class RunFolder:
             with whole_file(path, sweep=False) as file:  # many files of one folder: see `mend`
                 file.write_bytes(content)
             return
-        part = f"{path}.{uuid4().hex[:8]}.part"  # of its own, whoever else writes
-        self.fs.pipe_file(part, bytes(content))
-        try:
-            self.fs.mv(part, path)
-        except OSError:  # some stores do not replace a file
-            if not self.fs.exists(path):
-                raise
-            self.fs.rm_file(path)
-            self.fs.mv(part, path)
+        with self.create(name) as file:
+            file.write(bytes(content))
 
     @contextmanager
     def create(self, name: str) -> Iterator[Any]:
@@ -127,10 +121,16 @@ class RunFolder:
             with whole_file(path) as local, local.open("wb") as file:
                 yield file
             return
-        part = f"{path}.{uuid4().hex[:8]}.part"
+        part = f"{path}.{uuid4().hex[:8]}.part"  # of its own, whoever else writes
         with self.fs.open(part, "wb") as file:
             yield file
-        self.fs.mv(part, path)
+        try:
+            self.fs.mv(part, path)
+        except OSError:  # some stores do not replace a file
+            if not self.fs.exists(path):
+                raise
+            self.fs.rm_file(path)
+            self.fs.mv(part, path)
 
     def put_text(self, name: str, text: str) -> str:
         """Writes a text, and returns where it is."""
@@ -262,19 +262,19 @@ class RunFolder:
 
     def _read(self, receipt: Receipt, shard: Shard, run: str) -> Arrays | None:
         """The arrays of a file, or None unless they are what was written, by this run, for these units."""
-        try:
-            content: bytes = self.fs.cat_file(self._path(_file(receipt)))
-        except FileNotFoundError:
-            return None
-        if hashlib.sha256(content).hexdigest() != receipt.digest or read_label(content) != run:
+        content = self._verify(receipt)
+        if content is None or read_label(content) != run:
             return None
         arrays = unpack(content)
         return arrays if np.array_equal(arrays["ids"], shard.array) else None
 
-    def _read_label(self, receipt: Receipt) -> str | None:
-        """Of which run a file is; None if it is damaged."""
-        content = self.fs.cat_file(self._path(_file(receipt)))
-        return read_label(content) if hashlib.sha256(content).hexdigest() == receipt.digest else None
+    def _verify(self, receipt: Receipt) -> bytes | None:
+        """A file as it was written; None if it is gone or damaged."""
+        try:
+            content: bytes = self.fs.cat_file(self._path(_file(receipt)))
+        except FileNotFoundError:
+            return None
+        return content if hashlib.sha256(content).hexdigest() == receipt.digest else None
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"

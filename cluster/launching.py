@@ -191,9 +191,10 @@ def say_accuracy(task: Task, results: Results) -> None:
     domain = results.domain()
     if domain is None or domain[0] != "labels":
         return
-    if len(results.failed("tune")) == results.parts.tune.n:
+    try:
+        forecast, labels = results.gathered("tune")
+    except InvalidInput:  # there are none, or all of them failed
         return say("top-1", f"not known, because there are no {task.unit}s to tune on")
-    forecast, labels = results.gathered("tune")
     say("top-1", top_one(forecast.predictions() == labels, labels, domain[1]))
 
 

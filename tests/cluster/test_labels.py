@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from cluster.driver import Task, certify_run
 from cluster.engines import run_here
 from cluster.folders import RunFolder
 from cluster.jobs import Stage
+from cluster.launching import launch
 from pac_core import (
     LogitForecast,
     PACLevel,
@@ -92,6 +94,17 @@ def test_the_score_is_the_choice_of_the_tune_part_for_all_levels(
         assert finding.evaluation is not None
         assert finding.evaluation.all.n == UNITS - TUNE - CALIBRATE
         assert not finding.evaluation.refuted
+
+
+def test_a_whole_command_reads_each_part_once(
+    classified: tuple[Task, RunFolder], tmp_path: Path, opened: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The accuracy on the tune part comes from the same pass as the score."""
+    about: Any = {"workers": None, "gpus": None, "dashboard": False, "estimate": False}
+    levels: Any = {"levels": LEVELS, "ledger": tmp_path / "ledger.json"}
+    launch(classified[0], RunFolder(tmp_path / "run"), address="none", **levels, **about)
+    assert max(Counter(opened).values()) == 3
+    assert "accuracy 0." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["paper", "plain"])

@@ -1,8 +1,8 @@
-"""What other packages add: subcommands, models, tube shapes and limits, found by entry points.
+"""What other packages add, found by entry points: subcommands, models, image sources, tube shapes, limits.
 
-A package registers under the groups ``pac_sets.commands``, ``pac_sets.models``,
-``pac_sets.shapes``, ``pac_sets.limits`` and ``pac_sets.forecasters`` (what `pac sets` serves from, such
-as images) in its pyproject; nothing is imported until it is asked for by name.
+A package registers under the groups ``pac_sets.commands``, ``pac_sets.models``, ``pac_sets.image_sources``,
+``pac_sets.shapes``, ``pac_sets.limits`` and ``pac_sets.forecasters`` (what `pac sets` serves from, such as
+images) in its pyproject; nothing is imported until it is asked for by name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from pac_core.errors import InvalidInput
 
-Kind: TypeAlias = Literal["commands", "models", "shapes", "limits", "forecasters"]
+Kind: TypeAlias = Literal["commands", "models", "image_sources", "shapes", "limits", "forecasters"]
 
 
 def names(kind: Kind) -> list[str]:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pac_core import InvalidInput, UnreadableFile
@@ -67,13 +68,13 @@ class Classifier:
 
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The named tensors of a .pth, .pt or .safetensors file, never unpickled."""
+    """Read the named tensors of a .pth, .pt or .safetensors file, never unpickled."""
     file = Path(path)
     if not file.is_file():
         raise UnreadableFile(f"there is no file of weights {file}")
     try:
         if file.suffix == ".safetensors":
-            tensors = importlib.import_module("safetensors.torch").load_file(file)
+            tensors = load_file(file)
         else:
             tensors = torch.load(file, map_location="cpu", weights_only=True)
     except UnpicklingError:
@@ -86,7 +87,7 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def fill(name: str, module: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
-    """`module` with the weights of a file, all of them and no others."""
+    """Load the weights of a file into `module`, all of them and no others."""
     try:
         module.load_state_dict(read_weights(path))
     except RuntimeError as error:
@@ -107,9 +108,9 @@ def weights_digest(module: nn.Module) -> str:
 def whole_digest(classifier: Classifier) -> str:
     """A fingerprint of weights, preprocessing and answers: the same weights may be used in another way.
 
-    What a model does is seen on a picture of coloured noise, wider than high: its pixels as they go in, and
-    the label that comes out. Logits would differ in their last digits from device to device. Settings that
-    this picture does not tell apart, and the rules by which files are decoded, are counted by name.
+    A picture of coloured noise, wider than high, shows what a model does: its pixels as they go in, and the
+    label that comes out (logits differ in their last digits from device to device). Settings that it does
+    not tell apart, and the rules by which files are decoded, enter by name.
     """
     seen = np.ascontiguousarray(classifier.preprocess(_noise()))
     answer = int(classifier.logits(seen[None]).argmax())
@@ -119,7 +120,7 @@ def whole_digest(classifier: Classifier) -> str:
 
 
 def as_logits(classifier: Classifier) -> Classifier:
-    """The same with logits, where the model ends in a softmax: then the logarithms of its probabilities are.
+    """Take the logarithms of a model that ends in a softmax.
 
     Probabilities taken for logits would make all labels nearly equally likely, and sets of nearly all labels.
     """
@@ -141,7 +142,7 @@ def _noise() -> Image.Image:
 
 
 def count_classes(name: str, preprocess: Preprocess, logits: Logits) -> int:
-    """K, found by asking a black image."""
+    """K, seen on a black image."""
     black = preprocess(Image.new("RGB", (512, 512)))
     try:
         shape = tuple(logits(black[None]).shape)
@@ -149,18 +150,14 @@ def count_classes(name: str, preprocess: Preprocess, logits: Logits) -> int:
         reason = first_line(error)
         raise InvalidInput(f"{name} must take images {black.shape}, but it failed: {reason}") from None
     if len(shape) != 2 or shape[0] != 1 or shape[1] < 2:
-        raise InvalidInput(
-            f"{name} must return logits [B, K] for two or more classes, got {shape} for one image"
-        )
+        rule = "must return logits [B, K] for two or more classes"
+        raise InvalidInput(f"{name} {rule}, got {shape} for one image")
     return int(shape[1])
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch on one thread: more of them cut sums elsewhere, so the last digits would depend on their number.
-
-    The cores are kept busy by as many workers.
-    """
+    """Run torch on one thread: how many decides the last digits. Workers keep the cores busy."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -170,7 +167,7 @@ def one_thread() -> Iterator[None]:
 
 
 def library(name: str, module: str, advice: str) -> Any:
-    """A module that is imported only because a model's name asks for it."""
+    """Import a module because a model's name asks for it, or say how to get it."""
     try:
         return importlib.import_module(module)
     except Exception as error:  # torchvision raises RuntimeError beside a torch of another build
@@ -179,5 +176,5 @@ def library(name: str, module: str, advice: str) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in a line."""
+    """The first line of what an error says."""
     return next(iter(str(error).splitlines()), type(error).__name__)

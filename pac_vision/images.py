@@ -11,12 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from pac_core import InvalidInput, UnreadableFile
-from pac_core.class_names import ClassNames, read_classes
-from pac_vision.labels import folder_labels, read_labels
-from pac_vision.parquets import parquet_images, parquet_labels
-from pac_vision.sources import FileReader, Read, Source, images_below, images_in, visible
-from pac_vision.tars import tar_images, tar_labels
+from pac_core import InvalidInput, UnreadableFile, plugins
+from pac_core.class_names import read_classes
+from pac_vision.labels import Label
+from pac_vision.parquets import open_parquets
+from pac_vision.sources import FileReader, Open, Read, Source, open_folder, visible
+from pac_vision.tars import open_tars
+
+SOURCES: dict[str, Open] = {"": open_folder, "tar": open_tars, "parquet": open_parquets}
+"""What opens files with an ending; "" is for images that are files of their own.
+
+Other packages add to it by entry points of the group ``pac_sets.image_sources``.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +51,7 @@ class Images:
         return Source(self.folder, self.ids, self.read or FileReader(self.folder))
 
     def image(self, name: str) -> Image.Image:
-        """The image of this id, as RGB; one that cannot be decoded is a `BrokenImage`."""
+        """Decode the image of this id; see `Source.image`."""
         return self.source.image(name)
 
     def by_id(self, classes: int) -> dict[str, int]:
@@ -73,7 +79,7 @@ def find_images(
     labels: str | os.PathLike[str] | None = None,
     classes: Sequence[str] | str | os.PathLike[str] | None = None,
 ) -> Images:
-    """The images of a folder, of tar shards or of parquet files, with their labels.
+    """Find the images of a folder, of tar shards or of parquet files, with their labels.
 
     source: one of
         a folder with one folder per class, named by its index (``0`` or ``0000``) or by anything else
@@ -86,6 +92,7 @@ def find_images(
         struct {bytes, path}, named image, img, image_bytes, jpg, jpeg, png, webp, bytes or content, and one
         of labels, named label, labels, cls, class, class_id or target; where a file has Hugging
         Face's names of the classes, its labels count these, and are found in `classes` by name
+        a file, or a folder of files, with an ending for which a plugin is installed
         a pattern of such files in one folder: ``data/validation-*.parquet``
     labels: a text file with a line ``file label`` per image, or one label per line in the order of the sorted
         file names, if these lie in one folder or tar; labels are class indices from 0, or names out of
@@ -99,84 +106,40 @@ def find_images(
     file = None if labels is None else Path(labels)
     if file is not None and not file.is_file():
         raise UnreadableFile(f"there is no file of labels {file}")
-    root, packed = _layout(Path(source), besides=file)
-    if not packed:
-        found, values, known = _plain(root, file, known)
-    elif packed[0].lower().endswith(".tar"):
-        found, samples = tar_images(root, packed)
-        values, known = tar_labels(found, samples, file, known)
-    else:
-        found, columns = parquet_images(root, packed)
-        values, known = parquet_labels(found, columns, file, known)
+    found, label = _open(Path(source), besides=file)
+    values, known = label(file, known)
+    if len(values) != len(found.ids):
+        raise InvalidInput(f"{source} must have a label per image, got {len(values)} for {len(found.ids)}")
     keys, names = (None, None) if known is None else (known.keys, known.names)
     return Images(found.folder, found.ids, np.array(values, np.int64), keys, names, found.read)
 
 
 def find_unlabelled(source: str | os.PathLike[str]) -> Source:
-    """The images of a folder, however deep, of tar shards or of parquet files, without their labels."""
-    root, packed = _layout(Path(source))
-    if not packed:
-        return images_below(root)
-    if packed[0].lower().endswith(".tar"):
-        return tar_images(root, packed)[0]
-    return parquet_images(root, packed)[0]
+    """Find images without their labels, in all places of `find_images` and in folders however deep."""
+    return _open(Path(source))[0]
 
 
-def _layout(source: Path, besides: Path | None = None) -> tuple[Path, list[str]]:
-    """The folder of the images, and the tars or parquet files that hold them, if any do."""
+def _open(source: Path, besides: Path | None = None) -> tuple[Source, Label]:
+    """Open a folder, a file or a pattern of files by what their ending says; `besides` is no image."""
+    endings = [*filter(None, SOURCES), *plugins.names("image_sources")]
     if source.is_dir():
-        entries = [
-            e for e in visible(source) if besides is None or Path(e.path).absolute() != besides.absolute()
-        ]
-        files = [entry.name for entry in entries]
-        return source, _packed(source, files) if any(map(_kind, files)) else []
-    if "**" in source.name and not source.is_file():
-        raise InvalidInput(f"a pattern must name files of one folder, with * and not **, got {source}")
-    found = [source] if source.is_file() else source.parent.glob(source.name) if source.name else []
-    files = sorted(path.name for path in found)
-    if not files:
-        raise UnreadableFile(f"there is no folder {source}")
-    if not _kind(files[0]):
-        raise UnreadableFile(f"{source} must be a folder, a plain .tar or a .parquet, and is none")
-    return source.parent, _packed(source, files)
-
-
-def _packed(source: Path, files: list[str]) -> list[str]:
-    """Files that hold images, refused unless all are of one kind."""
-    kind = next(filter(None, map(_kind, files)))
-    if others := [name for name in files if _kind(name) != kind]:
-        raise UnreadableFile(f"{source} must hold {kind} files and nothing else, got {others[0]}")
-    return files
-
-
-def _kind(name: str) -> str:
-    """``.tar``, ``.parquet`` or nothing."""
-    return next((kind for kind in (".tar", ".parquet") if name.lower().endswith(kind)), "")
-
-
-def _plain(
-    root: Path, labels: Path | None, classes: ClassNames | None
-) -> tuple[Source, list[int], ClassNames | None]:
-    """Images that are files of their own, their labels, and the classes."""
-    if labels is not None:
-        ids = images_in(root, besides=labels)
-        return _files(root, ids), read_labels(labels, ids, classes), classes
-    entries = visible(root)
-    folders = [entry.name for entry in entries if entry.is_dir()]
-    if not entries:
-        raise UnreadableFile(f"{root} holds no images and no folders of classes")
-    if len(folders) < len(entries):
-        loose = next(entry.name for entry in entries if not entry.is_dir())
-        raise UnreadableFile(
-            f"{root} must hold a folder per class and nothing else, got {loose}; images side by side "
-            "need a label file"
-        )
-    label_of, classes = folder_labels(root, folders, classes)
-    found = sorted(
-        (f"{name}/{image}", label_of[name]) for name in folders for image in images_in(root / name)
-    )
-    return _files(root, [name for name, _ in found]), [label for _, label in found], classes
-
-
-def _files(root: Path, ids: list[str]) -> Source:
-    return Source(str(root), np.array(ids), FileReader(str(root)))
+        root, there = source, [Path(entry.path) for entry in visible(source)]
+        files = [path.name for path in there if besides is None or path.absolute() != besides.absolute()]
+    else:
+        if "**" in source.name and not source.is_file():
+            raise InvalidInput(f"a pattern must name files of one folder, with * and not **, got {source}")
+        root = source.parent
+        matches = [source] if source.is_file() else root.glob(source.name) if source.name else []
+        files = sorted(path.name for path in matches)
+        if not files:
+            raise UnreadableFile(f"there is no folder {source}")
+    kinds = [next((e for e in endings if name.lower().endswith(f".{e}")), "") for name in files]
+    kind = next(filter(None, kinds), "")
+    if not kind and root != source:
+        known = ", ".join(f".{ending}" for ending in endings)
+        raise UnreadableFile(f"{source} must be a folder or files ending in one of {known}, and is neither")
+    if kind and set(kinds) != {kind}:
+        other = next(name for name, own in zip(files, kinds, strict=True) if own != kind)
+        raise UnreadableFile(f"{source} must hold .{kind} files and nothing else, got {other}")
+    opened: tuple[Source, Label] = (SOURCES.get(kind) or plugins.load("image_sources", kind))(root, files)
+    return opened

@@ -9,26 +9,22 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from pac_core import InvalidInput, UnreadableFile
 from pac_core.tables import file_digest
 from pac_vision.classifiers import Classifier, Logits, count_classes, fill, first_line, library
 from pac_vision.preprocessing import Preprocess, complete, with_settings
 
-_PORTED = {"transform_input": True, "init_weights": False}
-SETTINGS = {"googlenet": _PORTED, "inception_v3": _PORTED}
+SETTINGS = {key: {"transform_input": True, "init_weights": False} for key in ("googlenet", "inception_v3")}
 """What torchvision itself sets for its own weights: these two scale their channels in another way."""
 INSTEAD = "install one built for your torch, export the model to ONNX, or name your own function with python:"
-
-
 _PLACES = {"NCHW": (1, 2, 3), "NHWC": (3, 1, 2)}
 """Of channels, height and width in the shape of an input."""
 _FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 
 
 def load_onnx(name: str, file: str, device: str, stated: Mapping[str, Any]) -> Classifier:
-    """The classifier in an ONNX file; layout, size and batch are read from its input where they are fixed.
+    """Load an ONNX file; layout, size and batch are read from its input where they are fixed.
 
     stated: the rest of its preprocessing, see `complete`
     """
@@ -64,14 +60,14 @@ def load_onnx(name: str, file: str, device: str, stated: Mapping[str, Any]) -> C
 
 
 def filled_up(logits: Logits, fixed: int | None) -> Logits:
-    """Logits of fewer images, too, by a model that computes only `fixed` at once: the others are zeros."""
+    """Let a model that computes only `fixed` images at once take fewer: zeros fill up the batch."""
 
-    def some(batch: NDArray[np.float32]) -> NDArray[np.float32]:
+    def fill_up(batch: NDArray[np.float32]) -> NDArray[np.float32]:
         empty = max(0, (fixed or 0) - len(batch))
         said = logits(np.concatenate([batch, np.zeros((empty, *batch.shape[1:]), np.float32)]))
         return said[: len(said) - empty]
 
-    return some if fixed else logits
+    return fill_up if fixed else logits
 
 
 def _input_format(file: str, shape: list[Any], stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,9 +97,9 @@ def onnx_digest(file: str) -> str:
     return digest.hexdigest()
 
 
-def load_torchvision(name: str, rest: str, device: str) -> Classifier:
-    """An architecture of torchvision with weights from a file, made and preprocessed as torchvision's are."""
-    named, file = _with_file(name, rest)
+def load_torchvision(name: str, rest: str, device: str, stated: Mapping[str, Any]) -> Classifier:
+    """Load an architecture of torchvision with weights from a file, preprocessed as torchvision's are."""
+    named, file = _split(name, rest)
     architecture, _, weights = named.partition("@")
     models = library(name, "torchvision.models", INSTEAD)
     if architecture not in models.list_models():
@@ -113,30 +109,30 @@ def load_torchvision(name: str, rest: str, device: str) -> Classifier:
     return Classifier.of(name, fill(name, made, file), _as_array(own.transforms()), device=device)
 
 
-def _torchvision_weights(name: str, known: Any, asked: str, file: str) -> Any:
+def _torchvision_weights(name: str, known: Any, wanted: str, file: str) -> Any:
     """Which of torchvision's weights say the preprocessing: those named, those in the file, or the only ones.
 
     The names of its files end in the first digits of their SHA-256, so they are known by their content.
     """
-    found = known.__members__  # with the alias DEFAULT
-    if asked:
-        if asked not in found:
-            raise InvalidInput(f"{name} must name one of the weights {', '.join(found)}, got {asked!r}")
-        return found[asked]
-    digest, several = file_digest(file), list(known)
-    official = [one for one in several if one.url.endswith(f"-{digest[:8]}.pth")]
-    if not official and len(several) > 1:
-        architecture, names = name.split(":")[1], " or ".join(f"@{one.name}" for one in several)
+    if wanted:
+        members = known.__members__  # with the alias DEFAULT
+        if wanted not in members:
+            raise InvalidInput(f"{name} must name one of the weights {', '.join(members)}, got {wanted!r}")
+        return members[wanted]
+    ending = f"-{file_digest(file)[:8]}.pth"
+    candidates = [one for one in known if one.url.endswith(ending)] or list(known)
+    if len(candidates) > 1:
+        architecture, names = name.split(":")[1], " or ".join(f"@{one.name}" for one in candidates)
         raise InvalidInput(
             f"{name} must say whose preprocessing its weights need, because {file} is none of torchvision's "
             f"own, got no name: write {names} behind {architecture}"
         )
-    return (official or several)[0]
+    return candidates[0]
 
 
-def load_timm(name: str, rest: str, device: str) -> Classifier:
-    """An architecture of timm with weights from a file, preprocessed as its own weights are."""
-    architecture, file = _with_file(name, rest)
+def load_timm(name: str, rest: str, device: str, stated: Mapping[str, Any]) -> Classifier:
+    """Load an architecture of timm with weights from a file, preprocessed as its own weights are."""
+    architecture, file = _split(name, rest)
     timm = library(name, "timm", INSTEAD)
     if not timm.is_model(architecture):
         raise InvalidInput(f"{name} must name one of timm.list_models(), got {architecture!r}")
@@ -146,7 +142,7 @@ def load_timm(name: str, rest: str, device: str) -> Classifier:
     return Classifier.of(name, module, _as_array(transform), device=device)
 
 
-def _with_file(name: str, rest: str) -> tuple[str, str]:
+def _split(name: str, rest: str) -> tuple[str, str]:
     architecture, _, file = rest.partition(":")
     if not file:
         raise InvalidInput(f"{name} needs its weights in a file, for nothing is downloaded: {name}:FILE")
@@ -154,7 +150,4 @@ def _with_file(name: str, rest: str) -> tuple[str, str]:
 
 
 def _as_array(transform: Any) -> Preprocess:
-    def preprocess(image: Image.Image) -> NDArray[np.float32]:
-        return np.asarray(transform(image), np.float32)
-
-    return preprocess
+    return lambda image: np.asarray(transform(image), np.float32)

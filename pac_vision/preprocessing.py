@@ -72,7 +72,6 @@ class Preprocessing:
         return " ".join(f"{name}={text}" for name, text in texts.items())
 
     def __call__(self, image: Image.Image) -> NDArray[np.float32]:
-        """An RGB image as the network takes it."""
         resampling, side = RESAMPLING[self.resampling], (self.size, self.size)
         if isinstance(self.crop, str):
             scaled = image.resize(side, resampling)
@@ -80,7 +79,7 @@ class Preprocessing:
             square = int(min(image.size) * self.crop)
             if square < 1:
                 raise InvalidInput(
-                    f"an image must have a centre of at least one pixel, got one of size {image.size}"
+                    f"an image must have a centre of at least one pixel, got size {image.size}"
                 )
             left, top = ((length - square + 1) // 2 for length in image.size)
             scaled = image.resize(side, resampling, box=(left, top, left + square, top + square))
@@ -94,21 +93,17 @@ class Preprocessing:
         return np.ascontiguousarray(pixels.transpose(2, 0, 1) if self.layout == "NCHW" else pixels)
 
 
-def efficientnet_lite(size: int) -> Preprocessing:
-    """The preprocessing of EfficientNet-Lite: (x - 127) / 128 on the centre square.
-
-    size: of the input; the square has the share size / (size + 32) of the short side
-    """
-    return Preprocessing(
-        size=size,
-        crop=Fraction(size, size + 32),
-        mean=(127.0, 127.0, 127.0),
-        deviation=(128.0, 128.0, 128.0),
-        range=255,
-        colours="RGB",
-        layout="NCHW",
-        resampling="bicubic",
-    )
+def _like_imagenet(size: int, **others: Any) -> Preprocessing:
+    settings: dict[str, Any] = {
+        "crop": Fraction(7, 8),
+        "mean": (0.485, 0.456, 0.406),
+        "deviation": (0.229, 0.224, 0.225),
+        "range": 1,
+        "colours": "RGB",
+        "layout": "NCHW",
+        "resampling": "bilinear",
+    }
+    return Preprocessing(size=size, **settings | others)
 
 
 def imagenet(size: int = 224, *, share: float | Fraction = Fraction(7, 8)) -> Preprocessing:
@@ -116,42 +111,30 @@ def imagenet(size: int = 224, *, share: float | Fraction = Fraction(7, 8)) -> Pr
 
     size: of the input; the square has the `share` of the short side
     """
-    return Preprocessing(
-        size=size,
-        crop=Fraction(share),
-        mean=(0.485, 0.456, 0.406),
-        deviation=(0.229, 0.224, 0.225),
-        range=1,
-        colours="RGB",
-        layout="NCHW",
-        resampling="bilinear",
-    )
+    return _like_imagenet(size, crop=share)
 
 
-def _half(size: int) -> Preprocessing:
-    """TensorFlow's Inception and most of Google's vision transformers: -1 to 1."""
-    half = (0.5, 0.5, 0.5)
-    return _changed(imagenet(size), mean=half, deviation=half, resampling="bicubic")
+def efficientnet_lite(size: int) -> Preprocessing:
+    """The preprocessing of EfficientNet-Lite: (x - 127) / 128 on the centre square.
+
+    size: of the input; the square has the share size / (size + 32) of the short side
+    """
+    share = Fraction(size, size + 32)
+    return _like_imagenet(size, crop=share, mean=127, deviation=128, range=255, resampling="bicubic")
 
 
-def _clip(size: int) -> Preprocessing:
-    mean = (0.48145466, 0.4578275, 0.40821073)
-    deviation = (0.26862954, 0.26130258, 0.27577711)
-    return _changed(imagenet(size, share=1), mean=mean, deviation=deviation, resampling="bicubic")
-
-
-def _caffe(size: int) -> Preprocessing:
-    """Caffe's models, and Keras's ResNet50 and VGG: BGR, only the mean subtracted."""
-    mean, one = (103.939, 116.779, 123.68), (1.0, 1.0, 1.0)
-    return _changed(imagenet(size), mean=mean, deviation=one, range=255, colours="BGR")
-
-
+_CLIP: dict[str, Any] = {
+    "mean": (0.48145466, 0.4578275, 0.40821073),
+    "deviation": (0.26862954, 0.26130258, 0.27577711),
+}
+_CAFFE: dict[str, Any] = {"mean": (103.939, 116.779, 123.68), "deviation": 1, "range": 255, "colours": "BGR"}
 PRESETS: Mapping[str, Callable[[int], Preprocessing]] = {
     "imagenet": imagenet,
     "efficientnet-lite": efficientnet_lite,
-    "inception": _half,
-    "clip": _clip,
-    "caffe": _caffe,
+    # TensorFlow's Inception and most of Google's vision transformers: -1 to 1
+    "inception": partial(_like_imagenet, mean=0.5, deviation=0.5, resampling="bicubic"),
+    "clip": partial(_like_imagenet, crop=1, resampling="bicubic", **_CLIP),
+    "caffe": partial(_like_imagenet, **_CAFFE),  # and Keras's ResNet50 and VGG: only the mean subtracted
 }
 """Everything but size and layout, which are the model's own."""
 SETTINGS = tuple(one.name for one in fields(Preprocessing))
@@ -159,7 +142,7 @@ _NAMED = " with "
 
 
 def complete(name: str, stated: Mapping[str, Any], **known: Any) -> Preprocessing:
-    """The preprocessing that was stated, refused unless all of it was, or is said by the model itself.
+    """Complete a stated preprocessing by what the model itself says; refused unless that is all of it.
 
     name: of the model
     stated: settings by their names, as text or as values, and ``preset``, one of `PRESETS`, for the rest
@@ -201,10 +184,6 @@ def stated_in(name: str) -> dict[str, str]:
     return {key: text for key, _, text in pairs}
 
 
-def _changed(base: Preprocessing, **others: Any) -> Preprocessing:
-    return Preprocessing(**vars(base) | others)
-
-
 def _crop(value: Any) -> Fraction | str:
     if value == WHOLE:
         return WHOLE
@@ -213,8 +192,8 @@ def _crop(value: Any) -> Fraction | str:
     except (ValueError, TypeError, ZeroDivisionError, OverflowError):
         share = Fraction(0)
     if not 0 < share <= 1:
-        raise InvalidInput(f"--crop must be a share of the short side above 0, such as 0.875 or 224/256, or "
-                           f"{WHOLE}, got {value!r}")  # fmt: skip
+        known = f"a share of the short side above 0, such as 0.875 or 224/256, or {WHOLE}"
+        raise InvalidInput(f"--crop must be {known}, got {value!r}")
     return share
 
 

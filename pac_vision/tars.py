@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,10 +14,10 @@ import numpy as np
 
 from pac_core import UnreadableFile
 from pac_core.class_names import ClassNames
-from pac_vision.labels import folder_labels, index_or_text, label_of, read_labels
+from pac_vision.labels import Label, Labelled, folder_labels, index_or_text, label_of, read_labels
 from pac_vision.sources import ENDINGS, Source
 
-_PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _BLOCK = 512
 
 
@@ -53,55 +54,56 @@ class TarReader:
         return content
 
 
-@dataclass(frozen=True)
-class _Sample:
+class _Member(NamedTuple):
+    name: str
+    place: Place
+
+
+class _Sample(NamedTuple):
     """The members of one key: its image, and what may hold its label."""
 
-    image: tuple[str, Place]
-    label: tuple[str, Place] | None
+    image: _Member
+    label: _Member | None
 
 
-def tar_images(root: Path, shards: list[str]) -> tuple[Source, dict[str, _Sample]]:
-    """The images of tar shards, by the ids ``shard.tar/key``, and the members of each."""
-    samples = {name: sample for shard in shards for name, sample in _samples(root, shard)}
-    places = {name: sample.image[1] for name, sample in samples.items()}
-    return Source(str(root), np.array(sorted(samples)), TarReader(str(root), places)), samples
+def open_tars(root: Path, shards: Sequence[str]) -> tuple[Source, Label]:
+    """Open the images of tar shards, by the ids ``shard.tar/key``."""
+    samples = dict(sorted(pair for shard in shards for pair in _samples(root, shard)))
+    reader = TarReader(str(root), {name: sample.image.place for name, sample in samples.items()})
+    return Source(str(root), np.array(list(samples)), reader), partial(_label_samples, root, samples)
 
 
-def tar_labels(
-    source: Source, samples: dict[str, _Sample], labels: Path | None, classes: ClassNames | None
-) -> tuple[list[int], ClassNames | None]:
-    """The label of each id, and the classes: from `key.cls` or `key.json`, a label file, or folders."""
-    root, ids = Path(source.folder), source.ids.tolist()
-    if labels is not None:
-        return _listed_labels(root, samples, ids, labels, classes), classes
-    without = [name for name in ids if samples[name].label is None]
-    folders = {name: samples[name].image[0].rpartition("/")[0].rpartition("/")[2] for name in ids}
-    if len(without) == len(ids) and all(folders.values()):
-        found, classes = folder_labels(root, sorted(set(folders.values())), classes)
-        return [found[folders[name]] for name in ids], classes
-    if without:
-        raise UnreadableFile(f"{root / without[0]} has no label: a member .cls, or .json with a label")
-    reads = TarReader(source.folder, {n: s.label[1] for n, s in samples.items() if s.label is not None})
-    return [_label(root / name, samples[name], reads(name), classes) for name in ids], classes
+def _label_samples(
+    root: Path, samples: dict[str, _Sample], file: Path | None, classes: ClassNames | None
+) -> Labelled:
+    """By a label file, by `key.cls` or `key.json`, or by folders inside the tar."""
+    if file is not None:
+        return _read_labels(root, samples, file, classes), classes
+    labels = {name: sample.label for name, sample in samples.items() if sample.label is not None}
+    folder_of = [sample.image.name.rpartition("/")[0].rpartition("/")[2] for sample in samples.values()]
+    if not labels and all(folder_of):
+        return folder_labels(root, folder_of, classes)
+    for name in samples:
+        if name not in labels:
+            raise UnreadableFile(f"{root / name} has no label: a member .cls, or .json with a label")
+    read = TarReader(str(root), {name: member.place for name, member in labels.items()})
+    found = []
+    for name, member in labels.items():
+        content, where = read(name), f"{root / name}.{member.name.rpartition('.')[2]}"
+        try:
+            text = content.decode()
+            value: Any = json.loads(text)["label"] if where.endswith(".json") else index_or_text(text)
+        except (ValueError, KeyError, TypeError):
+            raise UnreadableFile(f"{where} must hold a label, got {content[:40]!r}") from None
+        found.append(label_of(value, classes, where))
+    return found, classes
 
 
-def _label(path: Path, sample: _Sample, content: bytes, classes: ClassNames | None) -> int:
-    assert sample.label is not None
-    where = f"{path}.{sample.label[0].rpartition('.')[2]}"
-    try:
-        text = content.decode()
-        value: Any = json.loads(text)["label"] if where.endswith(".json") else index_or_text(text)
-    except (ValueError, KeyError, TypeError):
-        raise UnreadableFile(f"{where} must hold a label, got {content[:40]!r}") from None
-    return label_of(value, classes, where)
-
-
-def _listed_labels(
-    root: Path, samples: dict[str, _Sample], ids: list[str], labels: Path, classes: ClassNames | None
+def _read_labels(
+    root: Path, samples: dict[str, _Sample], labels: Path, classes: ClassNames | None
 ) -> list[int]:
-    """The label of each id out of a label file, whose lines follow the names of files, not the keys."""
-    files = {name: samples[name].image[0].rpartition("/")[2] for name in ids}
+    """Read a label file, whose lines follow the names of files, not the keys."""
+    files = {name: sample.image.name.rpartition("/")[2] for name, sample in samples.items()}
     id_of: dict[str, str] = {}
     for name, file in files.items():
         if file in id_of:
@@ -111,21 +113,21 @@ def _listed_labels(
             )
         id_of[file] = name
     ordered = sorted(id_of)  # as the files would lie in a folder: photo-1.png goes before photo.png
-    one_place = len({name.rpartition("/")[0] for name in ids}) == 1
+    one_place = len({name.rpartition("/")[0] for name in samples}) == 1
     found = dict(zip(ordered, read_labels(labels, ordered, classes, ordered=one_place), strict=True))
-    return [found[files[name]] for name in ids]
+    return [found[file] for file in files.values()]
 
 
 def _samples(root: Path, shard: str) -> Iterator[tuple[str, _Sample]]:
     """(id, sample) of each key of a shard."""
-    groups: dict[str, dict[str, tuple[str, Place]]] = {}
+    groups: dict[str, dict[str, _Member]] = {}
     for name, place in _members(root, shard):
         folder, slash, file = name.rpartition("/")
-        stem, _, ending = file.partition(".")
-        fields = groups.setdefault(f"{folder}{slash}{stem}", {})
-        if ending.lower() in fields:
+        stem, _, ending = file.lower().partition(".")
+        fields = groups.setdefault(f"{folder}{slash}{file[: len(stem)]}", {})
+        if ending in fields:
             raise UnreadableFile(f"{root / shard}/{name} stands there twice")
-        fields[ending.lower()] = (name, place)
+        fields[ending] = _Member(name, place)
     if not groups:
         raise UnreadableFile(f"{root / shard} holds no images")
     for key, fields in groups.items():
@@ -147,7 +149,7 @@ def _members(root: Path, shard: str) -> Iterator[tuple[str, Place]]:
             start = file.read(6)
     except OSError as error:  # a folder of that name, a link to nowhere, no permission
         raise UnreadableFile(f"{path} cannot be read as a tar: {error.strerror}") from None
-    for mark, kind in _PACKED.items():
+    for mark, kind in _COMPRESSED.items():
         if start.startswith(mark):
             raise UnreadableFile(
                 f"{path} is compressed ({kind}), so its images cannot be read where they lie: unpack it "
@@ -165,23 +167,13 @@ def _members(root: Path, shard: str) -> Iterator[tuple[str, Place]]:
                 if not member.isreg() or member.issparse():
                     raise UnreadableFile(f"{path}/{name} must be a plain file, got a link or the like")
                 yield name, Place(shard, length, member.offset_data, member.size)
+    except UnreadableFile:
+        raise
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
-        if isinstance(error, UnreadableFile):
-            raise
         raise UnreadableFile(f"{path} cannot be read as a tar, or is cut off: {error}") from None
-    _refuse_more(path, end)
-
-
-def _refuse_more(path: Path, end: int) -> None:
-    """Refuse a tar that does not end with its end mark, a block of zeros: what follows would be lost."""
-    with path.open("rb") as file:
+    with path.open("rb") as file:  # what follows a lost end mark, a block of zeros, would be lost, too
         file.seek(end)
         if file.read(_BLOCK) != bytes(_BLOCK):
             raise UnreadableFile(f"{path} is damaged or cut off: there is no end mark after its last member")
-        for block in _blocks(file):
-            if block.strip(b"\0"):
-                raise UnreadableFile(f"{path} must be one tar, got something after its end mark")
-
-
-def _blocks(file: Any) -> Iterable[bytes]:
-    return iter(lambda: file.read(1 << 20), b"")
+        if any(block.strip(b"\0") for block in iter(lambda: file.read(1 << 20), b"")):
+            raise UnreadableFile(f"{path} must be one tar, got something after its end mark")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import shutil
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,85 @@ def damaged(shades: Path, place: Path, part: str, count: int) -> Images:
     for name in found.ids[chosen]:
         (place / name).write_bytes((place / name).read_bytes()[:40])
     return found
+
+
+ADDED = """
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+import numpy as np
+import toy_classifier
+from pac_vision import Source
+from pac_vision.labels import label_of
+
+@dataclass(frozen=True)
+class Reader:
+    folder: str
+    def __call__(self, name):
+        file, _, member = name.partition("/")
+        with zipfile.ZipFile(Path(self.folder) / file) as archive:
+            return archive.read(member)
+
+def open_zips(folder, files):
+    ids = sorted(f"{file}/{name}" for file in files for name in zipfile.ZipFile(folder / file).namelist())
+    def label(file, classes):
+        return [label_of(name.split("/")[1], classes, name) for name in ids], classes
+    return Source(str(folder), np.array(ids), Reader(str(folder))), label
+
+def short(folder, files):
+    source, label = open_zips(folder, files)
+    return source, lambda file, classes: ([0], None)
+
+def make(kind="bright"):
+    return getattr(toy_classifier, kind)()
+"""
+ENTRY_POINTS = """
+[pac_sets.image_sources]
+zip = added_images:open_zips
+cbz = added_images:short
+[pac_sets.models]
+ours = added_images:make
+"""
+
+
+@pytest.fixture
+def zipped(shades: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The images in a zip, and a distribution on the path that adds zips and a model, as pip leaves it."""
+    (tmp_path / "added_images.py").write_text(ADDED)
+    info = tmp_path / "added_images-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: added-images\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "added_images", raising=False)
+    (tmp_path / "data").mkdir()
+    with zipfile.ZipFile(tmp_path / "data" / "images.zip", "w") as archive:
+        for file in shades.rglob("*.png"):
+            archive.write(file, file.relative_to(shades))
+    return tmp_path / "data" / "images.zip"
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_a_source_and_a_model_of_another_package_go_all_the_way(
+    zipped: Path, finished: Path, shades: Path, tmp_path: Path
+) -> None:
+    assert find_images(zipped).labels.tolist() == find_images(shades).labels.tolist()
+    answer = run(zipped, tmp_path / "run", *LEVEL, "--model", "ours")
+    assert answer.exit_code == 0, answer.output
+    made = certificate(tmp_path / "run")
+    for folder, name in ((tmp_path / "run", "ours.npz"), (finished, "theirs.npz")):
+        assert pac("logits", folder, "--out", tmp_path / name).exit_code == 0
+    ours, theirs = load(tmp_path / "ours.npz"), load(tmp_path / "theirs.npz")
+    np.testing.assert_array_equal(ours["logits"], theirs["logits"])
+    out = tmp_path / "sets.csv"
+    answer = pac("sets", made, "--images", zipped.parent, "--model", "ours:bright", "--out", out)
+    assert answer.exit_code == 0, answer.output
+    assert len(out.read_text().splitlines()) > 80
+    answer = pac("sets", made, "--images", zipped, "--model", "ours:bright_too", "--out", tmp_path / "b.csv")
+    refused(answer, "digest")
+    refused(run(zipped, tmp_path / "c" / "run", "--model", "ours:dark"), "ours:dark failed: AttributeError")
+    shutil.copy(zipped, tmp_path / "short.cbz")
+    refused(run(tmp_path / "short.cbz", tmp_path / "d" / "run"), "must have a label per image, got 1 for 80")
 
 
 @pytest.mark.usefixtures("engine")

@@ -295,7 +295,7 @@ def box_sizes(task: Task, folder: RunFolder, threshold: float) -> NDArray[np.flo
 
 
 class _Spreads(View):
-    """Reads the spreads of sequences; see `pac_vision.score_videos`."""
+    """Reads the spreads of sequences; see `pac_vision.ScoreTracks`."""
 
     def __call__(self, arrays: Any) -> Any:
         return arrays.get("spreads")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from pac_core import InvalidInput
 from pac_vision.classifiers import first_line, one_thread, weights_digest
 from pac_vision.models import SIZES, call_factory, efficientnet_module
+from pac_vision.preprocessing import Preprocessing, efficientnet_lite, imagenet
 
 STRIDE = 16
 """Pixels of a crop per place of an EfficientNet's feature map: deeper, and it no longer tells where."""
@@ -57,15 +59,15 @@ class Backbone:
         ((3, 4, 4), torch.Size([2, 3, 4, 4]))
         """
         module = module.to(device).eval()
-        for weight in module.parameters():
-            weight.requires_grad_(False)
-        found = cls(name, module, size, (1, 1, 1), weights_digest(module), normalise or _imagenet, device)
+        module.requires_grad_(False)
+        normalise = normalise or partial(_normalise, imagenet())
+        found = cls(name, module, size, (1, 1, 1), weights_digest(module), normalise, device)
         try:
             _, features, height, width = found(np.zeros((1, size, size, 3), np.uint8)).shape
         except Exception as error:  # whatever a network raises at a shape that is not its own
+            shape, reason = f"[B, 3, {size}, {size}]", first_line(error)
             raise InvalidInput(
-                f"the backbone {name} must take crops [B, 3, {size}, {size}], but it failed: "
-                f"{first_line(error)}"
+                f"the backbone {name} must take crops {shape}, but it failed: {reason}"
             ) from None
         return replace(found, shape=(features, height, width))
 
@@ -81,23 +83,22 @@ class Backbone:
             return found
 
     def to(self, device: str) -> Backbone:
-        """The same on another device."""
+        """Move it to another device."""
         return replace(self, module=self.module.to(device), device=device)
 
 
 def load_backbone(name: str, size: int, device: str = "cpu") -> Backbone:
-    """The backbone of this name, for crops of `size` pixels.
+    """Load a backbone for crops of `size` pixels.
 
     name: ``efficientnet-lite0``, ``-lite1`` or ``-lite2`` with ImageNet weights, up to the last feature map
         with a place for every 16 pixels; ``pixels``: the crop itself, 16 x 16, which needs no weights; or
         ``python:MODULE:FACTORY``: your function, called without
         arguments, that returns a torch module `[B, 3, size, size]` -> `[B, C, h, w]` or a `Backbone`
     """
-    if name in SIZES:
-        module = _Features(efficientnet_module(name), size)
-        return Backbone.of(name, module, size, _centred, device=device)
-    if name == "pixels":
-        return Backbone.of(name, nn.AdaptiveAvgPool2d(16), size, _centred, device=device)
+    if name in SIZES or name == "pixels":
+        pixels = name == "pixels"
+        module = nn.AdaptiveAvgPool2d(16) if pixels else _Features(efficientnet_module(name), size)
+        return Backbone.of(name, module, size, partial(_normalise, efficientnet_lite(size)), device=device)
     if not name.startswith("python:"):
         forms = [*SIZES, "pixels", "python:MODULE:FACTORY"]
         raise InvalidInput(f"a backbone must be named as one of {', '.join(forms)}, got {name!r}")
@@ -131,13 +132,8 @@ class _Features(nn.Module):
         return x
 
 
-def _centred(pixels: Tensor) -> Tensor:
-    return (pixels - 127) / 128
-
-
-def _imagenet(pixels: Tensor) -> Tensor:
-    mean, deviation = (torch.tensor(v, device=pixels.device)[:, None, None] for v in _CHANNELS)
-    return (pixels / 255 - mean) / deviation
-
-
-_CHANNELS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+def _normalise(like: Preprocessing, pixels: Tensor) -> Tensor:
+    mean, deviation = (
+        torch.tensor(v, device=pixels.device)[:, None, None] for v in (like.mean, like.deviation)
+    )
+    return (pixels / (255 / like.range) - mean) / deviation

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ from pac_vision.videos import Video, box_sides
 
 Floats = NDArray[np.float64]
 SCORES = ("nll", "max")
-POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
-FLOORS = (1.0, 25.0)
 
 
 @dataclass(frozen=True)
@@ -53,12 +50,11 @@ class BoxScore:
             raise InvalidInput(f"score must be one of {', '.join(SCORES)}, got {self.kind!r}")
         for name in ("floor", "power", "tau"):
             object.__setattr__(self, name, number(name, getattr(self, name)))
-        if not 0 < self.floor < np.inf:
-            raise InvalidInput(f"floor must be a variance above 0, got {self.floor!r}")
         if not 0 <= self.power <= 1:
             raise InvalidInput(f"power must lie in [0, 1], got {self.power!r}")
-        if not 0 < self.tau < np.inf:
-            raise InvalidInput(f"tau must be a finite number above 0, got {self.tau!r}")
+        for name, rule in (("floor", "a variance above 0"), ("tau", "a finite number above 0")):
+            if not 0 < getattr(self, name) < np.inf:
+                raise InvalidInput(f"{name} must be {rule}, got {getattr(self, name)!r}")
 
     def __str__(self) -> str:
         words = [self.kind, f"variance at least {self.floor:g}"]
@@ -107,13 +103,13 @@ class BoxScore:
         return float(np.sqrt(self.prepared(video.forecast).var.sum(axis=1)).mean())
 
     def fitted(self, videos: Sequence[Video]) -> BoxScore:
-        """With the temperature under which the true boxes are most likely (C of the paper)."""
+        """Fit the temperature under which the true boxes are most likely (C of the paper)."""
         squares = [((v.truth - v.mean) ** 2 / self.prepared(v.forecast).var).mean(axis=1) for v in videos]
         return replace(self, tau=self.tau / float(np.maximum(np.concatenate(squares).mean(), 1e-12)))
 
 
 def choose_box_score(videos: Sequence[Video], level: PACLevel, gamma: float) -> BoxScore:
-    """The ``max`` score whose boxes are smallest on these tune videos at their own threshold."""
+    """Choose the ``max`` score whose boxes are smallest on these tune videos at their own threshold."""
     if not videos:
         raise InvalidInput("videos must be one or more to choose a score on, got none")
     scores = [[score.video_score(video, gamma) for video in videos] for score in CANDIDATES]
@@ -140,5 +136,5 @@ def _largest(forecast: GaussianForecast, truth: Any) -> Floats:
     return scores
 
 
-CANDIDATES = tuple(BoxScore("max", floor, power) for power, floor in product(POWERS, FLOORS))
+CANDIDATES = tuple(BoxScore("max", floor, power / 4) for power in range(5) for floor in (1.0, 25.0))
 """What `choose_box_score` chooses from."""

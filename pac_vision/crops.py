@@ -14,7 +14,7 @@ LEAST = 4.0
 
 
 def region(box: Any, context: float) -> Floats:
-    """`[..., 4]` `context` times as wide and high as boxes `[..., 4]`, with the same centres.
+    """Boxes `[..., 4]` grown to `context` times their width and height, with the same centres.
 
     >>> region([10.0, 20, 30, 60], 2.0).tolist()
     [0.0, 0.0, 40.0, 80.0]
@@ -24,7 +24,7 @@ def region(box: Any, context: float) -> Floats:
 
 
 def crop(image: Image.Image, box: Floats, size: int) -> NDArray[np.uint8]:
-    """`[size, size, 3]` the part of an image within a box; black beyond the image's edges."""
+    """Cut the part of an image within a box, `[size, size, 3]`; black beyond the image's edges."""
     left, top = np.floor(box[:2]).astype(int).tolist()
     right, bottom = np.ceil(box[2:]).astype(int).tolist()
     inner = (box - (left, top, left, top)).tolist()
@@ -50,7 +50,7 @@ def absolute(mean: Any, var: Any, previous: Any) -> tuple[Floats, Floats]:
 
 
 def moved(boxes: Floats, drawn: np.random.Generator, *, shift: float, stretch: float) -> Floats:
-    """`[N, 4]` boxes after a random motion: many small steps and a few large ones.
+    """Move boxes `[N, 4]` at random: many small steps and a few large ones.
 
     shift: mean step of the centre, in widths and heights of the box; at most a half
     stretch: mean change of width and height; at most two fifths
@@ -63,7 +63,7 @@ def moved(boxes: Floats, drawn: np.random.Generator, *, shift: float, stretch: f
 
 
 def inside(box: Floats, size: tuple[int, int]) -> Floats:
-    """`[4]` a forecast box to go on from: its centre within the frame, and no larger than the frame.
+    """Fit a forecast box `[4]` into the frame: its centre within it, and no larger than it.
 
     >>> inside(np.array([90.0, 50, 130, 40]), (100, 80)).tolist()
     [80.0, 43.0, 120.0, 47.0]

@@ -21,7 +21,7 @@ class ImageLogits:
     """Logits of images by their ids, and which of the images are broken.
 
     source: of the images
-    model: what is asked
+    model: the classifier
     batch: images computed together; by default as many as the model is fixed to, or 1
     broken: an image that cannot be decoded or preprocessed, or whose logits are no numbers: ``error`` refuses
         it with its path, ``miss`` marks it as failed
@@ -30,7 +30,7 @@ class ImageLogits:
 
     `reasons` says of each image that was marked as failed why it was.
 
-    Sums are rounded otherwise in batches of other sizes, and even in other rows of one batch. So an
+    Sums are rounded differently in batches of other sizes, and even in other rows of one batch. So each
     image has its own row, its place among the sorted ids modulo `batch`, and empty rows are padded.
     On a CPU a batch of one takes a tenth longer than the best; a GPU wants more.
     """
@@ -59,51 +59,43 @@ class ImageLogits:
         logits = np.full((len(ids), self.model.classes), np.nan, np.float32)
         failed = np.zeros(len(ids), bool)
         for group in by_row([self.rows[name] for name in ids], self.batch):
-            images = {place: self.read(ids[place]) for place in group.values()}
-            stack = np.zeros((0,), np.float32)
-            for row, place in group.items():
-                image = images[place]
-                if image is None:
-                    failed[place] = True
-                    continue
-                if not stack.size:
-                    stack = np.zeros((self.batch, *image.shape), np.float32)
-                if image.shape != stack.shape[1:]:
+            images = {row: self.read(ids[place]) for row, place in group.items()}
+            sound = {row: image for row, image in images.items() if image is not None}
+            failed[[group[row] for row in images if row not in sound]] = True
+            if not sound:
+                continue
+            rows, shape = list(sound), next(iter(sound.values())).shape
+            stack = np.zeros((self.batch, *shape), np.float32)
+            for row, image in sound.items():
+                if image.shape != shape:
                     raise InvalidInput(
-                        f"images computed together must have one shape, got {stack.shape[1:]} and "
-                        f"{image.shape} for {ids[place]}: take a batch of 1, or another preprocessing"
+                        f"images computed together must have one shape, got {shape} and {image.shape} for "
+                        f"{ids[group[row]]}: take a batch of 1, or another preprocessing"
                     )
                 stack[row] = image
-            if stack.size:
-                shape = (self.batch, self.model.classes)
-                found = returned(f"the logits of {self.model.name}", self.model.logits(stack), shape, stack)
-                for row, place in group.items():
-                    if not failed[place]:
-                        logits[place] = found[row]
+            expected = (self.batch, self.model.classes)
+            found = returned(f"the logits of {self.model.name}", self.model.logits(stack), expected, stack)
+            logits[[group[row] for row in rows]] = found[rows]
         numbers = np.asarray((logits < np.inf).all(axis=1) & (logits > -np.inf).any(axis=1))
         for place in np.flatnonzero(~numbers & ~failed).tolist():
-            text = (
-                f"{self.model.name} must give logits that are numbers, got NaN or infinity for {ids[place]}"
-            )
+            rule = "must give logits that are numbers, got NaN or infinity for"
             if self.broken == "error":
-                raise InvalidInput(text)
-            self.reasons.append(text)
+                raise InvalidInput(f"{self.model.name} {rule} {ids[place]}")
+            self.reasons.append(f"{self.model.name} {rule} {ids[place]}")
         logits[~numbers] = np.nan
         return logits, ~numbers
 
     def read(self, name: str) -> NDArray[np.float32] | None:
-        """`[3, H, W]` one image, preprocessed; None if it is broken and that is allowed."""
+        """Read and preprocess an image, `[3, H, W]`; None if it is broken and that is allowed."""
         try:
             image = self.source.image(name)
             try:
                 return self.model.preprocess(image)
             except MemoryError:  # the machine's failure, not the image's
                 raise
-            except (
-                Exception
-            ) as error:  # an image of one pixel has no centre; and the function may be a user's
-                reason = first_line(error)
-                raise BrokenImage(f"{self.source.folder}/{name} cannot be used: {reason}") from error
+            except Exception as error:  # one pixel has no centre; and the function may be a user's
+                where = f"{self.source.folder}/{name}"
+                raise BrokenImage(f"{where} cannot be used: {first_line(error)}") from error
         except UnreadableFile as error:
             if self.broken == "error" or not (self.unreadable or isinstance(error, BrokenImage)):
                 raise

@@ -80,13 +80,8 @@ class ClassifyImages:
         logits, failed = self.logits(ids)
         labels = np.array([self.labels[i] for i in ids], np.int64)
         contents = np.array([self.read.seen.pop(i) for i in ids], np.int64)
-        return {
-            "ids": np.array(ids),
-            "logits": logits,
-            "labels": labels,
-            "failed": failed,
-            "contents": contents,
-        }
+        found = {"ids": np.array(ids), "logits": logits, "labels": labels}
+        return found | {"failed": failed, "contents": contents}
 
 
 class _Noted:
@@ -102,7 +97,7 @@ class _Noted:
 
 
 def first_replaced(images: Images, arrays: Mapping[str, NDArray[Any]]) -> str | None:
-    """The first image of a shard whose file is no longer the one that was scored; None if there is none.
+    """Find the first image of a shard whose file is no longer the one that was scored; None if there is none.
 
     arrays: of the shard, as `ClassifyImages` gave them
 
@@ -115,13 +110,13 @@ def first_replaced(images: Images, arrays: Mapping[str, NDArray[Any]]) -> str | 
         return names[0]
     if not isinstance(source.read, FileReader):
         return None
-    sizes = [_size(Path(images.folder) / name) for name in names]
+    sizes = [file_size(Path(images.folder) / name) for name in names]
     changed = np.flatnonzero(np.array(sizes) != arrays["contents"][:, 0])
     return names[changed[0]] if len(changed) else None
 
 
-def _size(path: Path) -> int:
-    """Of a file; -1 if there is none."""
+def file_size(path: Path) -> int:
+    """The size of a file; -1 if there is none."""
     try:
         return path.stat().st_size
     except OSError:
@@ -129,7 +124,7 @@ def _size(path: Path) -> int:
 
 
 def known(ids: Sequence[str], units: Mapping[str, Any]) -> list[str]:
-    """The ids of a shard, refused unless all are units of the scorer."""
+    """Check that the ids of a shard are units of the scorer, and return them as texts."""
     names = [str(name) for name in ids]
     if strange := [name for name in names if name not in units]:
         raise InvalidInput(f"ids must be among the {len(units):,} units of the scorer, got {strange[0]!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import warnings
@@ -41,7 +42,7 @@ class Sequence:
 
 
 def find_sequences(folder: str | os.PathLike[str]) -> tuple[Sequence, ...]:
-    """The sequences of a folder, sorted by name.
+    """Find the sequences of a folder, sorted by name.
 
     folder: one folder per sequence, with the frames ``img/*.jpg`` and the boxes ``groundtruth_rect.txt``, or
         ``groundtruth_rect.1.txt``, ``groundtruth_rect.2.txt`` for several targets; a line per frame
@@ -52,25 +53,33 @@ def find_sequences(folder: str | os.PathLike[str]) -> tuple[Sequence, ...]:
     root = Path(folder)
     if not root.is_dir():
         raise UnreadableFile(f"there is no folder {root}")
-    names = sorted(
-        entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")
-    )
+    names = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not names:
         raise UnreadableFile(f"{root} holds no folders of sequences")
     return tuple(_read_sequence(root, name) for name in names)
 
 
 def read_boxes(path: str | os.PathLike[str]) -> NDArray[np.float64]:
-    """`[F, 4]` the boxes of a text file, a line per frame, as (xmin, ymin, xmax, ymax); NaN where absent."""
-    file = Path(path)
+    """Read `[F, 4]` boxes (xmin, ymin, xmax, ymax) from a text with a line per frame; NaN where absent."""
     try:
-        lines = file.read_text(encoding="utf-8-sig").rstrip().splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").rstrip().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableFile(f"{file} cannot be read as boxes: {error}") from None
+        raise UnreadableFile(f"{path} cannot be read as boxes: {error}") from None
     if not lines:
-        raise UnreadableFile(f"{file} holds no boxes")
-    rows = np.array([_box(file, number, line) for number, line in enumerate(lines, start=1)])
-    return np.where(absent(rows)[:, None], np.nan, corners(rows))
+        raise UnreadableFile(f"{path} holds no boxes")
+    return true_corners(np.array([_box(f"{path} line {i}", line) for i, line in enumerate(lines, start=1)]))
+
+
+def _box(where: str, line: str) -> list[float]:
+    try:
+        box = [float(text) for text in re.split(r"\s*,\s*|\s+", line.strip())]
+    except ValueError:
+        box = []
+    if len(box) != 4 or any(map(math.isinf, box)):
+        raise UnreadableFile(f"{where} must be x, y, width, height, got {line.strip()!r}")
+    if box[2] < 0 or box[3] < 0:
+        raise UnreadableFile(f"{where} must have a width and height of at least 0, got {line.strip()!r}")
+    return box
 
 
 def corners(boxes: NDArray[Any]) -> NDArray[np.float64]:
@@ -83,10 +92,15 @@ def corners(boxes: NDArray[Any]) -> NDArray[np.float64]:
     return np.concatenate([wide[..., :2], wide[..., :2] + wide[..., 2:]], axis=-1)
 
 
-def absent(boxes: NDArray[Any]) -> NDArray[np.bool_]:
-    """`[...]` which true boxes `[..., 4]` (x, y, width, height) are none: a NaN, or no width or height."""
-    none: NDArray[np.bool_] = np.isnan(boxes).any(axis=-1) | (boxes[..., 2:] == 0).any(axis=-1)
-    return none
+def true_corners(boxes: NDArray[Any]) -> NDArray[np.float64]:
+    """The `corners` of true boxes `[F, 4]`; NaN where a target is absent: a NaN, or no width or height."""
+    absent = np.isnan(boxes).any(axis=1) | (boxes[:, 2:] == 0).any(axis=1)
+    return np.where(absent[:, None], np.nan, corners(boxes))
+
+
+def is_present(truth: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """`[...]` whether a target is there, from its true boxes `[..., 4]`."""
+    return np.asarray(~np.isnan(truth).any(axis=-1))
 
 
 def _read_sequence(root: Path, name: str) -> Sequence:
@@ -94,14 +108,14 @@ def _read_sequence(root: Path, name: str) -> Sequence:
     frames = sorted(path.name for path in images.glob("*.jpg") if not path.name.startswith("."))
     if not frames:
         raise UnreadableFile(f"{images} holds no frames (*.jpg)")
-    found = [(match, path) for path in (root / name).iterdir() if (match := TRUTH.fullmatch(path.name))]
-    if not found:
+    numbers = {path: match[1] for path in (root / name).iterdir() if (match := TRUTH.fullmatch(path.name))}
+    if not numbers:
         raise UnreadableFile(f"{root / name} holds no true boxes (groundtruth_rect.txt)")
-    if len(found) > 1 and any(match[1] is None for match, _ in found):
+    if len(numbers) > 1 and None in numbers.values():
         raise UnreadableFile(
             f"{root / name} must have groundtruth_rect.txt or numbered files of several targets, got both"
         )
-    files = [path for _, path in sorted(found, key=lambda pair: int(pair[0][1] or 0))]
+    files = sorted(numbers, key=lambda path: int(numbers[path] or 0))
     empty = [path for path in files if not path.read_bytes().strip()]
     if empty and len(empty) < len(files):
         listed = ", ".join(path.name for path in empty)
@@ -117,17 +131,3 @@ def _read_sequence(root: Path, name: str) -> Sequence:
                 f"{file} must have a box per frame, got {len(boxes):,} for {len(frames):,} frames"
             )
     return Sequence(name, tuple(f"{name}/img/{frame}" for frame in frames), np.stack(targets))
-
-
-def _box(file: Path, number: int, line: str) -> list[float]:
-    try:
-        box = [float(text) for text in re.split(r"\s*,\s*|\s+", line.strip())]
-    except ValueError:
-        box = []
-    if len(box) != 4 or any(abs(side) == np.inf for side in box):
-        raise UnreadableFile(f"{file} line {number} must be x, y, width, height, got {line.strip()!r}")
-    if box[2] < 0 or box[3] < 0:
-        raise UnreadableFile(
-            f"{file} line {number} must have a width and height of at least 0, got {line.strip()!r}"
-        )
-    return box

@@ -17,10 +17,10 @@ def share_score(frame_scores: Any, gamma: float) -> float:
     frame_scores: `[F]`, larger is worse; +inf is a frame that no set contains
     gamma: the share of frames that may be missed, in [0, 1); 0 allows none
 
-    At most a share gamma of the frames lies above a threshold exactly if this score does not. With a
-    threshold calibrated on the scores of n sequences the promise is therefore: with probability at least
-    1 - epsilon, a new sequence drawn like them has at most a share gamma of its frames missed. Frames of
-    one sequence are not independent, so a threshold calibrated on frames promises nothing.
+    At most a share gamma of the frames lies above a threshold exactly if this score does not. A threshold
+    calibrated on n sequences therefore promises: with probability at least 1 - epsilon, a new sequence
+    drawn like them has at most a share gamma of its frames missed. Frames of one sequence are not
+    independent, so a threshold calibrated on frames promises nothing.
 
     >>> share_score([0.1, 0.9, 0.4, 0.8, 0.2], gamma=0.4)
     0.4

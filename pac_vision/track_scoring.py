@@ -9,7 +9,7 @@ the first frame, whose box is given.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pac_vision.box_scores import BoxScore
 from pac_vision.decoding import read_bytes
-from pac_vision.scoring import Shard, known
+from pac_vision.scoring import Shard, file_size, known
 from pac_vision.sequences import Sequence as Frames
 from pac_vision.shares import share, share_score
 from pac_vision.trackers import Tracker
@@ -27,8 +27,33 @@ from pac_vision.tracks import Tracks
 from pac_vision.videos import Video
 
 
-class ScoreTracks:
-    """Scores of stored tracks: see `score_videos` for what a shard of n gets.
+class _ScoreVideos:
+    """Scores sequences by their names.
+
+    A shard of n gets `ids` `[n]`, `scores` `[n]`, `frames` `[n]` that count, and with the score ``max`` the
+    `spreads` `[n]` of the boxes: T times the spread is the mean half-diagonal of a sequence's boxes.
+    """
+
+    units: Mapping[str, Any]
+    gamma: float
+    score: BoxScore
+    video: Callable[[str], Video]
+
+    def __call__(self, shard: Shard, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        ids = known(shard.ids, self.units)
+        scores, frames, spreads = [], [], []
+        for name in ids:
+            video = self.video(name)
+            of_frames = self.score.frame_scores(video)
+            scores.append(share_score(of_frames, self.gamma))
+            frames.append(len(of_frames))
+            spreads.append(self.score.spread(video))
+        found = {"ids": np.array(ids), "scores": np.array(scores), "frames": np.array(frames)}
+        return found | ({"spreads": np.array(spreads)} if self.score.kind == "max" else {})
+
+
+class ScoreTracks(_ScoreVideos):
+    """Scores stored tracks.
 
     tracks: what the members predicted, and the truth
     gamma: the share of frames that may be missed, in [0, 1)
@@ -46,21 +71,17 @@ class ScoreTracks:
     def __init__(
         self, tracks: Tracks, gamma: float, score: BoxScore | None = None, *, device: str = "cpu"
     ) -> None:
-        self.tracks, self.gamma, self.score = tracks, share("gamma", gamma), score or BoxScore()
-
-    def __call__(self, shard: Shard, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        ids = known(shard.ids, self.tracks.targets)
-        return score_videos(ids, self.tracks.video, self.score, self.gamma)
+        self.units, self.video = tracks.targets, tracks.video
+        self.gamma, self.score = share("gamma", gamma), score or BoxScore()
 
 
-class TrackSequences:
-    """Scores of sequences that are read and tracked here: see `score_videos` for what a shard of n gets.
+class TrackSequences(_ScoreVideos):
+    """Reads and tracks sequences, and scores them.
 
     folder: of the sequences, which the worker must see
     sequences: by their names
     tracker: trained on others
-    gamma: the share of frames that may be missed, in [0, 1)
-    score: of a frame
+    gamma, score: see `ScoreTracks`
     free: whether the tracker runs freely from the first box, see `track`
 
     A frame that cannot be read is an error with its path. `contents` `[n]` are the `frames_mark` of each
@@ -78,51 +99,29 @@ class TrackSequences:
         *,
         device: str = "cpu",
     ) -> None:
-        self.folder, self.sequences, self.free = folder, dict(sequences), free
-        self.tracker = tracker.to(device)
+        self.units, self.folder, tracker = dict(sequences), folder, tracker.to(device)
+        self.video = lambda name: track(tracker, folder, self.units[name], free=free)
         self.gamma, self.score = share("gamma", gamma), score or BoxScore()
 
     def __call__(self, shard: Shard, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        ids = known(shard.ids, self.sequences)
-        marks = np.array([frames_mark(self.folder, self.sequences[name]) for name in ids], np.int64)
-        return score_videos(ids, self.video, self.score, self.gamma) | {"contents": marks}
-
-    def video(self, name: str) -> Video:
-        """The forecasts of a sequence."""
-        return track(self.tracker, self.folder, self.sequences[name], free=self.free)
+        found = super().__call__(shard, given)
+        marks = [frames_mark(self.folder, self.units[name]) for name in found["ids"].tolist()]
+        return found | {"contents": np.array(marks, np.int64)}
 
 
 def frames_mark(folder: str, sequence: Frames) -> int:
     """A CRC-32 of the sizes of a sequence's frames, and of what the first of them holds."""
     paths = [Path(folder) / name for name in sequence.frames]
-    sizes = ",".join(str(path.stat().st_size if path.is_file() else -1) for path in paths)
+    sizes = ",".join(str(file_size(path)) for path in paths)
     return zlib.crc32(sizes.encode(), zlib.crc32(read_bytes(paths[0])))
 
 
 def first_replaced_sequence(
     folder: str, sequences: Mapping[str, Frames], arrays: Mapping[str, NDArray[Any]]
 ) -> str | None:
-    """The first sequence of a shard whose frames are no longer those that were scored; None if none is.
+    """Find the first sequence of a shard whose frames are no longer those that were scored; None if none is.
 
     arrays: of the shard, as `TrackSequences` gave them
     """
     stored = zip(arrays["ids"].tolist(), arrays["contents"].tolist(), strict=True)
     return next((name for name, mark in stored if frames_mark(folder, sequences[name]) != mark), None)
-
-
-def score_videos(
-    ids: Sequence[str], video_of: Callable[[str], Video], score: BoxScore, gamma: float
-) -> dict[str, NDArray[Any]]:
-    """`ids` `[n]`, `scores` `[n]`, `frames` `[n]` that count, and with ``max`` `spreads` `[n]` of the boxes.
-
-    See `BoxScore.spread`: T times the spread is the mean half-diagonal of a sequence's boxes.
-    """
-    scores, frames, spreads = [], [], []
-    for name in ids:
-        video = video_of(name)
-        of_frames = score.frame_scores(video)
-        scores.append(share_score(of_frames, gamma))
-        frames.append(len(of_frames))
-        spreads.append(score.spread(video))
-    found = {"ids": np.array(ids), "scores": np.array(scores), "frames": np.array(frames)}
-    return found | ({"spreads": np.array(spreads)} if score.kind == "max" else {})

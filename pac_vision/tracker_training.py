@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from pac_vision.classifiers import one_thread
 from pac_vision.crops import crop, moved, region, relative
 from pac_vision.decoding import read_image
 from pac_vision.sequences import Sequence as Frames
-from pac_vision.trackers import Tracker, TrackerSettings, for_backbone, new_head
+from pac_vision.sequences import is_present
+from pac_vision.trackers import Tracker, TrackerSettings, new_head
 
 LOOKED_AT_ONCE = {"cpu": 16, "cuda": 256}
 """Crops; on a CPU more of them at once do not fit its caches."""
@@ -48,18 +49,16 @@ class Pairs:
 
 
 def find_pairs(sequences: Sequence[Frames]) -> Pairs:
-    """All pairs of some sequences, target by target and frame by frame."""
+    """Find all pairs of some sequences, target by target and frame by frame."""
     rows = []
     for number, sequence in enumerate(sequences):
-        there = np.asarray(np.isfinite(sequence.truth).all(axis=2))
+        there = is_present(sequence.truth)
         for target, frame in np.argwhere(there[:, :-1] & there[:, 1:]):
             rows.append((number, frame + 1, target))
     where = np.array(rows, np.int64).reshape(-1, 3)
-    boxes = [(sequences[s].truth[t, f - 1], sequences[s].truth[t, f]) for s, f, t in where]
-    previous, current = np.array(boxes, np.float64).reshape(-1, 2, 4).transpose(1, 0, 2)
     before, now = (tuple(sequences[s].frames[f - back] for s, f, _ in where) for back in (1, 0))
-    place, frame, target = where.T
-    return Pairs(before, now, place, frame, target, previous, current)
+    boxes = [[sequences[s].truth[t, f - back] for s, f, t in where] for back in (1, 0)]
+    return Pairs(before, now, *where.T, *np.array(boxes, np.float64).reshape(2, -1, 4))
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,12 +78,10 @@ class Looks:
 def look(
     backbone: Backbone, folder: str | os.PathLike[str], pairs: Pairs, settings: TrackerSettings
 ) -> Looks:
-    """The features of every look, in half precision; the random motions are drawn from the seed."""
+    """Compute the features of every look, in half precision; random motions are drawn from the seed."""
     drawn = np.random.default_rng(settings.seed)
-    count, views = len(pairs), settings.views
-    motions = [
-        moved(pairs.current, drawn, shift=settings.shift, stretch=settings.stretch) for _ in range(views)
-    ]
+    count, views, motion = len(pairs), settings.views, {"shift": settings.shift, "stretch": settings.stretch}
+    motions = [moved(pairs.current, drawn, **motion) for _ in range(views)]
     seen = np.stack([pairs.previous, *motions[1:]], axis=1)
     before = torch.empty((count, *backbone.shape), dtype=torch.float16)
     now = torch.empty((count, views, *backbone.shape), dtype=torch.float16)
@@ -94,11 +91,9 @@ def look(
         group = range(first, min(first + at_once, count))
         crops = []
         for i in group:
-            crops.append(
-                crop(read(pairs.before[i]), region(pairs.previous[i], settings.context), backbone.size)
-            )
-            image = read(pairs.now[i])
-            crops += [crop(image, part, backbone.size) for part in region(seen[i], settings.context)]
+            parts = region(np.stack([pairs.previous[i], *seen[i]]), settings.context)
+            images = [read(pairs.before[i])] + views * [read(pairs.now[i])]
+            crops += [crop(image, part, backbone.size) for image, part in zip(images, parts, strict=True)]
         found = backbone(np.stack(crops)).half().cpu().reshape(len(group), views + 1, *backbone.shape)
         before[first : group.stop], now[first : group.stop] = found[:, 0], found[:, 1:]
     boxes = relative(pairs.current[:, None].repeat(views, axis=1), seen)
@@ -114,18 +109,17 @@ def train_tracker(
     device: str = "cpu",
     progress: Callable[[str], None] | None = None,
 ) -> Tracker:
-    """A tracker whose head was trained on these sequences; the backbone stays as it is.
+    """Train the head of a tracker on these sequences; the backbone stays as it is.
 
     folder: of the sequences
     backbone: in place of the one that the settings name
-    progress: told a line per epoch
+    progress: called with a line per epoch
 
     The same settings and sequences give the same tracker, bit for bit, on the same machine's CPU.
     """
     settings = settings or TrackerSettings()
-    if backbone is not None:
-        settings = for_backbone(settings, backbone)
     backbone = backbone or load_backbone(settings.backbone, settings.size, device)
+    settings = replace(settings, backbone=backbone.name, size=backbone.size)
     pairs = find_pairs(sequences)
     if not len(pairs):
         raise InvalidInput(f"sequences must have a pair of frames to train on, got none in {len(sequences)}")
@@ -155,10 +149,9 @@ def train_tracker(
                 schedule.step()
                 total += float(loss.detach()) * len(rows)
             tell(f"epoch {epoch}/{settings.epochs}  loss {total / len(pairs):.3f}")
-    names = tuple(sequence.name for sequence in sequences)
-    return Tracker(backbone, head.eval(), settings, names)
+    return Tracker(backbone, head.eval(), settings, tuple(sequence.name for sequence in sequences))
 
 
 def frame_reader(folder: str | os.PathLike[str]) -> Callable[[str], Image.Image]:
-    """Reads frames below a folder; the last few are kept, for a frame is looked at more than once."""
+    """A function that reads frames below a folder and keeps the last few, as each is looked at repeatedly."""
     return lru_cache(maxsize=4)(lambda name: read_image(Path(folder) / name))

@@ -56,16 +56,10 @@ class TrackerSettings:
         for name in ("size", "channels", "hidden", "views", "epochs", "batch"):
             whole(name, getattr(self, name), least=1)
         whole("seed", self.seed, least=0)
-        for name, least in (
-            ("context", 1.0),
-            ("shift", 0.0),
-            ("stretch", 0.0),
-            ("rate", 0.0),
-            ("decay", 0.0),
-        ):
-            value = getattr(self, name)
+        for name in ("context", "shift", "stretch", "rate", "decay"):
+            value, least = getattr(self, name), int(name == "context")
             if not least <= value < np.inf:
-                raise InvalidInput(f"{name} must be a finite number of at least {least:g}, got {value!r}")
+                raise InvalidInput(f"{name} must be a finite number of at least {least}, got {value!r}")
 
 
 class BoxHead(nn.Module):
@@ -121,27 +115,23 @@ class Tracker:
         return weights_digest(nn.ModuleList([self.backbone.module, self.head]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the head, its settings and the backbone's fingerprint to a safetensors file."""
-        about = {
-            "settings": asdict(self.settings),
-            "backbone": self.backbone.digest,
-            "trained_on": list(self.trained_on),
-        }
+        """Write the head, its settings and the backbone's fingerprint to a safetensors file."""
+        about = {"settings": asdict(self.settings), "backbone": self.backbone.digest}
+        about |= {"trained_on": list(self.trained_on)}
         tensors = {name: t.detach().cpu().clone().contiguous() for name, t in self.head.state_dict().items()}
-        file = Path(path)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(file) as part:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(Path(path)) as part:
             part.write_bytes(save(tensors, {"format": FORMAT, "about": json.dumps(about, sort_keys=True)}))
 
     def to(self, device: str) -> Tracker:
-        """The same on another device."""
+        """Move it to another device."""
         return replace(self, backbone=self.backbone.to(device), head=self.head.to(device))
 
     @classmethod
     def load(
         cls, path: str | os.PathLike[str], *, backbone: Backbone | None = None, device: str = "cpu"
     ) -> Tracker:
-        """The tracker that `save` wrote; never unpickled.
+        """Read the tracker that `save` wrote; never unpickled.
 
         backbone: where it cannot be loaded by its name; it must be the one that was trained with
         """
@@ -170,12 +160,7 @@ class Tracker:
 
 
 def new_head(backbone: Backbone, settings: TrackerSettings) -> BoxHead:
-    """An untrained head, its weights drawn from the seed."""
+    """Draw the weights of an untrained head from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         return BoxHead(backbone.shape, settings)
-
-
-def for_backbone(settings: TrackerSettings, backbone: Backbone) -> TrackerSettings:
-    """The settings with the name and size of a backbone that was handed over."""
-    return replace(settings, backbone=backbone.name, size=backbone.size)

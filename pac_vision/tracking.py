@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
+from PIL import Image
 
 from pac_vision.crops import absolute, crop, inside, region
-from pac_vision.sequences import Sequence
+from pac_vision.sequences import Sequence, is_present
 from pac_vision.tracker_training import find_pairs, frame_reader
 from pac_vision.trackers import Tracker
 from pac_vision.videos import Video, box_sides
@@ -21,7 +21,7 @@ AT_ONCE = 16
 def track(
     tracker: Tracker, folder: str | os.PathLike[str], sequence: Sequence, *, free: bool = False
 ) -> Video:
-    """The forecast boxes of a sequence, beside the truth.
+    """Forecast the boxes of a sequence, beside the truth.
 
     folder: of all sequences; a frame that cannot be read is refused with its path
     free: run freely from the first true box, each look from where the tracker thinks the target was; else,
@@ -29,9 +29,7 @@ def track(
 
     A frame counts where the target is present (and was in the frame before, unless it runs freely).
     """
-    rows = _run_freely(tracker, folder, sequence) if free else _step_by_step(tracker, folder, sequence)
-    frames, targets, mean, var, truth = rows
-    return Video(sequence.name, frames, targets, mean, var, truth)
+    return (_run_freely if free else _step_by_step)(tracker, frame_reader(folder), sequence)
 
 
 def stay(sequence: Sequence) -> Video:
@@ -44,30 +42,26 @@ def stay(sequence: Sequence) -> Video:
     return Video(sequence.name, pairs.frame, pairs.target, pairs.previous, var, pairs.current)
 
 
-def _step_by_step(
-    tracker: Tracker, folder: str | os.PathLike[str], sequence: Sequence
-) -> tuple[NDArray[Any], ...]:
-    pairs, read, size = find_pairs([sequence]), frame_reader(folder), tracker.settings.size
+def _step_by_step(tracker: Tracker, read: Callable[[str], Image.Image], sequence: Sequence) -> Video:
+    pairs, size = find_pairs([sequence]), tracker.settings.size
     parts = region(pairs.previous, tracker.settings.context)
     means, variances = np.empty((2, len(pairs), 4))
     for first in range(0, len(pairs), AT_ONCE):
-        rows = slice(first, min(first + AT_ONCE, len(pairs)))
-        before, now = (
-            np.stack([crop(read(names[i]), parts[i], size) for i in range(rows.start, rows.stop)])
+        rows = range(first, min(first + AT_ONCE, len(pairs)))
+        looks = (
+            np.stack([crop(read(names[i]), parts[i], size) for i in rows])
             for names in (pairs.before, pairs.now)
         )
-        means[rows], variances[rows] = tracker(before, now)
+        means[rows], variances[rows] = tracker(*looks)
     mean, var = absolute(means, variances, pairs.previous)
-    return pairs.frame, pairs.target, mean, var, pairs.current
+    return Video(sequence.name, pairs.frame, pairs.target, mean, var, pairs.current)
 
 
-def _run_freely(
-    tracker: Tracker, folder: str | os.PathLike[str], sequence: Sequence
-) -> tuple[NDArray[Any], ...]:
-    read, size, context = frame_reader(folder), tracker.settings.size, tracker.settings.context
-    rows = []
+def _run_freely(tracker: Tracker, read: Callable[[str], Image.Image], sequence: Sequence) -> Video:
+    size, context = tracker.settings.size, tracker.settings.context
+    places, boxes = [], []
     for target, truth in enumerate(sequence.truth):
-        there = ~np.isnan(truth).any(axis=1)
+        there = is_present(truth)
         start = int(there.argmax()) if there.any() else len(truth) - 1
         box = truth[start]
         for frame in range(start + 1, len(truth)):
@@ -75,9 +69,8 @@ def _run_freely(
             looks = (crop(read(sequence.frames[frame - 1]), part, size), crop(image, part, size))
             mean, var = absolute(*tracker(*(look[None] for look in looks)), box)
             if there[frame]:
-                rows.append((frame, target, mean[0], var[0], truth[frame]))
+                places.append((frame, target))
+                boxes.append((mean[0], var[0], truth[frame]))
             box = inside(mean[0], image.size)
-    columns = (
-        zip(*rows, strict=True) if rows else ((), (), np.empty((0, 4)), np.empty((0, 4)), np.empty((0, 4)))
-    )
-    return tuple(np.array(column) for column in columns)
+    frames, targets = np.array(places, np.int64).reshape(-1, 2).T
+    return Video(sequence.name, frames, targets, *np.array(boxes).reshape(-1, 3, 4).transpose(1, 0, 2))

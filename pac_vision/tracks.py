@@ -15,7 +15,7 @@ from pac_core import InvalidInput, PACError, UnreadableFile
 from pac_core.arrays import plain
 from pac_core.splits import unit_names
 from pac_core.tables import read_arrays
-from pac_vision.sequences import absent, corners
+from pac_vision.sequences import corners, is_present, true_corners
 from pac_vision.videos import Video
 
 
@@ -38,26 +38,26 @@ class Tracks:
     members: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        names = unit_names("names", self.names)
+        names, lengths = unit_names("names", self.names), plain("lengths", self.lengths, "[S]")
+        truth, members = _boxes("truth", self.truth, "[F, 4]"), _boxes("members", self.members, "[F, M, 4]")
         if len(np.unique(names)) != len(names):
             raise InvalidInput(f"names must be unique, got {len(names) - len(np.unique(names))} repeats")
-        lengths, truth = plain("lengths", self.lengths, "[S]"), _numbers("truth", self.truth, 2)
-        members = _numbers("members", self.members, 3)
         if lengths.dtype.kind not in "iu" or len(lengths) != len(names) or lengths.min() < 1:
             raise InvalidInput(f"lengths must be whole numbers from 1, one per name, got {self.lengths!r}")
         if truth.shape != (lengths.sum(), 4):
             raise InvalidInput(f"truth must have shape [{lengths.sum()}, 4], got {truth.shape}")
         if len(members) != len(truth):
             raise InvalidInput(f"members must have shape [{len(truth)}, M, 4], got {members.shape}")
-        for name, array in (("truth", truth), ("members", members)):
-            lost = np.isinf(array) if name == "truth" else ~np.isfinite(array)
-            if lost.any():
-                frame = int(np.argwhere(lost)[0, 0])
+        for name, array, lost in (
+            ("truth", truth, np.isinf(truth)),
+            ("members", members, ~np.isfinite(members)),
+        ):
+            for row in np.flatnonzero(lost.reshape(len(lost), -1).any(axis=1))[:1]:
                 raise InvalidInput(
-                    f"{name} must be finite numbers, got {array[frame][lost[frame]][0]} in row {frame}"
+                    f"{name} must be finite numbers, got {array[row][lost[row]][0]} in row {row}"
                 )
-        for field, array in (("names", names), ("lengths", lengths), ("truth", truth), ("members", members)):
-            object.__setattr__(self, field, array)
+        for field, value in (("names", names), ("lengths", lengths), ("truth", truth), ("members", members)):
+            object.__setattr__(self, field, value)
 
     @cached_property
     def targets(self) -> dict[str, list[slice]]:
@@ -77,10 +77,10 @@ class Tracks:
         """The forecasts of a sequence: mean and variance of the members where a target is present again."""
         parts = []
         for target, rows in enumerate(self.targets[name]):
-            there = np.flatnonzero(~np.isnan(self.truth[rows]).any(axis=1))[1:]  # the first box was given
-            members = self.members[rows][there]
-            numbers = np.full(len(there), target)
-            parts.append((there, numbers, members.mean(axis=1), members.var(axis=1), self.truth[rows][there]))
+            there = np.flatnonzero(is_present(self.truth[rows]))[1:]  # the first box was given
+            members, truth = self.members[rows][there], self.truth[rows][there]
+            targets = np.full(len(there), target)
+            parts.append((there, targets, members.mean(axis=1), members.var(axis=1), truth))
         return Video(name, *(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     @property
@@ -90,7 +90,7 @@ class Tracks:
 
 
 def read_tracks(path: str | os.PathLike[str]) -> Tracks:
-    """The tracks in an npz file, never unpickled.
+    """Read the tracks in an npz file, never unpickled.
 
     path: arrays `sequence` `[S]` names, `length` `[S]`, and for all their frames one after the other `truth`
         `[F, 4]` and `members` `[F, M, 4]`, boxes (x, y, width, height)
@@ -100,18 +100,16 @@ def read_tracks(path: str | os.PathLike[str]) -> Tracks:
     if missing := [name for name in wanted if name not in arrays]:
         raise UnreadableFile(f"{path} must hold {', '.join(wanted)}, got no {', '.join(missing)}")
     try:
-        truth, members = _numbers("truth", arrays["truth"], 2), _numbers("members", arrays["members"], 3)
-        if (truth[:, 2:] < 0).any():
-            row = int(np.argwhere(truth[:, 2:] < 0)[0, 0])
+        truth = _boxes("truth", arrays["truth"], "[F, 4]")
+        members = _boxes("members", arrays["members"], "[F, M, 4]")
+        for row in np.flatnonzero((truth[:, 2:] < 0).any(axis=1))[:1]:
             raise InvalidInput(f"truth must have widths and heights of at least 0, got others in row {row}")
-        present = np.where(absent(truth)[:, None], np.nan, corners(truth))
-        return Tracks(arrays["sequence"], arrays["length"], present, corners(members))
+        return Tracks(arrays["sequence"], arrays["length"], true_corners(truth), corners(members))
     except PACError as error:
         raise UnreadableFile(f"{path}: {error}") from None
 
 
-def _numbers(name: str, value: Any, axes: int) -> NDArray[Any]:
-    shape = "[F, 4]" if axes == 2 else "[F, M, 4]"
+def _boxes(name: str, value: Any, shape: str) -> NDArray[Any]:
     array = plain(name, value, shape)
     if array.dtype.kind not in "fiu" or array.shape[-1] != 4:
         raise InvalidInput(f"{name} must hold numbers {shape}, got {array.dtype} of shape {array.shape}")

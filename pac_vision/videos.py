@@ -1,4 +1,4 @@
-"""What was forecast for the frames of a video, beside the truth: the same for stored and for fresh tracks."""
+"""What was forecast for the frames of a video, beside the truth, from stored and from fresh tracks."""
 
 from __future__ import annotations
 
@@ -45,11 +45,6 @@ class Video:
     def forecast(self) -> GaussianForecast:
         """Of each row."""
         return GaussianForecast(self.mean, self.var)
-
-    @property
-    def sides(self) -> Floats:
-        """`[R, 4]` width, height, width, height of the forecast boxes, at least a pixel."""
-        return box_sides(self.mean)
 
     def per_frame(self, rows: Any) -> Floats:
         """`[F]` the largest of the rows' values `[R]` in each frame that has one, in the order of frames.

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pac_core import InvalidInput
-from pac_vision.classifiers import first_line, one_thread, weights_digest
+from pac_vision.classifiers import one_thread, weights_digest
+from pac_vision.decoding import first_line
 from pac_vision.models import SIZES, call_factory, efficientnet_module
 from pac_vision.preprocessing import Preprocessing, efficientnet_lite, imagenet
 
@@ -65,10 +66,9 @@ class Backbone:
         try:
             _, features, height, width = found(np.zeros((1, size, size, 3), np.uint8)).shape
         except Exception as error:  # whatever a network raises at a shape that is not its own
-            shape, reason = f"[B, 3, {size}, {size}]", first_line(error)
-            raise InvalidInput(
-                f"the backbone {name} must take crops {shape}, but it failed: {reason}"
-            ) from None
+            shape = f"[B, 3, {size}, {size}]"
+            why = f"the backbone {name} must take crops {shape}, but it failed: {first_line(error)}"
+            raise InvalidInput(why) from None
         return replace(found, shape=(features, height, width))
 
     def __call__(self, crops: NDArray[np.uint8]) -> Tensor:

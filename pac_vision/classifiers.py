@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pac_core import InvalidInput, UnreadableFile
-from pac_vision.decoding import RULES
+from pac_vision.decoding import RULES, first_line
 from pac_vision.preprocessing import Preprocess, Preprocessing
 
 Logits: TypeAlias = Callable[[NDArray[np.float32]], NDArray[np.float32]]
@@ -173,8 +173,3 @@ def library(name: str, module: str, advice: str) -> Any:
     except Exception as error:  # torchvision raises RuntimeError beside a torch of another build
         why = first_line(error)
         raise UnreadableFile(f"{name} needs {module}, which cannot be imported ({why}): {advice}") from None
-
-
-def first_line(error: Exception) -> str:
-    """The first line of what an error says."""
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -16,6 +16,11 @@ RULES = "upright by EXIF, the upper 8 of 16 bits, no transparency, no colour pro
 _MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
 
 
+def first_line(error: Exception) -> str:
+    """The first line of what an error says."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 class BrokenImage(UnreadableFile):
     """An image that was read but cannot be decoded; a file that cannot be read at all is no `BrokenImage`."""
 
@@ -44,7 +49,8 @@ def decode(content: bytes, path: str | os.PathLike[str]) -> Image.Image:
     try:
         with Image.open(io.BytesIO(content)) as image:
             image.load()
-            eight = _to_8_bits(_upright(image), image.format)
+            _turn_upright(image)
+            eight = _to_8_bits(image)
             # Pillow warns of a palette whose transparency it would have to drop.
             whole = eight.convert("RGBA") if eight.mode in ("P", "PA", "RGBa", "La") else eight
             return whole.convert("RGB")
@@ -55,17 +61,19 @@ def decode(content: bytes, path: str | os.PathLike[str]) -> Image.Image:
         raise BrokenImage(f"{path} cannot be read as an image: {reason}") from None
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def _turn_upright(image: Image.Image) -> None:
     try:
-        return ImageOps.exif_transpose(image)
+        ImageOps.exif_transpose(image, in_place=True)
+    except MemoryError:
+        raise
     except Exception:  # damaged EXIF data beside intact pixels say nothing
-        return image
+        pass
 
 
-def _to_8_bits(image: Image.Image, kind: str | None) -> Image.Image:
+def _to_8_bits(image: Image.Image) -> Image.Image:
     """The image, or the upper 8 bits of one with 16, as Pillow itself takes them of 16-bit colours."""
     # 16-bit grey is "I" in PGM files, and in PNG files for Pillow before 11.3.
-    if image.mode.startswith("I;16") or (image.mode == "I" and kind in ("PNG", "PPM")):
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
         return Image.fromarray((np.asarray(image).astype(np.int64) >> 8).astype(np.uint8))
     if image.mode not in _MODES:
         known = "8 or 16 bits that are grey, RGB, CMYK or YCbCr"

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from pac_core import InvalidInput, UnreadableFile
 from pac_core.arrays import returned
 from pac_core.bounds import whole
-from pac_vision.classifiers import Classifier, first_line
-from pac_vision.decoding import BrokenImage
+from pac_vision.classifiers import Classifier
+from pac_vision.decoding import BrokenImage, first_line
 from pac_vision.sources import Source
 
 BROKEN = ("error", "miss")

@@ -55,10 +55,9 @@ class Images:
         return self.source.image(name)
 
     def by_id(self, classes: int) -> dict[str, int]:
-        """The label of each id, for a model with this many classes.
+        """The label of each id, for a model with so many classes.
 
-        Where folders were counted in the order of their names, there must be as many as the model has
-        classes: the third of ten folders is another class than the third of a thousand.
+        Named folders must be as many: the third of ten is another class than the third of a thousand.
         """
         if self.classes is not None and len(self.classes) != classes:
             raise InvalidInput(
@@ -67,9 +66,8 @@ class Images:
             )
         if self.labels.max() >= classes:
             worst = int(self.labels.argmax())
-            raise InvalidInput(
-                f"labels must lie in 0..{classes - 1}, got {self.labels[worst]} for {self.ids[worst]}"
-            )
+            got = f"{self.labels[worst]} for {self.ids[worst]}"
+            raise InvalidInput(f"labels must lie in 0..{classes - 1}, got {got}")
         return dict(zip(self.ids.tolist(), self.labels.tolist(), strict=True))
 
 

@@ -84,16 +84,13 @@ def folder_labels(root: Path, folder_of: Sequence[str], classes: ClassNames | No
     by_index = indices > 0 and not (classes is not None and any(name in classes.index for name in folders))
     if by_index and indices < len(folders):
         other = next(name for name in folders if not name.isdecimal())
-        raise UnreadableFile(
-            f"the folders of {root} must all be class indices or all be names, got {indices:,} indices "
-            f"and {other}"
-        )
+        rule = "must all be class indices or all be names"
+        raise UnreadableFile(f"the folders of {root} {rule}, got {indices:,} indices and {other}")
     if not by_index:
         classes = classes or ClassNames.of(folders)
         if unknown := [name for name in folders if name not in classes.index]:
-            raise UnreadableFile(
-                f"{root / unknown[0]} is not among the {len(classes.keys):,} names of classes"
-            )
+            count = len(classes.keys)
+            raise UnreadableFile(f"{root / unknown[0]} is not among the {count:,} names of classes")
     found = {name: label_of(name, classes, str(root / name)) for name in folders}
     if by_index and len(set(found.values())) < len(folders):
         raise UnreadableFile(f"{root} must have one folder per class index, got one written in two ways")

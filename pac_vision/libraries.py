@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from pac_core import InvalidInput, UnreadableFile
 from pac_core.tables import file_digest
-from pac_vision.classifiers import Classifier, Logits, count_classes, fill, first_line, library
+from pac_vision.classifiers import Classifier, Logits, count_classes, fill, library
+from pac_vision.decoding import first_line
 from pac_vision.preprocessing import Preprocess, complete, with_settings
 
 SETTINGS = {key: {"transform_input": True, "init_weights": False} for key in ("googlenet", "inception_v3")}

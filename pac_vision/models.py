@@ -20,11 +20,11 @@ from pac_vision.classifiers import (
     as_logits,
     count_classes,
     fill,
-    first_line,
     library,
     one_thread,
     whole_digest,
 )
+from pac_vision.decoding import first_line
 from pac_vision.libraries import filled_up, load_onnx, load_timm, load_torchvision
 from pac_vision.preprocessing import complete, efficientnet_lite, with_settings
 
@@ -161,9 +161,7 @@ def _as_classifier(name: str, made: Any, device: str, stated: Mapping[str, Any])
     logits = filled_up(compute, None if fixed is None else whole(f"batch of {name}", fixed, least=1))
     classes = count_classes(name, made.preprocess, logits)
     if made.classes != classes:
-        raise InvalidInput(
-            f"{name} must say how many classes it has, which is {classes}, got {made.classes!r}"
-        )
+        raise InvalidInput(f"{name} must say how many classes it has, {classes}, got {made.classes!r}")
     return Classifier(name, classes, str(made.digest), made.preprocess, logits, fixed)
 
 

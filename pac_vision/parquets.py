@@ -12,7 +12,7 @@ import numpy as np
 
 from pac_core import UnreadableFile
 from pac_core.class_names import ClassNames
-from pac_vision.decoding import BrokenImage
+from pac_vision.decoding import BrokenImage, first_line
 from pac_vision.labels import Label, Labelled, classes_of, label_of, read_labels
 from pac_vision.sources import Source
 
@@ -117,8 +117,7 @@ def open_parquet(path: Path) -> Any:
     try:
         return pq.ParquetFile(path, memory_map=True)
     except (OSError, ValueError) as error:
-        reason = next(iter(str(error).splitlines()), "")
-        raise UnreadableFile(f"{path} cannot be read as parquet: {reason}") from None
+        raise UnreadableFile(f"{path} cannot be read as parquet: {first_line(error)}") from None
 
 
 def _columns(path: Path) -> _Columns:

@@ -151,10 +151,7 @@ def _members(root: Path, shard: str) -> Iterator[tuple[str, Place]]:
         raise UnreadableFile(f"{path} cannot be read as a tar: {error.strerror}") from None
     for mark, kind in _COMPRESSED.items():
         if start.startswith(mark):
-            raise UnreadableFile(
-                f"{path} is compressed ({kind}), so its images cannot be read where they lie: unpack it "
-                "to a plain tar"
-            )
+            raise UnreadableFile(f"{path} is compressed ({kind}): unpack it to a plain tar")
     end = 0
     try:
         with tarfile.open(path, "r:") as tar:

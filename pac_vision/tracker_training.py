@@ -118,8 +118,9 @@ def train_tracker(
     The same settings and sequences give the same tracker, bit for bit, on the same machine's CPU.
     """
     settings = settings or TrackerSettings()
+    if backbone is not None:
+        settings = replace(settings, backbone=backbone.name, size=backbone.size)
     backbone = backbone or load_backbone(settings.backbone, settings.size, device)
-    settings = replace(settings, backbone=backbone.name, size=backbone.size)
     pairs = find_pairs(sequences)
     if not len(pairs):
         raise InvalidInput(f"sequences must have a pair of frames to train on, got none in {len(sequences)}")

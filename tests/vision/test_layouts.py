@@ -219,7 +219,7 @@ def test_folders_of_two_kinds_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(UnreadableFile, match=r"must hold \.tar files and nothing else, got notes\.txt"):
         find_images(tmp_path)
-    with pytest.raises(UnreadableFile, match=r"notes\.txt must be a folder or files ending in one of \.tar, \.parquet"):
+    with pytest.raises(UnreadableFile, match=r"notes\.txt must be a folder or files ending in one of \.tar"):
         find_images(tmp_path / "notes.txt")
 
 

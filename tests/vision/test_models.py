@@ -155,7 +155,7 @@ def test_ported_networks_scale_their_channels_as_torchvisions_weights_need(
     ("factory", "said"),
     [
         ("nothing", "an object with classes, preprocess, logits, digest, got object without classes"),
-        ("Four", "must say how many classes it has, which is 3, got 4"),
+        ("Four", "must say how many classes it has, 3, got 4"),
         ("vector", r"must return logits \[B, K\] for two or more classes, got \(3,\)"),
     ],
 )

@@ -13,7 +13,6 @@ import platform
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -86,14 +85,16 @@ class Sources:
         except OSError:
             return False
         self.code[module] = hashlib.sha256(content).hexdigest()
-        if file.suffix == ".py":
-            package = module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
-            with (
-                suppress(SyntaxError, ValueError),
-                catch_warnings(),
-            ):  # nobody can import it
+        if file.suffix != ".py":
+            return True
+        try:
+            with catch_warnings():
                 simplefilter("ignore")
-                self.note_imports(compile(content, file, "exec", dont_inherit=True), package)
+                code = compile(content, file, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError):  # nobody can import it
+            return True
+        package = module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
+        self.note_imports(code, package)
         return True
 
 

@@ -25,7 +25,7 @@ from cluster.engines import run_here
 from cluster.errors import WorkerDiffers
 from cluster.folders import RunFolder
 from cluster.jobs import Job, Stage
-from cluster.sources import find_versions
+from cluster.sources import Sources, find_versions
 from pac_core import InvalidInput, Record
 
 ROOT = Path(__file__).parents[2]
@@ -353,3 +353,14 @@ def test_a_scorer_of_one_module_is_told_from_its_namesake(tmp_path: Path) -> Non
     assert len(files(tmp_path)) == 1
     with pytest.raises(InvalidInput, match=r"scorer 'Scaled [0-9a-f]{32}' and not 'Scaled [0-9a-f]{32}'"):
         run_here(Job.of("toy", range(20), [Stage(local(2.0))], size=10), RunFolder(tmp_path))
+
+
+def test_an_import_after_many_constants_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python writes such an import with longer instructions."""
+    many = "".join(f"    x{i} = {i}.5\n" for i in range(300))
+    (tmp_path / "pac_toy_user.py").write_text(f"def use():\n{many}    from pac_toy_used import ONE\n")
+    (tmp_path / "pac_toy_used.py").write_text("ONE = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = Sources()
+    assert found.cover("pac_toy_user")
+    assert set(found.code) == {"pac_toy_user", "pac_toy_used"}

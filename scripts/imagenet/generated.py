@@ -1,7 +1,6 @@
-"""Generated images of stripes at twelve angles, and two small networks that are really trained on them.
+"""Images of stripes at twelve angles, and two small networks that are really trained on such, for a try-out.
 
-What `imagenet_results.py --smoke-test` classifies where there are no photographs. The models are named
-``python:stripes:narrow`` and ``python:stripes:wide``; each trains itself when it is first asked for.
+The models are named ``python:imagenet.generated:narrow`` and ``:wide``; each trains when first asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from torch import nn
 from pac_vision import Classifier
 
 ANGLES = tuple(range(0, 180, 15))
-NAMES = tuple(f"{angle} degrees" for angle in ANGLES)
 SIDE = 20
 
 
@@ -48,7 +46,7 @@ def preprocess(image: Image.Image) -> np.ndarray:
 
 
 @cache
-def trained(width: int) -> nn.Module:
+def train(width: int) -> nn.Module:
     """The network, trained on images that nobody else draws; the same bits every time."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -57,25 +55,20 @@ def trained(width: int) -> nn.Module:
         nn.Conv2d(3, width, 5, 2), nn.ReLU(), nn.Conv2d(width, 2 * width, 3, 2), nn.ReLU(),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, len(ANGLES)),
     )  # fmt: skip
-    seeds = range(60)
-    x = torch.from_numpy(
-        np.stack([preprocess(draw(angle, 10**4 * k + i)) for k, angle in enumerate(ANGLES) for i in seeds])
-    )
-    y = torch.arange(len(ANGLES)).repeat_interleave(len(seeds))
-    weights = list(network.parameters())
-    speeds = [torch.zeros_like(weight) for weight in weights]
-    for _ in range(80):  # by hand: torch.optim takes longer to import than all of this
-        loss = nn.functional.cross_entropy(network(x), y)
-        for weight, speed, slope in zip(weights, speeds, torch.autograd.grad(loss, weights), strict=True):
-            speed.mul_(0.9).add_(slope)
-            weight.data.sub_(0.2 * speed)
+    drawn = [preprocess(draw(angle, 10**4 * k + i)) for k, angle in enumerate(ANGLES) for i in range(60)]
+    x, y = torch.from_numpy(np.stack(drawn)), torch.arange(len(ANGLES)).repeat_interleave(60)
+    steps = torch.optim.SGD(network.parameters(), 0.2, momentum=0.9)
+    for _ in range(80):
+        steps.zero_grad()
+        nn.functional.cross_entropy(network(x), y).backward()
+        steps.step()
     torch.set_num_threads(before)
     return network
 
 
 def narrow(device: str) -> Classifier:
-    return Classifier.of("narrow", trained(8), preprocess, device=device)
+    return Classifier.of("narrow", train(8), preprocess, device=device)
 
 
 def wide(device: str) -> Classifier:
-    return Classifier.of("wide", trained(16), preprocess, device=device)
+    return Classifier.of("wide", train(16), preprocess, device=device)

@@ -1,4 +1,4 @@
-"""Generated sequences in OTB's layout, to try things out on: a bright rectangle that wanders over texture."""
+"""Generated sequences in OTB's layout (a bright rectangle wanders over texture) and stored tracks, for a try-out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_sequences(
     for number in range(count):
         drawn = np.random.default_rng([seed, number])
         home = root / f"Video{number:03}"
-        (home / "img").mkdir(parents=True)
+        (home / "img").mkdir(parents=True, exist_ok=True)
         many = targets if number % 3 == 2 else 1
         paths = [_wander(drawn, frames, size) for _ in range(many)]
         texture = drawn.normal(90, 25, (size[1], size[0], 3))
@@ -59,3 +59,17 @@ def _wander(drawn: np.random.Generator, frames: int, size: tuple[int, int]) -> N
         pace = np.where((place + pace < 1) | (place + pace > limits - sides - 1), -pace, pace)
         place = (place + pace + drawn.normal(0, 0.3, 2)).clip(1, limits - sides - 1)
     return boxes
+
+
+def write_tracks(path: Path, videos: int = 82) -> Path:
+    """Stored tracks of an ensemble that is sure of itself, and wrong by another amount in every video."""
+    drawn, lengths = np.random.default_rng(0), np.where(np.arange(videos) < 4, 40, 100)
+    corner = drawn.uniform(5, 50, (videos, 2)).repeat(lengths, axis=0)
+    truth = np.concatenate([corner, np.full_like(corner, 20.0)], axis=1)
+    wrong = drawn.gamma(1.0, 2.0, videos).repeat(lengths)[:, None, None]
+    noise = drawn.normal(size=(len(truth), 1, 4)), drawn.normal(0, 2, (len(truth), 5, 4))
+    names = np.array([f"Video{i:03}" for i in range(videos)])
+    members = truth[:, None] + wrong * noise[0] + noise[1]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, sequence=names, length=lengths, truth=truth, members=members)
+    return path

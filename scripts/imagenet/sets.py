@@ -1,16 +1,16 @@
-"""What several kinds of label sets give: fitted, certified in one look, measured on the test part."""
+"""Several kinds of label sets: fitted, certified in one look, measured on the test part."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from imagenet.inputs import Levels, Predictions, align, content_digest, find_places, outcomes
 
 from pac_core import (
     Asked,
@@ -18,7 +18,6 @@ from pac_core import (
     Entry,
     Evaluation,
     InvalidInput,
-    LabelSets,
     Likelihood,
     LogitForecast,
     NotEnoughData,
@@ -41,10 +40,7 @@ from pac_core import (
     vc_max_errors,
 )
 from pac_core.failures import to_tune_on, unit_scores, unit_sets
-from pac_core.predictors import Score
-from pac_vision.images import Images
-from pac_vision.levels import Levels
-from pac_vision.predictions import Predictions, content_digest, outcomes, places, same_images
+from pac_vision import Images
 
 PAPER = "C+D"
 OURS = "ours"
@@ -57,15 +53,14 @@ WORDS = {
     "mass, C": "labels of mass 1 - epsilon, calibrated",
 }
 """The kinds of sets that are compared. The first four promise, the last two do not."""
-Units: TypeAlias = tuple[LogitForecast, NDArray[np.int64]]
-"""Forecast and labels of some images."""
+Key = tuple[str, str, PACLevel]
+"""Classifier, kind of sets, level."""
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
     """Sets of one kind at one level on the test part, in the order of its rows.
 
-    model, sets: their names, see `WORDS`
     size, missed: `[n]` labels in each set, and whether it misses the true one
     evaluation: its rows are all images, then those classified correctly and incorrectly, and broken ones
     predictor: None for a baseline
@@ -75,15 +70,11 @@ class Measured:
     model: str
     sets: str
     level: PACLevel
-    size: NDArray[np.int64]
-    missed: NDArray[np.bool_]
+    size: Any
+    missed: Any
     evaluation: Evaluation
     predictor: Predictor | None = None
     certificate: Certificate | None = None
-
-    @property
-    def key(self) -> tuple[str, str, PACLevel]:
-        return self.model, self.sets, self.level
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,18 +83,17 @@ class ClassResults:
 
     models: the classifiers, the first of which has the tables; their rows agree
     parts: rows to tune, calibrate and test
-    levels: that were asked for
     look: what the ledger holds
-    entries: of the menu, by classifier, kind of sets and level
-    measured: by the same; a level that so many units cannot prove is missing
+    entries: of the menu
+    measured: by the same keys; a level that so many units cannot prove is missing
     """
 
     models: tuple[Predictions, ...]
     parts: Splits
     levels: Levels
     look: Opening
-    entries: Mapping[tuple[str, str, PACLevel], Entry]
-    measured: Mapping[tuple[str, str, PACLevel], Measured]
+    entries: Mapping[Key, Entry]
+    measured: Mapping[Key, Measured]
 
     def at(self, sets: str, level: PACLevel | None = None, model: str | None = None) -> Measured | None:
         """The sets of a kind at a level (the main one), or None where they are not to be had."""
@@ -113,18 +103,14 @@ class ClassResults:
         """The sets of a kind at the main level, which is always feasible."""
         return self.measured[model or self.models[0].name, sets, self.levels.main]
 
-    def cost(self, sets: str | None = None, levels: Iterable[PACLevel] = ()) -> float:
+    def cost(self, sets: str, levels: Iterable[PACLevel]) -> float:
         """The probability that any certificate of this kind of sets at these levels fails is below this."""
         chosen = set(levels)
-        menu = [
-            entry
-            for (_, kind, level), entry in self.entries.items()
-            if sets in (None, kind) and (not chosen or level in chosen)
-        ]
+        menu = [entry for (_, kind, level), entry in self.entries.items() if kind == sets and level in chosen]
         return joint_cost(self.parts.calibrate.n, menu)
 
     @cached_property
-    def test(self) -> tuple[LogitForecast, NDArray[np.int64]]:
+    def test(self) -> tuple[LogitForecast, Any]:
         """Forecast and labels of the first classifier on the test part."""
         return self.models[0].take(self.parts.test.rows)
 
@@ -136,7 +122,7 @@ def compare_sets(
     tune: int,
     calibrate: int,
     seed: int,
-    ledger: str | os.PathLike[str],
+    ledger: Path,
     images: Images | None = None,
 ) -> ClassResults:
     """The paper's sets, its ablations and baselines, and ours, for classifiers of the same images.
@@ -152,9 +138,9 @@ def compare_sets(
     The promise of each certificate is about new images drawn like the calibration images, and of each
     alone; what they cost together is in `ClassResults.cost`.
     """
-    models = same_images(models)
+    models = align(models)
     if images is not None:
-        places(models[0], images)
+        find_places(models[0], images)
     parts = split(models[0].ids, tune=tune, calibrate=calibrate, seed=seed)
     if not parts.tune.n or not parts.test.n:
         raise InvalidInput(
@@ -162,12 +148,14 @@ def compare_sets(
             f"{len(models[0].ids):,}"
         )
     fitted = [
-        one
+        (model, sets, asked)
         for model in models
-        for one in _fit(model, parts, levels.feasible(calibrate) if model is models[0] else (levels.main,))
+        for sets, asked in _fit(
+            model, parts, levels.feasible(calibrate) if model is models[0] else (levels.main,)
+        )
     ]
     made = certify_menu(
-        [one.asked for one in fitted],
+        [asked for *_, asked in fitted],
         ids=models[0].ids[parts.calibrate.rows],
         ledger=ledger,
         data=content_digest(models, parts.calibrate.rows),
@@ -177,88 +165,64 @@ def compare_sets(
         test=Record("test", parts.test.n, parts.test.digest),
         split=SplitRecord(seed, ids_digest(models[0].ids), models[0].ids_name),
     )
-    entries, measured = {}, []
-    tests = {model.name: model.take(parts.test.rows) for model in models}
-    for one, got in zip(fitted, made, strict=True):
+    entries: dict[Key, Entry] = {}
+    measured: dict[Key, Measured] = {}
+    for (model, sets, asked), got in zip(fitted, made, strict=True):
         if levels.main in got.refused:
             fit_threshold(got.scores, levels.main)  # raises the reason, with its numbers
-        model, digest = one.model, one.asked.digest
-        for level in one.asked.levels:
-            entries[model.name, one.sets, level] = Entry(digest, level.epsilon, level.delta)
-        for certificate in got.certificates:
-            own = replace(certificate, model=model.model, data=model.data)
-            measured.append(_measure(model.name, tests[model.name], one.sets, own.predictor, certificate=own))
-        if one.sets == PAPER:
-            measured += _compared(one, got.scores, tests[model.name])
-    return ClassResults(models, parts, levels, made[0].look, entries, {one.key: one for one in measured})
+        for level in asked.levels:
+            entries[model.name, sets, level] = Entry(asked.digest, level.epsilon, level.delta)
+        test = model.take(parts.test.rows)
+        found = [
+            _measure(model.name, sets, own.predictor, test, own)
+            for certificate in got.certificates
+            for own in (replace(certificate, model=model.model, data=model.data),)
+        ]
+        if sets == PAPER:
+            found += _compare(model.name, asked, got.scores, test)
+        measured |= {(one.model, one.sets, one.level): one for one in found}
+    return ClassResults(models, parts, levels, made[0].look, entries, measured)
 
 
-@dataclass(frozen=True, eq=False)
-class _Fitted:
-    """A kind of sets of one classifier, as it stands on the menu."""
-
-    model: Predictions
-    sets: str
-    asked: Asked
-
-
-def _fit(model: Predictions, parts: Splits, levels: Sequence[PACLevel]) -> list[_Fitted]:
+def _fit(model: Predictions, parts: Splits, levels: Sequence[PACLevel]) -> Iterator[tuple[str, Asked]]:
     """The scores of a classifier, fitted on the tune part; `levels` begins with the main one."""
     tuning, (forecast, labels) = to_tune_on(*model.take(parts.tune.rows)), model.take(parts.calibrate.rows)
 
-    def on_menu(sets: str, score: Score, levels: Iterable[PACLevel]) -> _Fitted:
+    def on_menu(score: Any, levels: Iterable[PACLevel]) -> Asked:
         scores = partial(unit_scores, score, forecast, labels)
-        return _Fitted(model, sets, Asked(score, tuple(levels), scores, forecast.domain, of=model.name))
+        return Asked(score, tuple(levels), scores, forecast.domain, of=model.name)
 
-    found = [on_menu("D", Likelihood(), levels), on_menu(PAPER, tempered(*tuning, levels[0]), levels)]
+    yield "D", on_menu(Likelihood(), levels)
+    yield PAPER, on_menu(tempered(*tuning, levels[0]), levels)
     for epsilon in dict.fromkeys(level.epsilon for level in levels):
         first, *others = row = [level for level in levels if level.epsilon == epsilon]
         score = choose_label_score(*tuning, first, calibrate=parts.calibrate.n, others=others)
-        found.append(on_menu(OURS, score, row))
-    return found
+        yield OURS, on_menu(score, row)
 
 
-def _compared(paper: _Fitted, scores: Any, test: Units) -> Iterator[Measured]:
+def _compare(model: str, paper: Asked, scores: Any, test: Any) -> Iterator[Measured]:
     """What is compared with the paper's sets and not certified: the VC bound, and sets of mass 1 - epsilon.
 
     With the VC bound sets contain those of C+D at the same level, so they hold whenever those do.
     """
-    score, levels = paper.asked.score, paper.asked.levels
-    assert isinstance(score, Likelihood)
-    for level in levels:
+    for level in paper.levels:
         with suppress(NotEnoughData, TooManyFailures):
             threshold = fit_threshold(scores, level, bound=vc_max_errors)
-            yield _measure(paper.model.name, test, "C", Predictor(score, threshold, paper.asked.domain))
-    for sets, one in (("mass", Likelihood()), ("mass, C", score)):
-        yield _measure(paper.model.name, test, sets, one, level=levels[0])
-
-
-@dataclass(frozen=True, eq=False)
-class _Mass:
-    """Sets of mass 1 - epsilon of a forecast that is prepared."""
-
-    score: Likelihood
-
-    def sets(self, forecast: LogitForecast, epsilon: float) -> LabelSets:
-        return mass_label_sets(self.score.prepared(forecast), epsilon)
+            yield _measure(model, "C", Predictor(paper.score, threshold, paper.domain), test)
+    level, (forecast, labels) = paper.levels[0], test
+    for sets, score in (("mass", Likelihood()), ("mass, C", paper.score)):
+        mass = SimpleNamespace(sets=lambda some, e, score=score: mass_label_sets(score.prepared(some), e))
+        made = unit_sets(mass, forecast, level.epsilon)
+        yield Measured(model, sets, level, made.size(), ~made.contains(labels), _evaluate(made, test, level))
 
 
 def _measure(
-    model: str,
-    test: Units,
-    name: str,
-    source: Predictor | Likelihood,
-    *,
-    level: PACLevel | None = None,
-    certificate: Certificate | None = None,
+    model: str, sets: str, predictor: Predictor, test: Any, certificate: Certificate | None = None
 ) -> Measured:
-    """Sets of a predictor, or of mass 1 - epsilon of a forecast that is only prepared, on the test part."""
-    forecast, labels = test
-    predictor = source if isinstance(source, Predictor) else None
-    if isinstance(source, Predictor):
-        level, made = source.threshold.level, source.sets(forecast)
-    else:
-        assert level is not None
-        made = unit_sets(_Mass(source), forecast, level.epsilon)
-    found = evaluate(made, labels, level, by={"prediction": outcomes(forecast, labels)})
-    return Measured(model, name, level, made.size(), ~made.contains(labels), found, predictor, certificate)
+    made, level = predictor.sets(test[0]), predictor.threshold.level
+    found = _evaluate(made, test, level)
+    return Measured(model, sets, level, made.size(), ~made.contains(test[1]), found, predictor, certificate)
+
+
+def _evaluate(made: Any, test: Any, level: PACLevel) -> Evaluation:
+    return evaluate(made, test[1], level, by={"prediction": outcomes(*test)})

@@ -1,0 +1,211 @@
+"""The paper's alarm experiment: which alarms may be suppressed, and what is really promised of them.
+
+\b
+    python scripts/alarms paper [FOLDER]
+    python scripts/alarms own mine.csv --target alarm --positive yes
+
+The paper suppresses an alarm whose confidence set is {false}, and says that it is then false with
+probability 1 - epsilon. That does not follow: what follows is epsilon / P(suppressed). The better way
+calibrates on true alarms alone, which bounds the share of true alarms that are suppressed. Both run on a
+simulated stream whose truth is known in closed form and, where FOLDER has them, on arrhythmia.arff (true:
+any arrhythmia) and car.arff (true: acceptable or better). Tables, figures and the certificate of the better
+rule at the level asked for go into the folder; rows at other levels compare, and certify nothing. Each row
+of a table must be an alarm of its own: several of one patient depend on each other.
+
+Looks are recorded in pac-ledger.json beside each table (--ledger names another), and for the simulated stream
+in the folder of the results; rows that calibrated anything else before, by `scripts/tables` say, are refused.
+
+Expect the paper's claim to be false in every calibration of the simulated stream at epsilon 0.02, and what
+does follow to be kept. Takes about twenty seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from alarms import rules
+from alarms.rules import KINDS, OURS, PAPERS, PAPERS_SIZE, Alarms, RuleResult
+from common import PATH, ResultFolder, ledger_option, out_option, panels, seed_option, smoke_option, start
+from tables.reading import read_own, read_table, table_options
+
+from pac_core import InvalidInput, NotEnoughData, PACLevel, write_certificate
+from pac_core.figures import INK, canvas
+from pac_core.options import ledger_beside
+
+EPSILONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
+PAPERS_LEVEL = PACLevel(0.02, 1e-5)
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "arrhythmia": ("Arrhythmia (true: any)", {"negative": ["1"], "train": 212, "calibrate": 150}),
+    "car": ("Car (true: acceptable)", {"negative": ["unacc"], "train": 863, "calibrate": 520}),
+}
+delta_option = click.option("--delta", default=0.05, show_default=True, help="Probability that it fails.")
+epsilon_option = click.option(
+    "--epsilon", default=0.1, show_default=True, help="Promised, of true alarms suppressed."
+)
+
+
+@click.group(help=__doc__)
+def main() -> None:
+    pass
+
+
+@main.command()
+@click.argument("data", type=PATH, required=False, metavar="[FOLDER]")
+@epsilon_option
+@delta_option
+@click.option("--calibrations", default=2000, show_default=True, help="Of the simulated stream.")
+@seed_option
+@ledger_option("each table")
+@out_option("alarms_output")
+@smoke_option
+def paper(
+    data: Any,
+    epsilon: float,
+    delta: float,
+    calibrations: int,
+    seed: int,
+    ledger: Any,
+    out: Path,
+    smoke_test: bool,
+) -> None:
+    """The simulated stream, and the paper's tables that FOLDER has."""
+    if smoke_test:
+        data, calibrations = None, 200
+    here = {name: data / f"{name}.arff" for name in CASES} if data is not None else {}
+    here = {name: file for name, file in here.items() if file.exists()}
+    if data is not None and not here:
+        raise InvalidInput(f"FOLDER must hold arrhythmia.arff, car.arff or both, got {data}")
+    level, folder = PACLevel(epsilon, delta), ResultFolder(out)
+    stream, book = rules.simulate(sum(PAPERS_SIZE), seed), ledger_beside(out / "simulated.csv", ledger)
+    study("simulated", stream, level, folder, book)
+    for name, file in here.items():
+        title, how = CASES[name]
+        alarms = rules.alarms_in(read_table(file), "class", seed=seed, **how)
+        study(name, replace(alarms, title=title), level, folder, ledger_beside(file, ledger))
+    rows = []
+    for one in EPSILONS[:3]:
+        try:
+            rows += rules.claim_rows(PACLevel(one, delta), calibrations, seed)
+        except NotEnoughData as error:
+            print(f"simulated  epsilon {one:g} left out: {error}")
+    if rows:
+        title = (
+            f"{calibrations:,} calibrations on {PAPERS_SIZE[0]:,} simulated alarms each, truth in closed form"
+        )
+        folder.table("simulated_claims", rows, f"{title}, delta {delta:g}")
+
+
+@main.command()
+@table_options
+@click.option("--positive", multiple=True, help="The target's value of a true alarm; may be repeated.")
+@click.option("--negative", multiple=True, help="Or that of a false one, all others being true.")
+@epsilon_option
+@delta_option
+@seed_option
+@out_option("alarms_output")
+def own(file: Path, target: str, epsilon: float, delta: float, out: Path, **given: Any) -> None:
+    """The alarms of a table of your own."""
+    table, book = read_own(given, file), ledger_beside(file, given["ledger"])
+    asked = {name: given[name] for name in ("positive", "negative", "leave_out", "seed")}
+    alarms = rules.alarms_in(table, target, **asked)
+    study(table.name, alarms, PACLevel(epsilon, delta), ResultFolder(out), book)
+
+
+def study(name: str, alarms: Alarms, level: PACLevel, folder: ResultFolder, ledger: Path) -> None:
+    """One stream: the certificate at the level asked for, both ways at all levels, tables and figures."""
+    real, proved = alarms.true[alarms.test], alarms.true[alarms.calibrate]
+    print(
+        f"\n== {alarms.title}: {len(proved):,} alarms to calibrate, {proved.sum():,} of them true; ", end=""
+    )
+    print(f"{len(real):,} to test, {real.sum():,} of them true")
+    promise = f"P(suppressed given true alarm) <= {level.epsilon:g}, confidence 1 - {level.delta:g}"
+    try:
+        certificate = rules.certify_rule(alarms, level, ledger=ledger).certificates[0]
+        write_certificate(certificate, folder.folder / f"{name}.certificate.json")
+        print(f"certified  {promise}")
+    except NotEnoughData as error:
+        print(f"refused    true alarms: {error}")
+    both = (rules.suppress_by_the_paper, rules.suppress_by_true_alarms)
+    epsilons = sorted({*EPSILONS, level.epsilon})
+    results = [way(alarms, PACLevel(epsilon, level.delta)) for epsilon in epsilons for way in both]
+    for result in results:
+        if result.level == level and result.given is not None:
+            print(f"compared   '{PAPERS}' (no certificate, its look is not in the ledger)  {result.given}")
+    title = f"{alarms.title}: what each rule suppressed of the test alarms (delta = {level.delta:g})"
+    folder.table(name, [rules.rule_row(result) for result in results], title)
+    title = f"{alarms.title}: suppressed shares of {len(real)} test alarms, delta {level.delta:g}"
+    folder.figure(f"{name}_suppressed", draw_shares(results, title))
+    papers = [both[0](alarms, PAPERS_LEVEL), *(one for one in results if one.way == PAPERS)]
+    rows = [rules.sets_row(alarms, one) for one in papers]
+    title = f"{alarms.title}: sets from all alarms, the paper's level first (comparison, no certificates)"
+    folder.table(f"{name}_sets", rows, title)
+    title = f"{alarms.title}: sets of {len(real)} test alarms (comparison, no certificates)"
+    folder.figure(f"{name}_sets", draw_kinds(rows, title))
+
+
+def draw_shares(results: Sequence[RuleResult], title: str) -> Any:
+    """Shares of true and of false alarms suppressed against epsilon, for both rules, with what they promise."""
+    figure, ((left, right),) = panels(1, 2, (9.0, 4.0))
+    implied, promised = "implied: epsilon / P(true alarm)", "promised: epsilon"
+    for way, ink, shift, style, text in (
+        (PAPERS, INK[1], 0.97, "--", implied),
+        (OURS, INK[0], 1.03, "-", promised),
+    ):
+        had = [one for one in results if one.way == way and one.found is not None]
+        at = [shift * one.level.epsilon for one in had]
+        for axes, kind in ((left, "true"), (right, "false")):
+            shares = np.array([getattr(one.found, f"share_of_{kind}") for one in had])
+            ends = np.array([getattr(one.found, f"{kind}_interval") for one in had]).reshape(-1, 2).T
+            whiskers = abs(ends - shares)
+            axes.errorbar(at, shares, whiskers, color=ink, marker="o", markersize=4, capsize=3, label=way)
+        limits = [(one.level.epsilon, one.promised) for one in had if one.promised is not None]
+        if limits:
+            left.plot(
+                *zip(*limits, strict=True), color=ink, linestyle=style, linewidth=1, alpha=0.8, label=text
+            )
+    for axes, name in (
+        (left, "true alarms suppressed (the harm)"),
+        (right, "false alarms suppressed (the use)"),
+    ):
+        axes.set_title(name, loc="left", fontsize=9.5)
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_xlim(left=0)
+    figure.supxlabel(f"epsilon (of all alarms for '{PAPERS}', of true alarms for '{OURS}')", fontsize=9.5)
+    left.set_ylabel("share of test alarms (whisker: exact 98%)", fontsize=9.5)
+    left.legend(frameon=False, fontsize=8.5)
+    figure.suptitle(title, fontsize=10.5)
+    return figure
+
+
+def draw_kinds(rows: Sequence[dict[str, Any]], title: str) -> Any:
+    """Share of the test alarms with each set, a bar per level, with its error and mean size."""
+    figure, axes = canvas(8.4, 4.4)
+    below = np.zeros(len(rows))
+    for kind, ink in zip(KINDS, ("#222222", INK[1], INK[2], INK[0]), strict=True):
+        shares = np.array([row[kind] or 0 for row in rows])
+        axes.bar(range(len(rows)), shares, 0.6, below, color=ink, alpha=0.75, label=kind)
+        below += shares
+    names = []
+    for row in rows:
+        measured = (
+            "refused" if row["error"] is None else f"error {row['error']:.3f}\nsize {row['mean size']:.2f}"
+        )
+        names.append(f"{row['epsilon']:g}, {row['delta']:g}\n{measured}")
+    axes.set_xticks(range(len(rows)), names, fontsize=8.5)
+    axes.set_xlabel("epsilon (promised), delta; measured error; mean size of a set", fontsize=9.5)
+    axes.set_ylabel("share of test alarms")
+    axes.set_title(title, loc="left", fontsize=10.5)
+    figure.legend(frameon=False, fontsize=9, loc="outside right upper", title="set")
+    return figure
+
+
+if __name__ == "__main__":
+    start(main)

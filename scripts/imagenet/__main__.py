@@ -1,0 +1,181 @@
+"""The paper's ImageNet experiment: ablation, levels, baselines, architectures, pictures; and ours beside it.
+
+\b
+    python scripts/imagenet results imagenet/efficientnet_lite0_val5k.npz \\
+        --images imagenet/val300 --classes imagenet/imagenet_class_index.json
+    python scripts/imagenet score imagenet/val300 --model efficientnet-lite0 --model efficientnet-lite1
+    python scripts/imagenet results --smoke-test
+
+A fifth of the images tunes, two fifths calibrate, the rest tests. Everything is in the output folder: tables
+(csv), figures (PNG), certificates.
+
+Expect errors below epsilon, sets far smaller than those of the baselines that trust the forecast, and larger
+sets where the classifier is wrong. The certificates come from one look at the calibrate part; its menu is in
+the ledger before anything is read. All else is measured on the test part: a comparison, not a promise.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from common import PATH, ResultFolder, ledger_option, out_option, seed_option, smoke_option, start
+from imagenet import generated
+from imagenet.inputs import Predictions, fit_levels, read_predictions
+from imagenet.report import show_results, summarise
+from imagenet.sets import OURS, ClassResults, compare_sets
+
+from pac_core import InvalidInput, write_certificate
+from pac_core.class_names import ClassNames, read_classes
+from pac_core.cli import main as pac
+from pac_core.failures import unit_scores
+from pac_core.ledger import score_digest
+from pac_core.options import ledger_beside
+from pac_core.texts import at_least
+from pac_vision import Images, find_images
+
+LEDGER = "ledger.txt"
+"""Beside logits that were scored here: where the ledger of their images lies."""
+
+
+@click.group(help=__doc__)
+def main() -> None:
+    pass
+
+
+@main.command(context_settings={"ignore_unknown_options": True})
+@click.argument("images", type=PATH)
+@click.option("--model", multiple=True, required=True, help="Such as efficientnet-lite0; repeat it.")
+@out_option("imagenet_output")
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF pac run imagenet]")
+def score(images: Path, model: tuple[str, ...], out: Path, options: tuple[str, ...]) -> None:
+    """Logits of images by one or more models, in OUT/logits; stopped, the same command goes on."""
+    for name, label in zip(model, shorten(model), strict=True):
+        run, logits = out / "runs" / label, out / "logits" / f"{label}.npz"
+        asked = ("--images", images, "--model", name, "--folder", run, "--tune", 0, "--calibrate", 1)
+        pac([str(word) for word in ("run", "imagenet", *asked, *options)], standalone_mode=False)
+        pac(["logits", str(run), "--out", str(logits), "--force"], standalone_mode=False)
+    book = ledger_beside(images if images.is_dir() else images.absolute().parent)
+    (out / "logits" / LEDGER).write_text(str(book.resolve()))
+
+
+@main.command()
+@click.argument("logits", nargs=-1, metavar="[NAME=]FILE...")
+@click.option("--images", type=PATH, help="Images to draw, found by id or file name.")
+@click.option("--labels", type=PATH, help="Label file, where the images lie side by side.")
+@click.option(
+    "--classes", type=PATH, help="Names of the classes: ImageNet's class index, or a line for each."
+)
+@click.option("--tune", type=int, help="Images to tune on.  [default: a fifth]")
+@click.option("--n", type=int, help="Images to calibrate on; the rest tests.  [default: two fifths]")
+@click.option(
+    "--epsilon", type=float, help="Promised error.  [default: the least of which n allow 20 errors]"
+)
+@click.option("--delta", default=1e-5, show_default=True, help="Probability that the promise fails.")
+@seed_option
+@ledger_option("the logits, or the images that were scored here")
+@out_option("imagenet_output")
+@smoke_option
+def results(
+    logits: tuple[str, ...], images: Path | None, labels: Path | None, classes: Path | None, tune: int | None,
+    n: int | None, epsilon: float | None, delta: float, seed: int, ledger: Any, out: Path, smoke_test: bool,
+) -> None:  # fmt: skip
+    """Every table and figure from stored logits, labels and ids (npz, parquet) of the same images."""
+    if smoke_test:
+        images, classes, logits = make_logits(out)
+        epsilon, delta, ledger = epsilon or 0.1, 1e-3, ledger or out / "pac-ledger.json"
+    if not logits:
+        raise InvalidInput("files of logits must be given, got none (--smoke-test makes its own)")
+    named = [name_file(text) for text in logits]
+    pictures = None if images is None else find_images(images, labels=labels, classes=classes)
+    classified = [read_predictions(path, name=name) for name, path in named]
+    names = name_classes(classes and read_classes(classes), pictures, classified[0])
+    units = len(classified[0].ids)
+    tune, calibrate = units // 5 if tune is None else tune, 2 * units // 5 if n is None else n
+    levels, noted = fit_levels(calibrate, epsilon=epsilon, delta=delta), named[0][1].resolve().parent / LEDGER
+    book = ledger_beside(named[0][1], ledger or (Path(noted.read_text()) if noted.is_file() else None))
+    parts = {"tune": tune, "calibrate": calibrate, "seed": seed}
+    found = compare_sets(classified, levels, ledger=book, images=pictures, **parts)
+    folder = ResultFolder(out)
+    print(
+        f"{units:,} images of {classified[0].classes:,} classes: {found.parts.tune.n:,} to tune, "
+        f"{found.parts.calibrate.n:,} to calibrate, {found.parts.test.n:,} to test"
+    )
+    for model in classified:
+        if model.forecast.failed is not None:
+            print(f"  {model.forecast.failed.sum():,} are broken for {model.name}: errors, and not tuned on")
+    keep_certificates(found, out)
+    print(
+        f"one look at the calibrate part (ledger {book}): {len(found.entries)} certificates asked for,\n"
+        f"  any of which fails with probability below {at_least(found.look.cost, 3)}; ours at epsilon = "
+        f"{levels.main.epsilon:g} with less than {levels.main.delta:g}: {found.main().predictor.threshold}"
+    )
+    show_results(found, folder, names, pictures)
+    print(summarise(found, folder))
+
+
+def make_logits(out: Path) -> tuple[Path, Path, tuple[str, ...]]:
+    """Generated images, the names of their classes, and what two small networks say of them."""
+    images, classes = generated.fill_folder(out / "images", 60), out / "classes.txt"
+    classes.write_text("".join(f"{angle} degrees\n" for angle in generated.ANGLES))
+    models = tuple(f"python:imagenet.generated:{name}" for name in ("narrow", "wide"))
+    score.callback(images, models, out, ("--address", "none"))
+    return images, classes, tuple(str(out / "logits" / f"{name}.npz") for name in ("narrow", "wide"))
+
+
+def name_file(text: str) -> tuple[str | None, Path]:
+    """A name and a file, of FILE or NAME=FILE."""
+    name, _, rest = text.rpartition("=")
+    return (name, Path(rest)) if name and not Path(text).exists() else (None, Path(text))
+
+
+def shorten(models: Sequence[str]) -> list[str]:
+    """What people call them: the function, the architecture or the file; the whole where that is shared."""
+    names = []
+    for name in models:
+        kind, *rest = name.split(":")
+        named = {"python": rest[-1:], "onnx": [Path(part).stem for part in rest]}
+        names.append((named.get(kind, rest[:1]) or [name])[0])
+    whole = [name.replace(":", "-").replace("/", "-") for name in models]
+    return names if len(set(names)) == len(names) else whole
+
+
+def name_classes(names: ClassNames | None, images: Images | None, first: Predictions) -> Sequence[str]:
+    """What the labels are called: as the file says, or the folders, or by their numbers."""
+    if names is not None and len(names.names) != first.classes:
+        raise InvalidInput(
+            f"--classes must name the {first.classes:,} classes of {first.name}, got {len(names.names):,}"
+        )
+    if names is None and images is not None and len(images.classes or ()) == first.classes:
+        names = ClassNames.of(images.classes)
+    shown = names.names if names else [f"class {label}" for label in range(first.classes)]
+    return [name.replace("_", " ") for name in shown]
+
+
+def keep_certificates(found: ClassResults, folder: Path) -> None:
+    """Our certificates as files: the main one with its scores, and beside it those of the other levels."""
+    first, parts, main = found.models[0], found.parts, found.main()
+    for (model, sets, level), one in found.measured.items():
+        if sets == OURS and one is not main:
+            path = folder / "certificates" / f"{model}-{level.epsilon!r}-{level.delta!r}.json"
+            path.parent.mkdir(exist_ok=True)
+            write_certificate(one.certificate, path)
+    write_certificate(main.certificate, folder / "certificate.json")
+    own: Any = main.predictor.score
+    np.savez_compressed(
+        folder / "certificate.scores.npz",
+        scores=unit_scores(own, *first.take(parts.calibrate.rows)),
+        ids=first.ids[parts.calibrate.rows],
+        tune_ids=first.ids[parts.tune.rows],
+        score=score_digest(own),
+    )
+
+
+if __name__ == "__main__":
+    start(main)

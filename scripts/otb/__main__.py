@@ -1,0 +1,148 @@
+"""The paper's object tracking experiment, by video and by frame: tables, figures and pictures.
+
+\b
+    python scripts/otb tracks otb/siamfc_ensemble_tracks.npz [--sequences OTB]
+    python scripts/otb frames OTB
+    python scripts/otb train OTB --train 25
+
+Whatever counts frames is a reproduction of the paper and no certificate: frames of one video depend on
+each other. One set of test videos may well not refute it; over many draws of calibration videos expect it to
+break its promise about ten times as often as it may (table `units`).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from common import PATH, ResultFolder, ledger_option, out_option, seed_option, smoke_option, start
+from otb.frames import study_frames
+from otb.generated import write_sequences, write_tracks
+from otb.stored import by_frame, by_sequence, compare_scores, frame_against_sequence
+
+from pac_core import InvalidInput, split
+from pac_vision import TrackerSettings, find_sequences, load_backbone, read_tracks, train_tracker
+
+SMALL = TrackerSettings("pixels", 48, channels=8, hidden=32, views=4, epochs=10, batch=32, rate=3e-3)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+BACKBONES = "efficientnet-lite0, -lite1, -lite2, pixels, or python:MODULE:FACTORY."
+
+
+def option(name: str, default: Any, text: str) -> Any:
+    return click.option(f"--{name}", default=default, show_default=True, help=text)
+
+
+pairs_option = option("pairs", 5000, "Pairs of frames to calibrate on: the paper's figures have 5,000.")
+backbone_option = option("backbone", TrackerSettings.backbone, BACKBONES)
+
+
+@click.group(help=__doc__)
+def main() -> None:
+    pass
+
+
+@main.command()
+@click.argument("tracks", type=PATH, required=False)
+@click.option("--sequences", type=PATH, help="Their frames in OTB's layout, to draw the boxes on.")
+@option("epsilon", 0.2, "Share of videos that may miss more than gamma of their frames.")
+@option("delta", 0.05, "Probability that the certificate fails.")
+@option("gamma", 0.1, "Share of a video's frames that may be missed.")
+@option("tune", 16, "Videos to choose the score on.")
+@option("calibrate", 50, "Videos to prove it on; the rest tests.")
+@pairs_option
+@option("draws", 1000, "Random draws for the comparison of units.")
+@option("splits", 100, "Random splits for the comparison of scores.")
+@seed_option
+@ledger_option("the tracks")
+@out_option("otb_output")
+@smoke_option
+def tracks(smoke_test: bool, **given: Any) -> None:
+    """Stored predictions (npz: sequence, length, truth, members): certified by video, and as in the paper."""
+    args = SimpleNamespace(**given)
+    if smoke_test:
+        args.tracks, args.ledger = write_tracks(args.out / "tracks.npz"), args.out / "pac-ledger.json"
+        args.sequences = write_sequences(args.out / "videos", 4, frames=40, targets=2)
+        args.draws, args.splits, args.pairs = 50, 8, 2000
+    if args.tracks is None:
+        raise InvalidInput("a file of stored tracks must be given (--smoke-test makes its own)")
+    sequences = find_sequences(args.sequences) if args.sequences else ()
+    videos, folder = read_tracks(args.tracks).videos, ResultFolder(args.out)
+    by_sequence(args, folder, videos, sequences)
+    by_frame(args, folder, videos)
+    frame_against_sequence(args, folder, videos)
+    compare_scores(args, folder, videos)
+    print(f"\neverything is in {args.out}")
+
+
+@main.command()
+@click.argument("sequences", type=PATH, required=False)
+@option("full", 99, "A folder of so many targets is the whole benchmark, split as in the paper.")
+@pairs_option
+@option("epsilon", 0.01, "Of a pair of the whole benchmark, as in the paper.")
+@option("delta", 1e-5, "Of a pair of the whole benchmark, as in the paper.")
+@backbone_option
+@seed_option
+@out_option("otb_output")
+@smoke_option
+def frames(smoke_test: bool, **given: Any) -> None:
+    """A regressor like the paper's, trained on some videos of a folder in OTB's layout, measured on others."""
+    args, settings = SimpleNamespace(**given), TrackerSettings(given["backbone"], seed=given["seed"])
+    if smoke_test:
+        settings, args.sequences = SMALL, write_sequences(args.out / "videos", 4, frames=40, targets=2)
+        many = write_sequences(args.out / "many" / "videos", 9, frames=20, targets=2, seed=1)  # of 12 targets
+        own = {"sequences": many, "out": args.out / "many", "full": 12, "pairs": 50}
+        study(SimpleNamespace(**given | own | {"epsilon": 0.1, "delta": 0.01}), settings)
+    study(args, settings)
+
+
+def study(args: Any, settings: TrackerSettings) -> None:
+    if args.sequences is None:
+        raise InvalidInput("a folder in OTB's layout must be given (--smoke-test makes its own)")
+    sequences = find_sequences(args.sequences)
+    if len(sequences) == 1:
+        raise InvalidInput("the folder must hold 2 videos or more, some to train on and others, got 1")
+    backbone = load_backbone(settings.backbone, settings.size, DEVICE)
+    study_frames(args, ResultFolder(args.out), settings, backbone, sequences)
+    print(f"\neverything is in {args.out}")
+
+
+@main.command()
+@click.argument("sequences", type=PATH, required=False)
+@option(
+    "train", 25, "How many of its sequences to train on, drawn by the seed; their names go into the file."
+)
+@backbone_option
+@option("epochs", TrackerSettings.epochs, "Passes over the pairs of frames.")
+@seed_option
+@out_option("tracker.safetensors")
+@smoke_option
+def train(
+    sequences: Path | None, train: int, backbone: str, epochs: int, seed: int, out: Path, smoke_test: bool
+) -> None:
+    """A tracker trained on some videos, for `pac run otb --tracker`, which certifies on the others.
+
+    Only a small head is trained, on features of a pretrained backbone that are computed once: about ten pairs
+    of frames a second on one CPU core.
+    """
+    settings = TrackerSettings(backbone, epochs=epochs, seed=seed)
+    if smoke_test:
+        sequences, train, settings = write_sequences(out.parent / "videos", 4, frames=10), 3, SMALL
+    if sequences is None:
+        raise InvalidInput("a folder in OTB's layout must be given (--smoke-test makes its own)")
+    found = {one.name: one for one in find_sequences(sequences)}
+    chosen = [found[str(name)] for name in split(list(found), tune=train, calibrate=1, seed=seed).tune.units]
+    tracker = train_tracker(sequences, chosen, settings, device=DEVICE, progress=print)
+    tracker.save(out)
+    print(f"wrote {out}, trained on {', '.join(tracker.trained_on)}")
+    left = len(found) - len(chosen)
+    print(f"next  pac run otb --sequences {sequences} --tracker {out} --calibrate N  (of {left})")
+
+
+if __name__ == "__main__":
+    start(main)

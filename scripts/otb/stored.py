@@ -1,0 +1,176 @@
+"""Stored tracks of an ensemble of trackers: by video, by frame, and one against the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import ResultFolder, interval_text
+from otb.pairs import (
+    FEW,
+    NOT,
+    WHY,
+    ablation_table,
+    draw_levels,
+    paper_parts,
+    say_level,
+    size_boxes,
+    split_by_pair,
+    split_by_video,
+)
+from otb.units import compare_units, unit_histograms
+
+from pac_core import (
+    PACLevel,
+    Record,
+    SplitRecord,
+    certify_scores,
+    error_interval,
+    fit_threshold,
+    ids_digest,
+    max_errors,
+    split,
+    write_certificate,
+)
+from pac_core.options import ledger_beside
+from pac_core.predictors import GivenScore
+from pac_core.tables import file_digest
+from pac_vision import BoxScore, Overlay, Video, choose_box_score, overlay_grid
+from pac_vision import Sequence as Frames
+from pac_vision.box_scores import CANDIDATES, smallest
+
+PAPER = PACLevel(0.01, 1e-5)
+SHOWN = 4  # videos to draw, however many there are
+Videos = dict[str, Video]
+
+
+def by_sequence(args: Any, folder: ResultFolder, videos: Videos, sequences: Sequence[Frames]) -> None:
+    """A certificate: the unit is the video."""
+    ledger: Path = ledger_beside(args.tracks, args.ledger)
+    level, names, gamma = PACLevel(args.epsilon, args.delta), np.array(list(videos)), args.gamma
+    parts = split(names, tune=args.tune, calibrate=args.calibrate, seed=args.seed)
+    max_errors(parts.calibrate.n, level)
+    tune, calibrate, test = ([videos[str(name)] for name in part.units] for part in parts)
+    score, digest = choose_box_score(tune, level, gamma), file_digest(args.tracks)
+    made = certify_scores(
+        GivenScore(f"{score} score exceeded in at most a share {gamma:g} of the frames"),
+        lambda: np.array([score.video_score(video, gamma) for video in calibrate]),
+        level,
+        ids=parts.calibrate.units,
+        ledger=ledger,
+        data=digest,
+        parts=parts,
+        source=Record("stored tracks", len(names), digest),
+        unit="video sequence",
+        tune=Record("tune", parts.tune.n, parts.tune.digest),
+        test=Record("test", parts.test.n, parts.test.digest),
+        model=Record("ensemble of trackers", digest=digest),
+        split=SplitRecord(args.seed, ids_digest(names), "ids"),
+    )
+    threshold = made.certificates[0].predictor.threshold
+    write_certificate(made.certificates[0], folder.folder / "certificate.json")
+    print(f"stored tracks of {len(names)} videos; the unit is the video")
+    print(f"  chosen on {len(tune)} tune videos: {score}\n  {threshold}")
+    print(f"  promise: with probability {1 - level.epsilon:g} a new video drawn like these has at most")
+    print(f"  {gamma:.0%} of its frames missed; {folder.folder / 'certificate.json'}")
+    row = {"epsilon": level.epsilon, "delta": level.delta, "gamma": gamma, "n": threshold.n}
+    row |= {"allowed": threshold.errors, "test videos": len(test)}
+    if not test:
+        row |= {"refuted": "not tested"}
+    else:
+        missed = sum(score.video_score(video, gamma) > threshold.value for video in test)
+        low, high = error_interval(missed, len(test))
+        sizes = [threshold.value * score.spread(video) for video in test]
+        row |= {"missed": missed, "98% interval": interval_text((low, high))}
+        row |= {"refuted": "yes" if low > level.epsilon else "no"}
+        row |= {"median size": float(np.median(sizes)), "mean size": float(np.mean(sizes))}
+    folder.table("by_sequence", [row], "By video (certificate); size: half-diagonal of a set, pixels")
+    shown = [s for s in sequences if s.name in videos and videos[s.name].frames.max() < len(s.frames)]
+    if shown:
+        part_of = {n: part for part in ("tune", "calibrate", "test") for n in getattr(parts, part).units}
+        shown = sorted(shown, key=lambda s: part_of[s.name] != "test")[:SHOWN]
+        where = ", ".join(f"{s.name} ({part_of[s.name]})" for s in shown)
+        title = f"Stored tracks, certified by video at ({level.epsilon:g}, {level.delta:g}); {where}"
+        sets = [score.sets(videos[s.name].forecast, threshold) for s in shown]
+        drawn = [Overlay.of(args.sequences, s, videos[s.name], of) for s, of in zip(shown, sets, strict=True)]
+        folder.figure("stored_overlays", overlay_grid(drawn, title))
+
+
+def by_frame(args: Any, folder: ResultFolder, videos: Videos) -> None:
+    """The paper's experiment: the unit is a frame."""
+    groups = paper_parts({name: len(video.frames) for name, video in videos.items()}, seed=args.seed)
+    others = split_by_video([[videos[name] for name in group] for group in groups]).draw(
+        args.pairs, args.seed
+    )
+    same = split_by_pair(list(videos.values()), seed=args.seed).draw(args.pairs, args.seed)
+    print(f"\nstored tracks, the unit is a frame: {WHY}")
+    print(f"  frames to tune, calibrate, test: {others.sizes}, of {[len(group) for group in groups]} videos")
+    rows = []
+    for level in (PAPER, FEW):
+        for name, parts in (("other videos", others), ("the same videos", same)):
+            found, sizes = ablation_table(parts, level)
+            where = {"epsilon": level.epsilon, "delta": level.delta, "tested on": name}
+            rows += [where | row for row in found]
+            if level == PAPER and parts is others:
+                title = f"Stored tracks by frame, n = {parts.sizes[1]:,}, {say_level(level)}\n({NOT})"
+                folder.figure("ablation", size_boxes(sizes, title))
+    folder.table("by_frame", rows, "By frame (reproduction, no certificate)")
+    draw_levels(folder, others, PAPER, "Stored tracks by frame", "")
+
+
+def frame_against_sequence(args: Any, folder: ResultFolder, videos: Videos) -> None:
+    """The same scores, calibrated on frames and on videos."""
+    level, few, draws = PACLevel(args.epsilon, args.delta), args.calibrate, args.draws
+    frames = [BoxScore().frame_scores(video) for video in videos.values()]
+    found = compare_units(frames, level, args.gamma, calibrate=few, draws=draws, seed=args.seed)
+    rows = [
+        {
+            "calibrated on": f"{unit}s",
+            "promise": one.promise,
+            "fails, promised": f"<= {one.level.delta:g}",
+            "fails": one.breaches / draws,
+            "frames missed": float(one.frames.mean()),
+            f"videos over {args.gamma:.0%}": float(one.videos.mean()),
+            "worst split": float(one.videos.max()),
+        }
+        for unit, one in found.items()
+    ]
+    folder.table("units", rows, f"Frame against video, over {draws:,} draws of {few} videos")
+    title = f"{draws:,} draws of {few} from {len(videos)} videos, which stand for all there are"
+    folder.figure("units", unit_histograms(found, title))
+
+
+def compare_scores(args: Any, folder: ResultFolder, videos: Videos) -> None:
+    """Error and size by video of several scores, over random splits: what to choose, and no certificate."""
+    if args.tune + args.calibrate >= len(videos):
+        print("\nscores by video are not compared: no video is left to test")
+        return
+    level, everything, gamma = PACLevel(args.epsilon, args.delta), list(videos.values()), args.gamma
+    drawn, found = np.random.default_rng(args.seed), {}
+    scores = np.array([[one.video_score(v, gamma) for v in everything] for one in CANDIDATES])
+    spreads = np.array([[one.spread(v) for v in everything] for one in CANDIDATES])
+    plain = CANDIDATES.index(BoxScore())
+    for _ in range(args.splits):
+        order = drawn.permutation(len(everything))
+        tune, calibrate, test = np.split(order, [args.tune, args.tune + args.calibrate])
+        chosen = smallest(scores[:, tune], spreads[:, tune], level)
+        for name, row in (("max, as forecast", plain), ("max, chosen on tune", chosen)):
+            limit = fit_threshold(scores[row][calibrate], level).value
+            found.setdefault(name, []).append((scores[row][test] > limit, limit * spreads[row][test]))
+        tempered = BoxScore("nll").fitted([everything[i] for i in tune])
+        for name, one in (("nll (D)", BoxScore("nll")), ("nll, temperature (C+D)", tempered)):
+            of = {i: one.video_score(everything[i], gamma) for i in (*calibrate, *test)}
+            limit = fit_threshold([of[i] for i in calibrate], level).value
+            sizes = [one.sizes(everything[i].forecast, limit).mean() for i in test]
+            found.setdefault(name, []).append(([of[i] > limit for i in test], sizes))
+    rows = []
+    for name, of in found.items():
+        errors, sizes = (np.array(one) for one in zip(*of, strict=True))
+        row = {"score": name, "error": float(errors.mean()), "mean size": float(sizes.mean())}
+        rows.append(row | {"median size": float(np.median(sizes))})
+    title = (
+        f"Scores by video, {say_level(level)}: test videos of {args.splits} random splits (no certificates)"
+    )
+    folder.table("scores", rows, title)

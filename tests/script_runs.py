@@ -24,7 +24,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: object) -> 
     """Runs a script in this process, where torch is loaded already; returns its refusal, or nothing."""
     monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
     try:
-        runpy.run_path(str(ROOT / "scripts" / name), run_name="__main__")
+        runpy.run_path(str(ROOT / "scripts" / name / "__main__.py"), run_name="__main__")
     except SystemExit as refused:
         return str(refused.code)
     return ""

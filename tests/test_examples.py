@@ -1,4 +1,4 @@
-"""The three ways in run as they stand, in few lines, and say what is worth reading."""
+"""The examples run as they stand, in few lines, and say what is worth reading."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from pac_core import read_certificate
 
 FOLDER = Path(__file__).parent.parent / "examples"
 
@@ -21,9 +23,10 @@ def test_an_example_is_short_and_says_what_it_promises(name: str) -> None:
     assert "promise" in text.split('"""')[1]
 
 
-def run(name: str) -> list[str]:
+def run(name: str, folder: Path | None = None) -> list[str]:
     environment = os.environ | {"PYTHONPATH": str(FOLDER.parent), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, FOLDER / name], capture_output=True, text=True, env=environment)
+    command = [sys.executable, FOLDER / name]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -51,3 +54,12 @@ def test_a_gymnasium_environment_is_guarded() -> None:
     assert fastest(guarded) <= 3.2096 < fastest(bare)
     assert "not guarded" in bare
     assert int(re.search(r"(\d+) of 60 actions replaced", guarded)[1]) > 0  # type: ignore[index]
+
+
+def test_a_classifier_of_ones_own_gets_its_certificate(tmp_path: Path) -> None:
+    lines = run("digits.py", tmp_path)
+    certificate = read_certificate(tmp_path / "digits-certificate.json")
+    assert certificate.parts["train"].n == 500
+    assert certificate.predictor.threshold.n == 700
+    assert "not refuted by 447 test units" in lines[-1]
+    assert (tmp_path / "digits.png").read_bytes().startswith(b"\x89PNG")

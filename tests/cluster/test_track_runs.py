@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from otb.generated import write_sequences
 from pac_program import refused
 from pac_program import run as pac
 
@@ -14,7 +15,6 @@ from cluster.folders import RunFolder
 from cluster.tasks import box_sizes, track_task
 from pac_core import read_certificate
 from pac_vision import TrackerSettings, find_sequences, train_tracker
-from pac_vision.generated import write_sequences
 
 LEVEL = ["--epsilon", 0.3, "--delta", 0.1, "--calibrate", 8]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from otb.generated import write_sequences
 from PIL import Image
 from torch import nn
 
@@ -21,7 +22,6 @@ from pac_vision import (
     read_image,
     train_tracker,
 )
-from pac_vision.generated import write_sequences
 
 KINDS = ("across", "down", "slanted")
 NETWORK = """

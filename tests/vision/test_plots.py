@@ -10,7 +10,7 @@ from PIL import Image
 
 from pac_core import InvalidInput
 from pac_vision import BoxScore, Overlay, Sequence, Video, find_sequences, overlay_grid, write_gif
-from pac_vision.overlays import GREEN, RED, WHITE, YELLOW, some_frames
+from pac_vision.plots import GREEN, RED, WHITE, YELLOW, some_frames
 
 
 @pytest.fixture

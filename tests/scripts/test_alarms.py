@@ -10,8 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from alarms.rules import (
+    KINDS,
+    Alarms,
+    RuleResult,
+    alarms_in,
+    certify_rule,
+    sets_row,
+    suppress_by_the_paper,
+    suppress_by_true_alarms,
+)
 from scipy.stats import binom, binomtest
 from script_runs import run_here, script, table_in
+from tables.reading import Table
 
 from pac_core import (
     InvalidInput,
@@ -32,8 +43,6 @@ from pac_core import (
     suppress_by_sets,
     suppression,
 )
-from pac_vision import Alarms, Table, alarms_in, by_the_paper, by_true_alarms, certify_rule
-from pac_vision.alarm_studies import KINDS, RuleResult, sets_row
 
 LEVEL = PACLevel(0.1, 0.05)
 
@@ -164,7 +173,7 @@ def stream(n: int = 2000, *, tau: float = 1.0) -> Alarms:
     return Alarms("s", ids, forecast, true, rows[:half], rows[half:], Record("m"), Record("d"))
 
 
-@pytest.mark.parametrize("rule", [by_the_paper, by_true_alarms])
+@pytest.mark.parametrize("rule", [suppress_by_the_paper, suppress_by_true_alarms])
 def test_no_temperature_changes_what_is_suppressed(rule: Callable[..., object]) -> None:
     """With two labels it keeps the order of the scores, which is why alarms need no tune part."""
     found = [rule(stream(tau=tau), LEVEL).found for tau in (1.0, 0.2, 3.0)]
@@ -178,20 +187,22 @@ def test_the_certificate_counts_true_alarms_alone(tmp_path: Path) -> None:
     count = int(alarms.true[:1000].sum())
     certificate = made.certificates[0]
     assert certificate.predictor.threshold.n == count < 400
-    result = by_true_alarms(alarms, LEVEL)
+    result = suppress_by_true_alarms(alarms, LEVEL)
     assert result.threshold == certificate.predictor.threshold
     assert result.promised == LEVEL.epsilon
     assert certificate.promise.startswith(
         "The set of a new true alarm misses its truth with probability at most 0.1"
     )
     with pytest.raises(SecondLook):
-        certify_rule(alarms, PACLevel(0.05, 0.05), ledger=tmp_path / "ledger")
-    paper = by_the_paper(alarms, LEVEL)
+        certify_rule(alarms, PACLevel(0.05, 0.05), ledger=tmp_path / "ledger.json")
+    paper = suppress_by_the_paper(alarms, LEVEL)
     assert paper.threshold is not None
     assert paper.threshold.n == 1000
     assert paper.promised is not None
     assert paper.promised > LEVEL.epsilon / 0.35, "of true alarms the paper's rule promises less"
-    assert by_true_alarms(alarms, PACLevel(0.001, 0.05)).refused == "refused: 2,995 true alarms needed"
+    assert (
+        suppress_by_true_alarms(alarms, PACLevel(0.001, 0.05)).refused == "refused: 2,995 true alarms needed"
+    )
 
 
 def vitals(n: int) -> Table:
@@ -214,7 +225,7 @@ def test_rows_become_alarms() -> None:
         *(set(alarms.ids[rows].tolist()) for rows in (alarms.calibrate, alarms.test)),
     ]
     assert len(set.union(*parts)) == 400
-    found = by_true_alarms(alarms, LEVEL).found
+    found = suppress_by_true_alarms(alarms, LEVEL).found
     assert found is not None
     assert found.share_of_false > found.share_of_true
 
@@ -235,7 +246,7 @@ def test_what_is_true_must_be_said(asked: dict[str, object], said: str) -> None:
 
 
 def test_the_claims_are_put_to_the_test(tmp_path: Path) -> None:
-    done = script("alarms.py", "--smoke-test", "--out", tmp_path)
+    done = script("alarms", "paper", "--smoke-test", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     claims = {(row["epsilon"], row["claim"]): row for row in table_in(tmp_path / "simulated_claims.csv")}
     paper = claims["0.02", "P(true alarm | suppressed) <= epsilon, as the paper says"]
@@ -256,8 +267,8 @@ def test_the_claims_are_put_to_the_test(tmp_path: Path) -> None:
 
 def test_a_folder_without_its_tables_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
-        said = run_here(monkeypatch, "alarms.py", "--data", folder, "--out", tmp_path / "out")
-        assert said == f"Error: --data must be a folder with arrhythmia.arff, car.arff or both, got {folder}"
+        said = run_here(monkeypatch, "alarms", "paper", folder, "--out", tmp_path / "out")
+        assert said == f"Error: FOLDER must hold arrhythmia.arff, car.arff or both, got {folder}"
     assert not list(tmp_path.rglob("*ledger*"))
 
 
@@ -276,7 +287,7 @@ def test_alarms_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     table = vitals(300)
     cells = zip(table.columns["pulse"], table.columns["cause"], strict=True)
     (tmp_path / "mine.csv").write_text("pulse,cause\n" + "\n".join(f"{x:.3f},{cause}" for x, cause in cells))
-    mine = ("alarms.py", "--file", tmp_path / "mine.csv", "--target", "cause")
+    mine = ("alarms", "own", tmp_path / "mine.csv", "--target", "cause")
     assert run_here(monkeypatch, *mine, "--negative", "none", "--out", tmp_path / "out") == ""
     rows = table_in(tmp_path / "out" / "mine.csv")
     assert rows[0]["rule"] == "set is {false}"

@@ -1,13 +1,42 @@
-"""Sets of classifiers compared: one look, honest costs, and the numbers of the tables."""
+"""The ImageNet experiment: one look, honest costs, the numbers of the tables, pictures, the whole command."""
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from common import ResultFolder
+from imagenet import sets as compared
+from imagenet.figures import grid_boxes
+from imagenet.generated import fill_folder
+from imagenet.inputs import Levels, Predictions, fit_levels, read_predictions
+from imagenet.pictures import (
+    Case,
+    find_cases,
+    picture_table,
+    rows_by_class,
+    size_columns,
+    write_set,
+    written_columns,
+    written_table,
+)
+from imagenet.report import (
+    ablation_rows,
+    architecture_rows,
+    baseline_rows,
+    coverage_rows,
+    grid_cells,
+    readable_test,
+    show_pictures,
+)
+from imagenet.sets import OURS, PAPER, ClassResults, compare_sets
+from pac_program import run as pac
+from PIL import Image
+from script_runs import run_here, script, table_in
 
 from pac_core import (
     InvalidInput,
@@ -20,26 +49,17 @@ from pac_core import (
     TooManyFailures,
     UnreadableFile,
     calibration_error,
+    fit_threshold,
     joint_cost,
     max_errors,
+    read_certificate,
     read_ledger,
     verify,
 )
-from pac_vision import class_results
-from pac_vision.class_results import OURS, PAPER, ClassResults, compare_sets
-from pac_vision.class_tables import (
-    ablation_rows,
-    architecture_rows,
-    baseline_rows,
-    coverage_rows,
-    grid_cells,
-    grid_rows,
-    reliability_rows,
-)
-from pac_vision.levels import Levels, fit_levels
-from pac_vision.predictions import Predictions, read_predictions
-from pac_vision.size_figures import grid_boxes
+from pac_vision import find_images
+from pac_vision.plots import MISSED
 
+pytestmark = pytest.mark.xdist_group("imagenet_script")  # one run of it serves several tests
 CLASSES = 6
 NAMES = ["ant", "bee", "cat", "dog", "elk", "fox"]
 
@@ -84,19 +104,19 @@ def test_the_whole_menu_is_in_the_ledger_before_a_calibration_score_is_computed(
     assert set(computed) == {len(results.entries)}
     (look,) = read_ledger(tmp_path / "ledger")
     assert sorted(e.score for e in look.menu) == sorted(e.score for e in results.entries.values())
-    assert look.cost == joint_cost(600, results.entries.values()) == results.cost()
+    assert look.cost == joint_cost(600, results.entries.values())
 
 
 def test_our_score_is_chosen_for_all_levels_that_it_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, plain = {}, class_results.choose_label_score
+    asked, plain = {}, compared.choose_label_score
 
     def watched(forecast: Any, labels: Any, level: PACLevel, *, others: Any, **rest: Any) -> Any:
         asked[level.epsilon] = {one.delta for one in (level, *others)}
         return plain(forecast, labels, level, others=others, **rest)
 
-    monkeypatch.setattr(class_results, "choose_label_score", watched)
+    monkeypatch.setattr(compared, "choose_label_score", watched)
     results = compare(tmp_path)
     assert asked[0.1] == {0.1, 1e-3, 1e-5, 1e-7}
     assert asked[0.2] == {0.1, 1e-3}
@@ -171,7 +191,7 @@ def test_what_cannot_be_proved_says_how_many_images_it_needs(results: ClassResul
     vc = ablation_rows(results)[0]
     assert (vc["sets"], vc["error"]) == ("C", "")
     assert vc["verdict"] == "not feasible with n = 600, needs 1,746"
-    assert [row["sets"] for row in grid_rows(results)] == ["C", "D", "C+D", "ours"] * 6
+    assert [row["sets"] for row in ablation_rows(results)] == ["C", "D", "C+D", "ours"]
 
 
 def test_a_level_that_allows_no_error_is_feasible(tmp_path: Path) -> None:
@@ -217,17 +237,6 @@ def test_architectures_have_their_own_temperatures(results: ClassResults) -> Non
     assert results.at(OURS, PACLevel(0.2, 1e-3), "other") is None  # only the first is asked everywhere
 
 
-def test_reliability_counts_every_test_image_once(results: ClassResults) -> None:
-    rows = reliability_rows(results)
-    for name in ("as it is", "calibrated"):
-        mine = [row for row in rows if row["forecast"] == name]
-        assert sum(row["images"] for row in mine) == results.parts.test.n
-        for row in mine:
-            if row["images"]:
-                assert row["from"] <= row["confidence"] <= row["to"] + 1e-9
-                assert row["accuracy, low"] <= row["accuracy"] <= row["accuracy, high"]
-
-
 def test_coverage_of_classes_adds_up_to_that_of_all(results: ClassResults) -> None:
     rows = coverage_rows(results, NAMES)
     found = results.main()
@@ -268,8 +277,9 @@ def test_levels_fit_the_number_of_units() -> None:
     assert paper.deltas == (0.1, 1e-3, 1e-5)
     assert len(paper.table) == 15
     assert [level.epsilon for level in paper.along_epsilon] == [0.01, 0.02, 0.03, 0.04, 0.05, 0.1, 0.2]
-    assert len(set(paper.all)) == len(paper.all)
-    assert paper.all[0] == PACLevel(0.01, 1e-5)
+    asked = paper.feasible(20_000)
+    assert len(set(asked)) == len(asked)
+    assert asked[0] == PACLevel(0.01, 1e-5)
     with pytest.raises(NotEnoughData, match=r"100 calibration units cannot prove epsilon=0\.01"):
         fit_levels(100, epsilon=0.01)
 
@@ -315,8 +325,7 @@ def test_broken_images_are_errors_of_every_kind_of_sets(results: ClassResults, t
     (first,) = architecture_rows(found)
     wrong = broken.forecast.logits.argmax(axis=1) != broken.labels
     assert first["top-1 error"] == (wrong | broken.forecast.failed).mean()
-    mine = [row["images"] for row in reliability_rows(found) if row["forecast"] == "as it is"]
-    assert sum(mine) == len(test) - 3
+    assert len(readable_test(found, broken)[2]) == len(test) - 3
 
 
 def test_more_broken_images_than_a_level_allows_errors_say_so(results: ClassResults, tmp_path: Path) -> None:
@@ -335,3 +344,250 @@ def test_the_model_that_a_file_names_is_kept(tmp_path: Path) -> None:
     about = {"model": "net", "model_digest": "float16:abc"}
     np.savez(tmp_path / "logits.npz", logits=logits, labels=np.zeros(2, int), ids=ids, **about)
     assert read_predictions(tmp_path / "logits.npz").model.digest == "float16:abc"
+
+
+MANY = ["king penguin", "church", "toilet seat", "plunger", *(f"class {i}" for i in range(4, 1000))]
+COLUMNS = size_columns(1000)
+
+
+def grey() -> Image.Image:
+    return Image.new("RGB", (40, 30), "grey")
+
+
+def case(label: int, size: int, prediction: int | None = None) -> Case:
+    first = label if prediction is None else prediction
+    members = sorted({label, first, *range(500, 500 + size)})
+    return Case(grey, label, first, members[:size] if label in members[:size] else [label])
+
+
+def test_the_papers_columns_and_those_of_few_classes() -> None:
+    assert COLUMNS == ((1, 1), (5, 10), (50, 100), (200, None))
+    assert written_columns(1000) == ((1, 4), (5, 9), (10, 19))
+    assert size_columns(10) == written_columns(10) == ((1, 1), (2, 2), (3, None))
+    of_ten = case(0, 10)
+    assert [of_ten.within(sizes) for sizes in COLUMNS] == [False, True, False, False]
+    assert [case(0, 11).within(sizes) for sizes in COLUMNS] == [False] * 4
+
+
+def test_a_row_has_one_class_where_it_can() -> None:
+    full = [case(1, size) for size in (1, 7, 60, 300)]
+    nearly = [case(2, size) for size in (1, 6, 70)]
+    poor = [case(3, size) for size in (1, 250)]
+    table = rows_by_class([*poor, *nearly, *full], COLUMNS, rows=3)
+    assert table[0] == (1, full)
+    assert table[1] == (2, [*nearly, None])
+    assert table[2] == (None, [poor[0], None, None, poor[1]])  # what is left, of several classes
+
+
+def test_images_of_many_classes_fill_mixed_rows_once_each() -> None:
+    cases = [case(i, size) for i, size in enumerate((1, 1, 1, 5, 9, 55))]
+    table = rows_by_class(cases, COLUMNS, rows=5)
+    assert [label for label, _ in table] == [None] * 3
+    drawn = [one for _, cells in table for one in cells if one is not None]
+    assert len(drawn) == len({id(one) for one in drawn}) == 6
+
+
+def frames(figure: Any) -> list[bool]:
+    """Whether each drawn image has a frame."""
+    return [bool(axes.spines["top"].get_visible()) for axes in figure.axes if axes.images]
+
+
+def test_only_wrongly_classified_images_are_framed_in_red() -> None:
+    right, wrong = case(1, 1), case(1, 7, prediction=2)
+    figure = picture_table([right, wrong, case(1, 60)], MANY, "title", columns=COLUMNS)
+    assert frames(figure) == [False, True, False]
+    from matplotlib.colors import to_rgba
+
+    framed = next(axes for axes in figure.axes if axes.images and axes.spines["top"].get_visible())
+    assert framed.spines["left"].get_edgecolor() == to_rgba(MISSED)
+    words = [text.get_text() for text in figure.texts]
+    assert "church" in words  # the class of the row
+    assert [axes.get_xlabel() for axes in figure.axes] == ["1 label", "7 labels", "60 labels", ""]
+
+
+def canvas() -> Any:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(2, 2)).add_axes((0, 0, 1, 1))
+
+
+def test_the_truth_is_red_and_the_prediction_has_the_hat() -> None:
+    from matplotlib.colors import to_rgba
+
+    axes = canvas()
+    write_set(axes, (2.0, 2.0), Case(grey, 3, 2, [1, 2, 3]), MANY)
+    colours = {text.get_text().rstrip(","): text.get_color() for text in axes.texts}
+    assert colours == {"church": "black", "toilet seat": "black", "plunger": MISSED}
+    (hat,) = axes.lines
+    under = next(text for text in axes.texts if text.get_text().startswith("toilet seat"))
+    assert hat.get_xdata()[0] == under.get_position()[0]
+    assert hat.get_ydata()[1] > hat.get_ydata()[0] > under.get_position()[1]
+    assert to_rgba(hat.get_color()) == to_rgba("black")
+    assert len(axes.patches) == 2  # the braces
+
+
+def test_a_truth_that_the_set_misses_is_written_below_it() -> None:
+    axes = canvas()
+    write_set(axes, (2.0, 2.0), Case(grey, 3, 2, [1, 2]), MANY)
+    assert [text.get_text() for text in axes.texts] == ["church,", "toilet seat", "missed: plunger"]
+    assert axes.texts[-1].get_color() == MISSED
+    assert axes.texts[-1].get_position()[1] < min(text.get_position()[1] for text in axes.texts[:-1])
+
+
+def test_the_written_table_shows_every_column() -> None:
+    cases = [case(0, 1), case(1, 3), case(2, 6, prediction=3), case(3, 12)]
+    figure = written_table(cases, MANY, "title", columns=written_columns(1000), rows=2)
+    assert frames(figure) == [False, False, True, False]
+    heads = [text.get_text() for text in figure.texts]
+    assert r"$5 \leq |C(x)| < 10$" in heads
+    with pytest.raises(InvalidInput, match="must hold an image"):
+        written_table([case(0, 30)], MANY, "title", columns=written_columns(1000))
+
+
+@pytest.fixture(scope="module")
+def pictured(tmp_path_factory: pytest.TempPathFactory) -> tuple[ClassResults, Path]:
+    """Logits that know images by file names in another folder, as stored logits may; half are at hand."""
+    home = tmp_path_factory.mktemp("pictured")
+    images = find_images(fill_folder(home / "all", 10))
+    drawn = np.random.default_rng(0)
+    logits = drawn.normal(size=(120, 12)) + 2 * np.eye(12)[images.labels]
+    names = np.array([f"elsewhere/{name.partition('/')[2]}" for name in images.ids])
+    one = Predictions("net", names, LogitForecast(logits), images.labels, Record("net"), Record("net"))
+    levels = Levels(PACLevel(0.3, 0.1), (0.3,), (0.1,))
+    results = compare_sets([one], levels, tune=40, calibrate=40, seed=0, ledger=home / "ledger.json")
+    for name in images.ids[::2]:
+        (home / "here" / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / "all" / name).rename(home / "here" / name)
+    return results, home / "here"
+
+
+def test_pictures_are_of_the_test_part_and_at_hand(pictured: tuple[ClassResults, Path]) -> None:
+    results, folder = pictured
+    cases = find_cases(results, results.main(OURS), find_images(folder))
+    rows, model = results.parts.test.rows, results.models[0]
+    here = {path.name for path in folder.rglob("*.png")}
+    wanted = [i for i, row in enumerate(rows) if model.ids[row].split("/")[1] in here]
+    assert 0 < len(cases) == len(wanted) < len(rows)
+    assert [one.label for one in cases] == [int(model.labels[rows[i]]) for i in wanted]
+    assert [len(one.members) for one in cases] == [int(results.main(OURS).size[i]) for i in wanted]
+
+
+def test_other_labels_of_any_image_are_found_before_the_look(
+    pictured: tuple[ClassResults, Path], tmp_path: Path
+) -> None:
+    """One image of the tune part lies in the folder of another class."""
+    results, folder = pictured
+    shutil.copytree(folder, tmp_path / "here")
+    (model,), rows = results.models, results.parts.tune.rows
+    here = {path.name: path for path in (tmp_path / "here").rglob("*.png")}
+    strayed = next(path for row in rows if (path := here.get(model.ids[row].split("/")[1])))
+    strayed.rename(tmp_path / "here" / f"{(int(strayed.parent.name) + 1) % 12:02}" / strayed.name)
+    sizes: dict[str, Any] = {"tune": 40, "calibrate": 40, "seed": 0, "images": find_images(tmp_path / "here")}
+    with pytest.raises(InvalidInput, match=f"{strayed.name} must have one label, got"):
+        compare_sets(results.models, results.levels, ledger=tmp_path / "new.json", **sizes)
+    assert not (tmp_path / "new.json").exists()
+
+
+def test_without_pictures_the_report_says_so(
+    pictured: tuple[ClassResults, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("RGB", (9, 9)).save(tmp_path / "unknown.png")
+    (tmp_path / "labels.txt").write_text("unknown.png 0\n")
+    images = find_images(tmp_path, labels=tmp_path / "labels.txt")
+    show_pictures(pictured[0], ResultFolder(tmp_path / "out"), images, MANY)
+    said = capsys.readouterr().out
+    assert "Pictures: 0 of the 40 test images are in" in said
+    assert "none of them has a set of a size that pictures_sets.png shows" in said
+    assert not list((tmp_path / "out").glob("*.png"))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    out = tmp_path_factory.mktemp("script") / "out"
+    first = script("imagenet", "results", "--smoke-test", "--out", out)
+    assert first.returncode == 0, first.stderr
+    return out, first.stdout
+
+
+def test_every_result_of_the_paper_is_there(done: tuple[Path, str]) -> None:
+    out, said = done
+    figures = {path.stem for path in out.glob("*.png")}
+    assert figures == {
+        "ablation", "correctness", "levels_epsilon", "levels_delta", "grid", "baselines_error",
+        "baselines_size", "architectures", "architectures_size", "reliability", "coverage",
+        "pictures_by_size", "pictures_sets",
+    }  # fmt: skip
+    rows = {row["sets"]: row for row in table_in(out / "ablation.csv")}
+    assert list(rows) == ["C", "D", "C+D", "ours"]
+    assert "not feasible with n = 288" in rows["C"]["verdict"]
+    assert [row["classifier"] for row in table_in(out / "architectures.csv")] == ["narrow", "wide"]
+    assert len(table_in(out / "grid_error_ours.csv")) == 5
+    assert len(table_in(out / "coverage.csv")) == 12
+    reliable = [row for row in table_in(out / "reliability.csv") if row["forecast"] == "calibrated"]
+    assert sum(int(row["images"]) for row in reliable) == 288, "every test image once"
+    assert "The promise is marginal" in said
+    assert "any of which fails with probability below" in said
+    assert f"{float(rows['ours']['mean size']):.2f} labels with ours" in said
+
+
+def test_the_certificate_follows_from_the_logits_that_are_kept(done: tuple[Path, str]) -> None:
+    out, _ = done
+    certificate = read_certificate(out / "certificate.json")
+    assert (certificate.unit, certificate.model.name) == ("image", "python:imagenet.generated:narrow")
+    with np.load(out / "certificate.scores.npz") as stored:
+        threshold = fit_threshold(stored["scores"], PACLevel(0.1, 1e-3))
+    assert threshold.value == certificate.predictor.threshold.value
+    for data in ("certificate.scores.npz", "logits/narrow.npz"):
+        verified = pac("verify", out / "certificate.json", out / data)
+        assert verified.exit_code == 0, verified.output
+    (look,) = read_ledger(out / "pac-ledger.json")
+    assert certificate.menu is not None
+    assert (certificate.menu.asked, certificate.menu.cost) == (len(look.menu), look.cost)
+    with np.load(out / "logits" / "narrow.npz") as stored:
+        assert str(stored["model_digest"]) == certificate.model.digest is not None
+
+
+def test_logits_that_were_scored_here_have_the_ledger_of_their_images(
+    done: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command is the same look; another menu is refused, wherever its results go."""
+    out, _ = done
+    kept = ("results", out / "logits" / "narrow.npz", out / "logits" / "wide.npz", "--delta", 1e-3)
+    assert run_here(monkeypatch, "imagenet", *kept, "--epsilon", 0.1, "--out", out.parent / "again") == ""
+    for name in ("ablation", "architectures", "grid", "correctness"):
+        assert table_in(out / f"{name}.csv") == table_in(out.parent / "again" / f"{name}.csv")
+    other = run_here(monkeypatch, "imagenet", *kept, "--epsilon", 0.2, "--out", out.parent / "other")
+    assert "a new certificate needs units never calibrated on" in other
+
+
+def test_broken_images_stop_it_or_count_as_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = fill_folder(tmp_path / "images", 20)
+    for name in ("00/00_0000.png", "05/05_0003.png"):
+        (images / name).write_bytes(b"no image")
+    model, out = "python:imagenet.generated:narrow", tmp_path / "out"
+    asked = ("imagenet", "score", images, "--model", model, "--address", "none", "--batch", 4, "--out", out)
+    assert "00_0000.png" in run_here(monkeypatch, *asked)
+    assert run_here(monkeypatch, *asked, "--broken", "miss") == ""
+    logits = out / "logits" / "narrow.npz"
+    shown = ("results", logits, "--epsilon", 0.3, "--delta", 0.1, "--out", out)
+    assert run_here(monkeypatch, "imagenet", *shown) == ""
+    assert "2 are broken for narrow: errors, and not tuned on" in capsys.readouterr().out
+    assert pac("verify", out / "certificate.json", logits).exit_code == 0
+
+
+def test_a_refusal_is_one_sentence_before_the_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    none = ("--out", tmp_path / "none")
+    assert run_here(monkeypatch, "imagenet", "results", *none).startswith(
+        "Error: files of logits must be given"
+    )
+    (tmp_path / "two.txt").write_text("cat\ndog\n")
+    one = predictions(units=100)
+    np.savez(tmp_path / "net.npz", logits=one.forecast.logits, labels=one.labels, ids=one.ids)
+    logits = ("results", tmp_path / "net.npz", *none)
+    said = run_here(monkeypatch, "imagenet", *logits, "--classes", tmp_path / "two.txt", "--epsilon", 0.3)
+    assert "must name the 6 classes of net, got 2" in said
+    assert "cannot prove epsilon=0.01" in run_here(monkeypatch, "imagenet", *logits, "--epsilon", 0.01)
+    assert not (tmp_path / "none").exists()
+    assert not list(tmp_path.rglob("pac-ledger.json"))

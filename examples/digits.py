@@ -18,8 +18,8 @@ seen, rest = np.split(np.random.default_rng(0).permutation(len(images)), [500])
 model = MLPClassifier((32,), max_iter=2000, tol=1e-3, random_state=0).fit(images[seen] / 16, labels[seen])
 forecast = LogitForecast(model.predict_log_proba(images[rest] / 16).clip(-70))
 made = certify(
-    forecast, labels[rest], PACLevel(0.02, 1e-4), ids=ids[rest], tune=150, calibrate=700, seed=0, unit="digit",
-    ledger="digits-ledger.json", train_ids=ids[seen], train="scikit-learn digits",
+    forecast, labels[rest], PACLevel(0.02, 1e-4), ids=ids[rest], tune=150, calibrate=700, seed=0,
+    unit="digit", ledger="digits-ledger.json", train_ids=ids[seen], train="scikit-learn digits",
 )  # fmt: skip
 write_certificate(made.certificates[0], "digits-certificate.json")
 print(made.certificates[0])
@@ -27,10 +27,11 @@ print(made.certificates[0])
 test = made.parts.test.rows
 sets, truth = made.certificates[0].predictor.sets(forecast.take(test)), labels[rest][test]
 print(evaluate(sets, truth, PACLevel(0.02, 1e-4)))
+drawn = [Image.fromarray(np.uint8(255 - image.reshape(8, 8) * 15.9)) for image in images[rest][test]]
 pictures = [
-    Picture.of_set(lambda i=i: Image.fromarray(np.uint8(255 - images[i].reshape(8, 8) * 15.9)), held, "0123456789", label=y)
-    for i, held, y in zip(rest[test], sets.labels(), truth, strict=True)
-]  # fmt: skip
+    Picture.of_set(image.copy, held, "0123456789", label=label)
+    for image, held, label in zip(drawn, sets.labels(), truth, strict=True)
+]
 doubtful = [pictures[i] for i in np.argsort(-sets.size(), kind="stable")[:24]]
 grid = [doubtful[i : i + 6] for i in range(0, 24, 6)]
 picture_grid(grid, title="Digits with the largest sets; red: the truth is missed").savefig("digits.png")

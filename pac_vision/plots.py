@@ -137,7 +137,7 @@ def reliability_bins(forecast: LogitForecast, labels: Any, *, bins: int = 15) ->
 
 
 def reliability_diagram(found: Mapping[str, Sequence[Mapping[str, float]]], title: str) -> Any:
-    """Accuracy against confidence, a panel for each forecast, from `reliability_bins` by the panel's title."""
+    """Accuracy against confidence: a panel for each forecast, by its title, from `reliability_bins`."""
     figure, axes = canvas(3.7 * len(found) + 0.4, 3.9)
     axes.remove()
     for axes, (name, rows) in zip(

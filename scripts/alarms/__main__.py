@@ -152,7 +152,7 @@ def study(name: str, alarms: Alarms, level: PACLevel, folder: ResultFolder, ledg
 
 
 def draw_shares(results: Sequence[RuleResult], title: str) -> Any:
-    """Shares of true and of false alarms suppressed against epsilon, for both rules, with what they promise."""
+    """Shares of true and of false alarms suppressed against epsilon, with what both rules promise."""
     figure, ((left, right),) = panels(1, 2, (9.0, 4.0))
     implied, promised = "implied: epsilon / P(true alarm)", "promised: epsilon"
     for way, ink, shift, style, text in (

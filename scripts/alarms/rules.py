@@ -105,7 +105,7 @@ def alarms_in(
 
     train, calibrate: how many rows for each, by default 45% and 30%; the rest tests
     """
-    labels = table.labels(target)
+    labels = table.known(target)
     if bool(positive) == bool(negative):
         raise InvalidInput("give the target's values of a true alarm (positive) or of a false one (negative)")
     named = set(positive or negative)

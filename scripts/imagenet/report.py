@@ -20,15 +20,7 @@ from imagenet.inputs import Predictions, mark_chance, outcomes, say_infeasible
 from imagenet.pictures import find_cases, picture_table, size_columns, written_columns, written_table
 from imagenet.sets import OURS, PAPER, WORDS, ClassResults
 
-from pac_core import (
-    LogitForecast,
-    PACLevel,
-    Temperature,
-    calibration_error,
-    error_interval,
-    min_samples,
-    vc_min_samples,
-)
+import pac_core as pac
 from pac_core.texts import at_least
 from pac_vision import Images
 from pac_vision.plots import reliability_bins, reliability_diagram
@@ -66,19 +58,19 @@ def say_where(results: ClassResults) -> str:
     return f"{results.models[0].name}, {say_level(results)}"
 
 
-def ablation_row(results: ClassResults, sets: str, level: PACLevel) -> dict[str, Any]:
+def ablation_row(results: ClassResults, sets: str, level: pac.PACLevel) -> dict[str, Any]:
     """One kind of sets at one level in numbers; what is out of reach says so."""
     found, n = results.at(sets, level), results.parts.calibrate.n
     row = {"sets": sets, "what": WORDS[sets], "allowed errors": ""}
     if found is not None:
         row["allowed errors"] = found.predictor.threshold.errors
         return row | measured_numbers(found.evaluation.all, say_verdict(found.evaluation))
-    words = say_infeasible(n, vc_min_samples(level) if sets == "C" else min_samples(level))
+    words = say_infeasible(n, pac.vc_min_samples(level) if sets == "C" else pac.min_samples(level))
     row |= {"error": "", "98% interval": "", "verdict": f"not feasible with n = {n:,}, {words}"}
     return row | dict.fromkeys(SIZES, "")
 
 
-def ablation_rows(results: ClassResults, level: PACLevel | None = None) -> Rows:
+def ablation_rows(results: ClassResults, level: pac.PACLevel | None = None) -> Rows:
     """The paper's ablation in numbers, with the VC bound and with ours; a row for each kind of sets."""
     return [ablation_row(results, sets, level or results.levels.main) for sets in ("C", "D", PAPER, OURS)]
 
@@ -147,17 +139,17 @@ def show_levels(results: ClassResults, folder: ResultFolder) -> None:
 def grid_cells(results: ClassResults, sets: str, number: str) -> Rows:
     """One 5 x 3 table: epsilon down, delta across; `number` is ``error`` or ``mean size``."""
 
-    def cell(level: PACLevel) -> str:
+    def cell(level: pac.PACLevel) -> str:
         found = results.at(sets, level)
         if found is None:
-            return say_infeasible(results.parts.calibrate.n, min_samples(level))
+            return say_infeasible(results.parts.calibrate.n, pac.min_samples(level))
         doubt = " refuted" if found.evaluation.refuted else ""
         row = found.evaluation.all
         return f"{row.error:.4f}{doubt}" if number == "error" else f"{row.mean:.4g}"
 
     deltas = results.levels.deltas
     return [
-        {"epsilon": epsilon} | {f"delta {delta:g}": cell(PACLevel(epsilon, delta)) for delta in deltas}
+        {"epsilon": epsilon} | {f"delta {delta:g}": cell(pac.PACLevel(epsilon, delta)) for delta in deltas}
         for epsilon in results.levels.epsilons
     ]
 
@@ -207,14 +199,14 @@ def show_baselines(results: ClassResults, folder: ResultFolder) -> None:
 
 def find_temperature(score: Any) -> float:
     """The temperature of the paper's score; 1 where it has none."""
-    return math.prod(float(step.tau) for step in score.preparations if isinstance(step, Temperature))
+    return math.prod(float(step.tau) for step in score.preparations if isinstance(step, pac.Temperature))
 
 
 def readable_test(results: ClassResults, model: Predictions) -> tuple[Any, Any, Any]:
     """Of the test images that are not broken: the forecast as it is, calibrated on the tune part, labels."""
     forecast, labels = model.take(results.parts.test.rows)
     rows = np.flatnonzero(outcomes(forecast, labels) != "broken")
-    calibrated: LogitForecast = results.main(PAPER, model.name).predictor.score.prepared(forecast)
+    calibrated: pac.LogitForecast = results.main(PAPER, model.name).predictor.score.prepared(forecast)
     return forecast.take(rows), calibrated.take(rows), labels[rows]
 
 
@@ -232,10 +224,10 @@ def architecture_rows(results: ClassResults) -> Rows:
         row: dict[str, Any] = {
             "classifier": model.name,
             "top-1 error": wrong / n,
-            "98% interval": interval_text(error_interval(wrong, n)),
+            "98% interval": interval_text(pac.error_interval(wrong, n)),
             "tau": find_temperature(results.main(PAPER, model.name).predictor.score),
-            "ECE": calibration_error(plain, labels),
-            "ECE, C": calibration_error(calibrated, labels),
+            "ECE": pac.calibration_error(plain, labels),
+            "ECE, C": pac.calibration_error(calibrated, labels),
         }
         for sets in ("D", PAPER, OURS):
             found = results.main(sets, model.name).evaluation
@@ -253,7 +245,7 @@ def show_architectures(results: ClassResults, folder: ResultFolder) -> None:
     folder.table("architectures", rows, title, hidden=hidden, note=note)
     if len(rows) < 2:
         return
-    intervals = [error_interval(*count_wrong(model)) for model in results.models]
+    intervals = [pac.error_interval(*count_wrong(model)) for model in results.models]
     title = f"Set size against classification error\n{words}"
     folder.figure("architectures", size_against_error(rows, intervals, title))
     sizes = {
@@ -269,7 +261,10 @@ def show_reliability(results: ClassResults, folder: ResultFolder) -> None:
     tau = find_temperature(results.main(PAPER).predictor.score)
     found, errors = {}, {}
     for name, forecast in (("as it is", plain), ("calibrated", calibrated)):
-        found[name], errors[name] = reliability_bins(forecast, labels), calibration_error(forecast, labels)
+        found[name], errors[name] = (
+            reliability_bins(forecast, labels),
+            pac.calibration_error(forecast, labels),
+        )
     folder.table("reliability", [{"forecast": name} | row for name in found for row in found[name]])
     print(
         f"\nReliability: calibration error (ECE) {errors['as it is']:.4f} as it is, "
@@ -289,7 +284,7 @@ def coverage_rows(results: ClassResults, names: Sequence[str], sets: str = OURS)
     for label in np.unique(labels).tolist():
         mine = labels == label
         n, missed = int(mine.sum()), int(found.missed[mine].sum())
-        low, high = error_interval(missed, n)
+        low, high = pac.error_interval(missed, n)
         row = {"label": label, "class": names[label], "images": n, "covered": n - missed}
         row |= {"coverage": 1 - missed / n, "low": 1 - high, "high": 1 - low}
         rows.append(row | {"mean size": float(found.size[mine].mean())})
@@ -313,7 +308,7 @@ def show_coverage(results: ClassResults, folder: ResultFolder, names: Sequence[s
 def show_pictures(results: ClassResults, folder: ResultFolder, images: Images, names: Sequence[str]) -> None:
     """The two picture tables, of the sets that fill most columns; at best ours at the main level."""
     model, main = results.models[0], results.levels.main
-    others = (PACLevel(epsilon, main.delta) for epsilon in sorted(results.levels.epsilons, reverse=True))
+    others = (pac.PACLevel(epsilon, main.delta) for epsilon in sorted(results.levels.epsilons, reverse=True))
     levels = dict.fromkeys((main, *others))
     found = [
         one for sets in (OURS, PAPER) for level in levels if (one := results.at(sets, level)) is not None

@@ -12,33 +12,7 @@ from typing import Any
 
 from imagenet.inputs import Levels, Predictions, align, content_digest, find_places, outcomes
 
-from pac_core import (
-    Asked,
-    Certificate,
-    Entry,
-    Evaluation,
-    InvalidInput,
-    Likelihood,
-    LogitForecast,
-    NotEnoughData,
-    Opening,
-    PACLevel,
-    Predictor,
-    Record,
-    SplitRecord,
-    Splits,
-    TooManyFailures,
-    certify_menu,
-    choose_label_score,
-    evaluate,
-    fit_threshold,
-    ids_digest,
-    joint_cost,
-    mass_label_sets,
-    split,
-    tempered,
-    vc_max_errors,
-)
+import pac_core as pac
 from pac_core.failures import to_tune_on, unit_scores, unit_sets
 from pac_vision import Images
 
@@ -53,7 +27,7 @@ WORDS = {
     "mass, C": "labels of mass 1 - epsilon, calibrated",
 }
 """The kinds of sets that are compared. The first four promise, the last two do not."""
-Key = tuple[str, str, PACLevel]
+Key = tuple[str, str, pac.PACLevel]
 """Classifier, kind of sets, level."""
 
 
@@ -69,12 +43,12 @@ class Measured:
 
     model: str
     sets: str
-    level: PACLevel
+    level: pac.PACLevel
     size: Any
     missed: Any
-    evaluation: Evaluation
-    predictor: Predictor | None = None
-    certificate: Certificate | None = None
+    evaluation: pac.Evaluation
+    predictor: pac.Predictor | None = None
+    certificate: pac.Certificate | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,13 +63,13 @@ class ClassResults:
     """
 
     models: tuple[Predictions, ...]
-    parts: Splits
+    parts: pac.Splits
     levels: Levels
-    look: Opening
-    entries: Mapping[Key, Entry]
+    look: pac.Opening
+    entries: Mapping[Key, pac.Entry]
     measured: Mapping[Key, Measured]
 
-    def at(self, sets: str, level: PACLevel | None = None, model: str | None = None) -> Measured | None:
+    def at(self, sets: str, level: pac.PACLevel | None = None, model: str | None = None) -> Measured | None:
         """The sets of a kind at a level (the main one), or None where they are not to be had."""
         return self.measured.get((model or self.models[0].name, sets, level or self.levels.main))
 
@@ -103,14 +77,14 @@ class ClassResults:
         """The sets of a kind at the main level, which is always feasible."""
         return self.measured[model or self.models[0].name, sets, self.levels.main]
 
-    def cost(self, sets: str, levels: Iterable[PACLevel]) -> float:
+    def cost(self, sets: str, levels: Iterable[pac.PACLevel]) -> float:
         """The probability that any certificate of this kind of sets at these levels fails is below this."""
         chosen = set(levels)
         menu = [entry for (_, kind, level), entry in self.entries.items() if kind == sets and level in chosen]
-        return joint_cost(self.parts.calibrate.n, menu)
+        return pac.joint_cost(self.parts.calibrate.n, menu)
 
     @cached_property
-    def test(self) -> tuple[LogitForecast, Any]:
+    def test(self) -> tuple[pac.LogitForecast, Any]:
         """Forecast and labels of the first classifier on the test part."""
         return self.models[0].take(self.parts.test.rows)
 
@@ -141,9 +115,9 @@ def compare_sets(
     models = align(models)
     if images is not None:
         find_places(models[0], images)
-    parts = split(models[0].ids, tune=tune, calibrate=calibrate, seed=seed)
+    parts = pac.split(models[0].ids, tune=tune, calibrate=calibrate, seed=seed)
     if not parts.tune.n or not parts.test.n:
-        raise InvalidInput(
+        raise pac.InvalidInput(
             f"tune and calibrate must leave images to tune and to test, got {tune:,} and {calibrate:,} of "
             f"{len(models[0].ids):,}"
         )
@@ -154,24 +128,24 @@ def compare_sets(
             model, parts, levels.feasible(calibrate) if model is models[0] else (levels.main,)
         )
     ]
-    made = certify_menu(
+    made = pac.certify_menu(
         [asked for *_, asked in fitted],
         ids=models[0].ids[parts.calibrate.rows],
         ledger=ledger,
         data=content_digest(models, parts.calibrate.rows),
         parts=parts,
         unit="image",
-        tune=Record("tune", parts.tune.n, parts.tune.digest),
-        test=Record("test", parts.test.n, parts.test.digest),
-        split=SplitRecord(seed, ids_digest(models[0].ids), models[0].ids_name),
+        tune=pac.Record("tune", parts.tune.n, parts.tune.digest),
+        test=pac.Record("test", parts.test.n, parts.test.digest),
+        split=pac.SplitRecord(seed, pac.ids_digest(models[0].ids), models[0].ids_name),
     )
-    entries: dict[Key, Entry] = {}
+    entries: dict[Key, pac.Entry] = {}
     measured: dict[Key, Measured] = {}
     for (model, sets, asked), got in zip(fitted, made, strict=True):
         if levels.main in got.refused:
-            fit_threshold(got.scores, levels.main)  # raises the reason, with its numbers
+            pac.fit_threshold(got.scores, levels.main)  # raises the reason, with its numbers
         for level in asked.levels:
-            entries[model.name, sets, level] = Entry(asked.digest, level.epsilon, level.delta)
+            entries[model.name, sets, level] = pac.Entry(asked.digest, level.epsilon, level.delta)
         test = model.take(parts.test.rows)
         found = [
             _measure(model.name, sets, own.predictor, test, own)
@@ -184,45 +158,47 @@ def compare_sets(
     return ClassResults(models, parts, levels, made[0].look, entries, measured)
 
 
-def _fit(model: Predictions, parts: Splits, levels: Sequence[PACLevel]) -> Iterator[tuple[str, Asked]]:
+def _fit(
+    model: Predictions, parts: pac.Splits, levels: Sequence[pac.PACLevel]
+) -> Iterator[tuple[str, pac.Asked]]:
     """The scores of a classifier, fitted on the tune part; `levels` begins with the main one."""
     tuning, (forecast, labels) = to_tune_on(*model.take(parts.tune.rows)), model.take(parts.calibrate.rows)
 
-    def on_menu(score: Any, levels: Iterable[PACLevel]) -> Asked:
+    def on_menu(score: Any, levels: Iterable[pac.PACLevel]) -> pac.Asked:
         scores = partial(unit_scores, score, forecast, labels)
-        return Asked(score, tuple(levels), scores, forecast.domain, of=model.name)
+        return pac.Asked(score, tuple(levels), scores, forecast.domain, of=model.name)
 
-    yield "D", on_menu(Likelihood(), levels)
-    yield PAPER, on_menu(tempered(*tuning, levels[0]), levels)
+    yield "D", on_menu(pac.Likelihood(), levels)
+    yield PAPER, on_menu(pac.tempered(*tuning, levels[0]), levels)
     for epsilon in dict.fromkeys(level.epsilon for level in levels):
         first, *others = row = [level for level in levels if level.epsilon == epsilon]
-        score = choose_label_score(*tuning, first, calibrate=parts.calibrate.n, others=others)
+        score = pac.choose_label_score(*tuning, first, calibrate=parts.calibrate.n, others=others)
         yield OURS, on_menu(score, row)
 
 
-def _compare(model: str, paper: Asked, scores: Any, test: Any) -> Iterator[Measured]:
+def _compare(model: str, paper: pac.Asked, scores: Any, test: Any) -> Iterator[Measured]:
     """What is compared with the paper's sets and not certified: the VC bound, and sets of mass 1 - epsilon.
 
     With the VC bound sets contain those of C+D at the same level, so they hold whenever those do.
     """
     for level in paper.levels:
-        with suppress(NotEnoughData, TooManyFailures):
-            threshold = fit_threshold(scores, level, bound=vc_max_errors)
-            yield _measure(model, "C", Predictor(paper.score, threshold, paper.domain), test)
+        with suppress(pac.NotEnoughData, pac.TooManyFailures):
+            threshold = pac.fit_threshold(scores, level, bound=pac.vc_max_errors)
+            yield _measure(model, "C", pac.Predictor(paper.score, threshold, paper.domain), test)
     level, (forecast, labels) = paper.levels[0], test
-    for sets, score in (("mass", Likelihood()), ("mass, C", paper.score)):
-        mass = SimpleNamespace(sets=lambda some, e, score=score: mass_label_sets(score.prepared(some), e))
+    for sets, score in (("mass", pac.Likelihood()), ("mass, C", paper.score)):
+        mass = SimpleNamespace(sets=lambda some, e, score=score: pac.mass_label_sets(score.prepared(some), e))
         made = unit_sets(mass, forecast, level.epsilon)
         yield Measured(model, sets, level, made.size(), ~made.contains(labels), _evaluate(made, test, level))
 
 
 def _measure(
-    model: str, sets: str, predictor: Predictor, test: Any, certificate: Certificate | None = None
+    model: str, sets: str, predictor: pac.Predictor, test: Any, certificate: pac.Certificate | None = None
 ) -> Measured:
     made, level = predictor.sets(test[0]), predictor.threshold.level
     found = _evaluate(made, test, level)
     return Measured(model, sets, level, made.size(), ~made.contains(test[1]), found, predictor, certificate)
 
 
-def _evaluate(made: Any, test: Any, level: PACLevel) -> Evaluation:
-    return evaluate(made, test[1], level, by={"prediction": outcomes(*test)})
+def _evaluate(made: Any, test: Any, level: pac.PACLevel) -> pac.Evaluation:
+    return pac.evaluate(made, test[1], level, by={"prediction": outcomes(*test)})

@@ -91,7 +91,7 @@ def tracks(smoke_test: bool, **given: Any) -> None:
 @out_option("otb_output")
 @smoke_option
 def frames(smoke_test: bool, **given: Any) -> None:
-    """A regressor like the paper's, trained on some videos of a folder in OTB's layout, measured on others."""
+    """A regressor like the paper's, trained on some videos of a folder in OTB's layout, tried on others."""
     args, settings = SimpleNamespace(**given), TrackerSettings(given["backbone"], seed=given["seed"])
     if smoke_test:
         settings, args.sequences = SMALL, write_sequences(args.out / "videos", 4, frames=40, targets=2)

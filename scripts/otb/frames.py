@@ -6,63 +6,39 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from common import ResultFolder
-from otb.pairs import (
-    FEW,
-    NOT,
-    PAPER_PAIRS,
-    WHY,
-    PairParts,
-    ablation_table,
-    draw_levels,
-    fit_pairs,
-    paper_parts,
-    say_level,
-    size_boxes,
-    split_across,
-    split_by_pair,
-    split_by_video,
-)
+from otb import pairs
 from otb.stored import SHOWN
 
+import pac_vision as vision
 from pac_core import NotEnoughData, PACLevel, max_errors
-from pac_vision import (
-    Backbone,
-    BoxScore,
-    Overlay,
-    Tracker,
-    TrackerSettings,
-    Video,
-    overlay_grid,
-    track,
-    train_tracker,
-    write_gif,
-)
 from pac_vision import Sequence as Frames
 from pac_vision.tracker_training import find_pairs
 from pac_vision.tracking import stay
 
-Train = Callable[[Sequence[Frames], str], Tracker]
+Train = Callable[[Sequence[Frames], str], vision.Tracker]
 """From videos and the name of a file to a tracker, saved there."""
 
 
 def study_frames(
     args: Any,
     folder: ResultFolder,
-    settings: TrackerSettings,
-    backbone: Backbone,
+    settings: vision.TrackerSettings,
+    backbone: vision.Backbone,
     sequences: Sequence[Frames],
 ) -> None:
     targets = sum(len(one.truth) for one in sequences)
-    print(f"\n{len(sequences)} videos with frames of {targets} targets; the unit is a pair of frames: {WHY}")
+    print(
+        f"\n{len(sequences)} videos with frames of {targets} targets; the unit is a pair of frames: {pairs.WHY}"
+    )
 
-    def train(videos: Sequence[Frames], name: str) -> Tracker:
+    def train(videos: Sequence[Frames], name: str) -> vision.Tracker:
         print(f"  training on {', '.join(one.name for one in videos)}")
         options = {
             "backbone": backbone,
             "device": backbone.device,
             "progress": lambda line: print("   ", line),
         }
-        tracker = train_tracker(args.sequences, videos, settings, **options)
+        tracker = vision.train_tracker(args.sequences, videos, settings, **options)
         tracker.save(folder.folder / name)
         return tracker
 
@@ -73,7 +49,7 @@ def study_frames(
 def few_videos(args: Any, folder: ResultFolder, train: Train, sequences: Sequence[Frames]) -> None:
     """Two regressors, each trained on one half of the videos and measured on the other."""
     try:
-        max_errors(len(sequences), FEW)
+        max_errors(len(sequences), pairs.FEW)
     except NotEnoughData as refusal:
         print(f"  by video, a certificate is refused: {refusal}")
     print("  tested on the same videos, a result is about further pairs of these very videos; the rows")
@@ -82,37 +58,46 @@ def few_videos(args: Any, folder: ResultFolder, train: Train, sequences: Sequenc
     halves = [*ranked[0::4], *ranked[3::4]], [*ranked[1::4], *ranked[2::4]]
     rows: list[dict[str, Any]] = []
     errors: list[dict[str, Any]] = []
-    overlays: list[Overlay] = []
+    overlays: list[vision.Overlay] = []
     for number, (seen, held) in enumerate((halves, halves[::-1]), start=1):
         tracker = train(seen, f"tracker{number}.safetensors")
-        videos, still = [track(tracker, args.sequences, one) for one in held], [stay(one) for one in held]
+        videos, still = (
+            [vision.track(tracker, args.sequences, one) for one in held],
+            [stay(one) for one in held],
+        )
         for kind, known, new, parts in list_cases({"regressor": videos, "box stays": still}, args.seed):
-            found, sizes = ablation_table(parts, FEW)
+            found, sizes = pairs.ablation_table(parts, pairs.FEW)
             rows += [{"forecast": kind, "calibrated on": known, "tested on": new} | row for row in found]
             if kind == "regressor" and known == new and sizes:
-                title = f"Pairs of {known}, n = {parts.sizes[1]:,}, {say_level(FEW)}\n({NOT})"
-                folder.figure(f"frames_ablation{number}", size_boxes(sizes, title))
-                overlays += draw_sets(args, held, videos, parts, FEW)[: SHOWN // 2]
+                title = (
+                    f"Pairs of {known}, n = {parts.sizes[1]:,}, {pairs.say_level(pairs.FEW)}\n({pairs.NOT})"
+                )
+                folder.figure(f"frames_ablation{number}", pairs.size_boxes(sizes, title))
+                overlays += draw_sets(args, held, videos, parts, pairs.FEW)[: SHOWN // 2]
         for one, video, same in zip(held, videos, still, strict=True):
-            free = track(tracker, args.sequences, one, free=True)
+            free = vision.track(tracker, args.sequences, one, free=True)
             of = {"regressor": video, "box stays": same, "regressor, running freely": free}
             off = {kind: float(abs(v.truth - v.mean).mean()) for kind, v in of.items()}
             errors.append({"video": one.name, "pairs": len(video.frames)} | off)
     folder.table("frame_errors", errors, "Mean error of a side, pixels (from the true box before, or freely)")
-    folder.table("frames", rows, f"Pairs of frames, {say_level(FEW)} (reproduction, no certificate)")
+    folder.table(
+        "frames", rows, f"Pairs of frames, {pairs.say_level(pairs.FEW)} (reproduction, no certificate)"
+    )
     if overlays:
-        words = f"{say_level(FEW)} by pair: a reproduction, no certificate"
+        words = f"{pairs.say_level(pairs.FEW)} by pair: a reproduction, no certificate"
         write_overlays(folder, overlays, f"A regressor that was trained on other videos; {words}")
 
 
-def list_cases(kinds: dict[str, list[Video]], seed: int) -> list[tuple[str, str, str, PairParts]]:
+def list_cases(
+    kinds: dict[str, list[vision.Video]], seed: int
+) -> list[tuple[str, str, str, pairs.PairParts]]:
     """Forecast, what it is calibrated on, what it is tested on, and the parts."""
     found = []
     for kind, videos in kinds.items():
         both = " + ".join(video.name for video in videos) if len(videos) < SHOWN else f"{len(videos)} videos"
-        found.append((kind, both, both, split_by_pair(videos, seed=seed, shares=(1, 2, 2))))
-        pairs = [(a, b) for a in videos[:SHOWN] for b in videos[:SHOWN] if a is not b]
-        found += [(kind, a.name, b.name, split_across(a, b, seed=seed)) for a, b in pairs]
+        found.append((kind, both, both, pairs.split_by_pair(videos, seed=seed, shares=(1, 2, 2))))
+        ways = [(a, b) for a in videos[:SHOWN] for b in videos[:SHOWN] if a is not b]
+        found += [(kind, a.name, b.name, pairs.split_across(a, b, seed=seed)) for a, b in ways]
     return found
 
 
@@ -120,44 +105,48 @@ def whole_benchmark(args: Any, folder: ResultFolder, train: Train, sequences: Se
     """The paper's split; three quarters of its first part train, the rest fits the temperature."""
     by_name = {one.name: one for one in sequences}
     counts = {one.name: len(find_pairs([one])) for one in sequences}
-    groups = paper_parts(counts, seed=args.seed)
-    pairs = [sum(counts[name] for name in group) for group in groups]
-    print(f"  pairs of the three parts: {pairs}; the paper's: {list(PAPER_PAIRS)}")
+    groups = pairs.paper_parts(counts, seed=args.seed)
+    sizes = [sum(counts[name] for name in group) for group in groups]
+    print(f"  pairs of the three parts: {sizes}; the paper's: {list(pairs.PAPER_PAIRS)}")
     cut = max(1, min(len(groups[0]) - 1, len(groups[0]) * 3 // 4))
     tracker = train([by_name[name] for name in groups[0][:cut]], "tracker.safetensors")
     forecast = [
-        [track(tracker, args.sequences, by_name[name]) for name in group]
+        [vision.track(tracker, args.sequences, by_name[name]) for name in group]
         for group in (groups[0][cut:], *groups[1:])
     ]
-    parts, rows = split_by_video(forecast).draw(args.pairs, args.seed), []
+    parts, rows = pairs.split_by_video(forecast).draw(args.pairs, args.seed), []
     print(f"  pairs to tune, calibrate (of the second part, --pairs) and test: {list(parts.sizes)}")
     paper = PACLevel(args.epsilon, args.delta)
-    for level in (paper, FEW):
-        found, sizes = ablation_table(parts, level)
+    for level in (paper, pairs.FEW):
+        found, sizes = pairs.ablation_table(parts, level)
         rows += [{"epsilon": level.epsilon, "delta": level.delta} | row for row in found]
         if sizes:
-            title = f"All videos by pair, n = {parts.sizes[1]:,}, {say_level(level)}\n({NOT})"
-            folder.figure(f"full_ablation_{level.epsilon:g}", size_boxes(sizes, title))
+            title = f"All videos by pair, n = {parts.sizes[1]:,}, {pairs.say_level(level)}\n({pairs.NOT})"
+            folder.figure(f"full_ablation_{level.epsilon:g}", pairs.size_boxes(sizes, title))
     folder.table("full_frames", rows, "All videos by pair (reproduction, no certificate)")
-    draw_levels(folder, parts, paper, "All videos by pair", "full_")
+    pairs.draw_levels(folder, parts, paper, "All videos by pair", "full_")
     shown = forecast[2][:SHOWN]
     overlays = draw_sets(args, [by_name[video.name] for video in shown], shown, parts, paper)
-    words = f"{say_level(paper)} by pair: a reproduction, no certificate"
+    words = f"{pairs.say_level(paper)} by pair: a reproduction, no certificate"
     write_overlays(folder, overlays, f"Test videos; {words}")
     path = folder.folder / "tracker.safetensors"
     print(f"  by video, with a certificate: pac run otb --tracker {path} ...")
 
 
 def draw_sets(
-    args: Any, sequences: Sequence[Frames], videos: Sequence[Video], parts: PairParts, level: PACLevel
-) -> list[Overlay]:
+    args: Any,
+    sequences: Sequence[Frames],
+    videos: Sequence[vision.Video],
+    parts: pairs.PairParts,
+    level: PACLevel,
+) -> list[vision.Overlay]:
     """The videos with their boxes at this level (C+D)."""
-    predictor, floored = fit_pairs(parts, level), BoxScore("nll")
+    predictor, floored = pairs.fit_pairs(parts, level), vision.BoxScore("nll")
     sets = [predictor.sets(floored.prepared(video.forecast)) for video in videos]
-    return [Overlay.of(args.sequences, *known) for known in zip(sequences, videos, sets, strict=True)]
+    return [vision.Overlay.of(args.sequences, *known) for known in zip(sequences, videos, sets, strict=True)]
 
 
-def write_overlays(folder: ResultFolder, overlays: Sequence[Overlay], title: str) -> None:
-    folder.figure("overlays", overlay_grid(overlays, title))
+def write_overlays(folder: ResultFolder, overlays: Sequence[vision.Overlay], title: str) -> None:
+    folder.figure("overlays", vision.overlay_grid(overlays, title))
     for overlay in overlays:
-        write_gif(overlay, folder.folder / f"overlay_{overlay.frames.name}.gif")
+        vision.write_gif(overlay, folder.folder / f"overlay_{overlay.frames.name}.gif")

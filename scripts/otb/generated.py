@@ -1,4 +1,4 @@
-"""Generated sequences in OTB's layout (a bright rectangle wanders over texture) and stored tracks, for a try-out."""
+"""Sequences in OTB's layout (a bright rectangle wanders over texture) and stored tracks, for a try-out."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def fit_pairs(parts: PairParts, level: PACLevel, ablation: str = "C+D") -> Predi
 
 
 def ablation_table(parts: PairParts, level: PACLevel) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A row per ablation (C calibrated, D direct bound, else the VC bound), and the sizes `[n]` of those made."""
+    """A row per ablation (C calibrated, D direct bound), and the sizes `[n]` of those that could be made."""
     rows, sizes = [], {}
     heads = ("error", "98% interval", "refuted", "median size", "mean size")
     for name in ("D", "C+D", "C"):

@@ -8,32 +8,10 @@ from typing import Any
 
 import numpy as np
 from common import ResultFolder, interval_text
-from otb.pairs import (
-    FEW,
-    NOT,
-    WHY,
-    ablation_table,
-    draw_levels,
-    paper_parts,
-    say_level,
-    size_boxes,
-    split_by_pair,
-    split_by_video,
-)
+from otb import pairs
 from otb.units import compare_units, unit_histograms
 
-from pac_core import (
-    PACLevel,
-    Record,
-    SplitRecord,
-    certify_scores,
-    error_interval,
-    fit_threshold,
-    ids_digest,
-    max_errors,
-    split,
-    write_certificate,
-)
+import pac_core as pac
 from pac_core.options import ledger_beside
 from pac_core.predictors import GivenScore
 from pac_core.tables import file_digest
@@ -41,7 +19,7 @@ from pac_vision import BoxScore, Overlay, Video, choose_box_score, overlay_grid
 from pac_vision import Sequence as Frames
 from pac_vision.box_scores import CANDIDATES, smallest
 
-PAPER = PACLevel(0.01, 1e-5)
+PAPER = pac.PACLevel(0.01, 1e-5)
 SHOWN = 4  # videos to draw, however many there are
 Videos = dict[str, Video]
 
@@ -49,12 +27,12 @@ Videos = dict[str, Video]
 def by_sequence(args: Any, folder: ResultFolder, videos: Videos, sequences: Sequence[Frames]) -> None:
     """A certificate: the unit is the video."""
     ledger: Path = ledger_beside(args.tracks, args.ledger)
-    level, names, gamma = PACLevel(args.epsilon, args.delta), np.array(list(videos)), args.gamma
-    parts = split(names, tune=args.tune, calibrate=args.calibrate, seed=args.seed)
-    max_errors(parts.calibrate.n, level)
+    level, names, gamma = pac.PACLevel(args.epsilon, args.delta), np.array(list(videos)), args.gamma
+    parts = pac.split(names, tune=args.tune, calibrate=args.calibrate, seed=args.seed)
+    pac.max_errors(parts.calibrate.n, level)
     tune, calibrate, test = ([videos[str(name)] for name in part.units] for part in parts)
     score, digest = choose_box_score(tune, level, gamma), file_digest(args.tracks)
-    made = certify_scores(
+    made = pac.certify_scores(
         GivenScore(f"{score} score exceeded in at most a share {gamma:g} of the frames"),
         lambda: np.array([score.video_score(video, gamma) for video in calibrate]),
         level,
@@ -62,15 +40,15 @@ def by_sequence(args: Any, folder: ResultFolder, videos: Videos, sequences: Sequ
         ledger=ledger,
         data=digest,
         parts=parts,
-        source=Record("stored tracks", len(names), digest),
+        source=pac.Record("stored tracks", len(names), digest),
         unit="video sequence",
-        tune=Record("tune", parts.tune.n, parts.tune.digest),
-        test=Record("test", parts.test.n, parts.test.digest),
-        model=Record("ensemble of trackers", digest=digest),
-        split=SplitRecord(args.seed, ids_digest(names), "ids"),
+        tune=pac.Record("tune", parts.tune.n, parts.tune.digest),
+        test=pac.Record("test", parts.test.n, parts.test.digest),
+        model=pac.Record("ensemble of trackers", digest=digest),
+        split=pac.SplitRecord(args.seed, pac.ids_digest(names), "ids"),
     )
     threshold = made.certificates[0].predictor.threshold
-    write_certificate(made.certificates[0], folder.folder / "certificate.json")
+    pac.write_certificate(made.certificates[0], folder.folder / "certificate.json")
     print(f"stored tracks of {len(names)} videos; the unit is the video")
     print(f"  chosen on {len(tune)} tune videos: {score}\n  {threshold}")
     print(f"  promise: with probability {1 - level.epsilon:g} a new video drawn like these has at most")
@@ -81,7 +59,7 @@ def by_sequence(args: Any, folder: ResultFolder, videos: Videos, sequences: Sequ
         row |= {"refuted": "not tested"}
     else:
         missed = sum(score.video_score(video, gamma) > threshold.value for video in test)
-        low, high = error_interval(missed, len(test))
+        low, high = pac.error_interval(missed, len(test))
         sizes = [threshold.value * score.spread(video) for video in test]
         row |= {"missed": missed, "98% interval": interval_text((low, high))}
         row |= {"refuted": "yes" if low > level.epsilon else "no"}
@@ -100,29 +78,31 @@ def by_sequence(args: Any, folder: ResultFolder, videos: Videos, sequences: Sequ
 
 def by_frame(args: Any, folder: ResultFolder, videos: Videos) -> None:
     """The paper's experiment: the unit is a frame."""
-    groups = paper_parts({name: len(video.frames) for name, video in videos.items()}, seed=args.seed)
-    others = split_by_video([[videos[name] for name in group] for group in groups]).draw(
+    groups = pairs.paper_parts({name: len(video.frames) for name, video in videos.items()}, seed=args.seed)
+    others = pairs.split_by_video([[videos[name] for name in group] for group in groups]).draw(
         args.pairs, args.seed
     )
-    same = split_by_pair(list(videos.values()), seed=args.seed).draw(args.pairs, args.seed)
-    print(f"\nstored tracks, the unit is a frame: {WHY}")
+    same = pairs.split_by_pair(list(videos.values()), seed=args.seed).draw(args.pairs, args.seed)
+    print(f"\nstored tracks, the unit is a frame: {pairs.WHY}")
     print(f"  frames to tune, calibrate, test: {others.sizes}, of {[len(group) for group in groups]} videos")
     rows = []
-    for level in (PAPER, FEW):
+    for level in (PAPER, pairs.FEW):
         for name, parts in (("other videos", others), ("the same videos", same)):
-            found, sizes = ablation_table(parts, level)
+            found, sizes = pairs.ablation_table(parts, level)
             where = {"epsilon": level.epsilon, "delta": level.delta, "tested on": name}
             rows += [where | row for row in found]
             if level == PAPER and parts is others:
-                title = f"Stored tracks by frame, n = {parts.sizes[1]:,}, {say_level(level)}\n({NOT})"
-                folder.figure("ablation", size_boxes(sizes, title))
+                title = (
+                    f"Stored tracks by frame, n = {parts.sizes[1]:,}, {pairs.say_level(level)}\n({pairs.NOT})"
+                )
+                folder.figure("ablation", pairs.size_boxes(sizes, title))
     folder.table("by_frame", rows, "By frame (reproduction, no certificate)")
-    draw_levels(folder, others, PAPER, "Stored tracks by frame", "")
+    pairs.draw_levels(folder, others, PAPER, "Stored tracks by frame", "")
 
 
 def frame_against_sequence(args: Any, folder: ResultFolder, videos: Videos) -> None:
     """The same scores, calibrated on frames and on videos."""
-    level, few, draws = PACLevel(args.epsilon, args.delta), args.calibrate, args.draws
+    level, few, draws = pac.PACLevel(args.epsilon, args.delta), args.calibrate, args.draws
     frames = [BoxScore().frame_scores(video) for video in videos.values()]
     found = compare_units(frames, level, args.gamma, calibrate=few, draws=draws, seed=args.seed)
     rows = [
@@ -147,7 +127,7 @@ def compare_scores(args: Any, folder: ResultFolder, videos: Videos) -> None:
     if args.tune + args.calibrate >= len(videos):
         print("\nscores by video are not compared: no video is left to test")
         return
-    level, everything, gamma = PACLevel(args.epsilon, args.delta), list(videos.values()), args.gamma
+    level, everything, gamma = pac.PACLevel(args.epsilon, args.delta), list(videos.values()), args.gamma
     drawn, found = np.random.default_rng(args.seed), {}
     scores = np.array([[one.video_score(v, gamma) for v in everything] for one in CANDIDATES])
     spreads = np.array([[one.spread(v) for v in everything] for one in CANDIDATES])
@@ -157,12 +137,12 @@ def compare_scores(args: Any, folder: ResultFolder, videos: Videos) -> None:
         tune, calibrate, test = np.split(order, [args.tune, args.tune + args.calibrate])
         chosen = smallest(scores[:, tune], spreads[:, tune], level)
         for name, row in (("max, as forecast", plain), ("max, chosen on tune", chosen)):
-            limit = fit_threshold(scores[row][calibrate], level).value
+            limit = pac.fit_threshold(scores[row][calibrate], level).value
             found.setdefault(name, []).append((scores[row][test] > limit, limit * spreads[row][test]))
         tempered = BoxScore("nll").fitted([everything[i] for i in tune])
         for name, one in (("nll (D)", BoxScore("nll")), ("nll, temperature (C+D)", tempered)):
             of = {i: one.video_score(everything[i], gamma) for i in (*calibrate, *test)}
-            limit = fit_threshold([of[i] for i in calibrate], level).value
+            limit = pac.fit_threshold([of[i] for i in calibrate], level).value
             sizes = [one.sizes(everything[i].forecast, limit).mean() for i in test]
             found.setdefault(name, []).append(([of[i] > limit for i in test], sizes))
     rows = []
@@ -170,7 +150,5 @@ def compare_scores(args: Any, folder: ResultFolder, videos: Videos) -> None:
         errors, sizes = (np.array(one) for one in zip(*of, strict=True))
         row = {"score": name, "error": float(errors.mean()), "mean size": float(sizes.mean())}
         rows.append(row | {"median size": float(np.median(sizes))})
-    title = (
-        f"Scores by video, {say_level(level)}: test videos of {args.splits} random splits (no certificates)"
-    )
+    title = f"Scores by video, {pairs.say_level(level)}: test videos of {args.splits} random splits (no certificates)"
     folder.table("scores", rows, title)

@@ -65,7 +65,7 @@ def compare_units(
     lengths, drawn = np.array([len(frames) for frames in frame_scores]), np.random.default_rng(seed)
 
     def errors(rows: Any, tested: Any, unit: str) -> tuple[float, float]:
-        """The shares of frames missed and of videos over gamma, with the threshold of `rows`, among others."""
+        """The shares of frames missed and of videos over gamma among the tested, with the threshold of `rows`."""
         chosen = scores[rows] if unit == "sequence" else np.concatenate([frame_scores[r] for r in rows])
         threshold = fit_threshold(chosen, levels[unit]).value
         missed = sum(int((frame_scores[row] > threshold).sum()) for row in tested)

@@ -40,7 +40,7 @@ from common import (
 )
 from tables.figures import draw_errors, draw_sizes
 from tables.reading import Table, read_own, read_table, table_options
-from tables.study import PAPER, SMALL, Repeats, TableDesign, ablate, certify_table, repeat, sets_of
+from tables.study import PAPER, SMALL, TableDesign, ablate, certify_table, repeat, sets_of
 
 from pac_core import InvalidInput, LogitForecast, UnreadableFile, verify, write_certificate
 from pac_core.ledger import score_digest
@@ -111,7 +111,7 @@ def own(file: Path, target: str, repeats: int, seed: int, out: Path, new: Path |
     rows = None if new is None else read_new(given, new, target)
     if rows is not None:  # refused before the look
         for name in table.inputs(target, leave_out=leave_out):
-            if name not in rows.columns:
+            if name not in rows.cells:
                 raise InvalidInput(f"--new must have the columns of {file.name}, got none named {name!r}")
     study([(table, design, book)], out, repeats, seed, rows)
 
@@ -121,10 +121,7 @@ def read_new(given: Any, new: Path, target: str) -> Table:
     try:
         return read_own(given, new)
     except UnreadableFile:
-        names = (given["names"] or "").split(",")
-        if target not in names:
-            raise
-        return read_own(given, new, [name for name in names if name != target])
+        return read_own(given, new, without=target)
 
 
 def study(asked: list[Asked], out: Path, repeats: int, seed: int, new: Table | None = None) -> None:
@@ -134,7 +131,7 @@ def study(asked: list[Asked], out: Path, repeats: int, seed: int, new: Table | N
     folder, found = ResultFolder(out), {}
     rows: list[dict[str, Any]] = []
     for table, design, ledger in asked:
-        print(f"\n== {design.title}: {len(table):,} rows, {len(table.columns) - 1} columns to read")
+        print(f"\n== {design.title}: {len(table):,} rows, {table.cells.shape[1] - 1} columns to read")
         made, certified = certify_table(table, design, ledger=ledger, seed=seed)
         certificate, parts = certified.certificates[0], certified.parts
         print(f"score      {certified.score}\nthreshold  {certificate.predictor.threshold}")
@@ -156,16 +153,14 @@ def study(asked: list[Asked], out: Path, repeats: int, seed: int, new: Table | N
             folder.table("new_sets", sets_of(certificate.predictor, made, new))
             print(f"sets of {len(new):,} new rows in {folder.folder / 'new_sets.csv'}")
             if seen := int(np.isin(new.ids, table.ids).sum()):
-                print(
-                    f"NOTE: {seen:,} of these are rows of {table.name}; the promise is about rows never used"
-                )
+                print(f"NOTE: {seen:,} of these are rows of {table.name}; the promise is about others")
     folder.table("tables", rows, "Small tables: one certified split of each")
     seeds = range(seed + 1, seed + 1 + repeats)
     others = {design.title: repeat(table, design, seeds) for table, design, _ in asked if repeats}
     if others:
         title = f"{repeats} other splits of each table: a comparison of overlapping draws, NO certificates"
-        folder.table("repeats", [repeat_row(*item) for item in others.items()], title)
-    folder.figure("errors", draw_errors(found, others))
+        folder.table("repeats", [row for row, _ in others.values()], title)
+    folder.figure("errors", draw_errors(found, {title: errors for title, (_, errors) in others.items()}))
 
 
 def ablation_row(design: TableDesign, one: Any) -> dict[str, Any]:
@@ -184,24 +179,6 @@ def ablation_row(design: TableDesign, one: Any) -> dict[str, Any]:
         "in": "labels" if design.task == "labels" else design.unit,
         "empty": row.empty,
         "paper's": design.published if certified else None,
-    }
-
-
-def repeat_row(title: str, found: Repeats) -> dict[str, Any]:
-    count = len(found.errors)
-    return {
-        "table": title,
-        "epsilon": found.level.epsilon,
-        "delta": found.level.delta,
-        "splits": count,
-        "test rows": found.n,
-        "mean error": float(np.mean(found.errors)) / found.n,
-        "largest": max(found.errors) / found.n,
-        "above epsilon": found.above,
-        "expected": found.expected * count,
-        "P(true error above)": found.breach,
-        "mean size": float(np.mean(found.sizes)),
-        "of D": float(np.mean(found.plain_sizes)),
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from common import draw_box, panels
-from tables.study import Ablated, Repeats, TableDesign
+from tables.study import Ablated, TableDesign
 
 from pac_core.figures import INK, canvas
 
@@ -72,7 +72,7 @@ def _draw_intervals(left: Any, right: Any, rows: Any, design: TableDesign, truth
     right.set_title("C+D", loc="left", fontsize=9.5)
 
 
-def draw_errors(found: Mapping[str, tuple[Any, TableDesign]], repeats: Mapping[str, Repeats]) -> Any:
+def draw_errors(found: Mapping[str, tuple[Any, TableDesign]], repeats: Mapping[str, Any]) -> Any:
     """The measured error of each table with its exact interval, against the promise; other draws as dots."""
     figure, axes = canvas(8.0, 4.6)
     names, certified = [], {"color": INK[0], "marker": "o", "capsize": 4, "linestyle": "none"}
@@ -83,9 +83,8 @@ def draw_errors(found: Mapping[str, tuple[Any, TableDesign]], repeats: Mapping[s
         axes.hlines(level.epsilon, at - 0.4, at + 0.4, color="black", linestyle=":")
         axes.errorbar(at - 0.12, row.error, [[row.error - low], [high - row.error]], **certified)
         if title in repeats:
-            other = np.array(repeats[title].errors) / repeats[title].n
-            spread = np.random.default_rng(0).uniform(-0.07, 0.07, len(other))
-            axes.plot(at + 0.2 + spread, other, alpha=0.6, **dots)
+            spread = np.random.default_rng(0).uniform(-0.07, 0.07, len(repeats[title]))
+            axes.plot(at + 0.2 + spread, repeats[title], alpha=0.6, **dots)
     axes.plot([], [], "k:", label="promised error, epsilon")
     axes.errorbar([], [], [], label="certified split, exact 98% interval", **certified)
     if repeats:

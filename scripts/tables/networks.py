@@ -31,51 +31,46 @@ FURTHEST = 5.0  # standard deviations; a network is not asked beyond
 class Encoder:
     """From the columns of a table to float32 `[N, F]`, with numbers fitted on training rows.
 
-    numeric: by name its median, which fills gaps, mean, scale, and whether a flag says where it was missing
-    categorical: by name the categories that training saw, missing being one; others are a row of zeros
+    fitted: by name, of numbers the median, which fills gaps, mean, scale, and whether a flag says where one
+        was missing; of categories those that training saw, missing being one; others are a row of zeros
     """
 
-    names: tuple[str, ...]
-    numeric: dict[str, tuple[float, float, float, bool]]
-    categorical: dict[str, tuple[str, ...]]
+    fitted: dict[str, tuple]
 
-    def __call__(self, table: Table) -> Any:
-        return np.concatenate([self._encode(table, name) for name in self.names], axis=1).astype(np.float32)
-
-    def _encode(self, table: Table, name: str) -> Any:
-        if name in self.categorical:
-            return table.text(name)[:, None] == np.array(self.categorical[name])
-        median, mean, scale, flagged = self.numeric[name]
-        values = table.numbers(name)
-        gone = np.isnan(values)
-        filled = ((np.where(gone, median, values) - mean) / scale).clip(-FURTHEST, FURTHEST)
-        return np.stack([filled, gone], axis=1) if flagged else filled[:, None]
+    def __call__(self, table: Table) -> np.ndarray:
+        parts = []
+        for name, known in self.fitted.items():
+            if isinstance(known[0], str):
+                parts.append(table.text(name)[:, None] == np.array(known))
+                continue
+            (median, mean, scale, flagged), values = known, table.numbers(name)
+            gone = np.isnan(values)
+            filled = ((np.where(gone, median, values) - mean) / scale).clip(-FURTHEST, FURTHEST)
+            parts.append(np.stack([filled, gone], axis=1)[:, : 1 + flagged])
+        return np.concatenate(parts, axis=1).astype(np.float32)
 
 
-def fit_encoder(table: Table, names: Sequence[str], rows: Any) -> Encoder:
+def fit_encoder(table: Table, names: Sequence[str], rows: np.ndarray) -> Encoder:
     """The encoder of the columns `names`, fitted on the training `rows` alone.
 
     A column that says nothing in training (one value, or none) is left out. Means, medians and categories of
     the other rows are never looked at, so those stay fit to calibrate and to test.
     """
-    numeric: dict[str, tuple[float, float, float, bool]] = {}
-    categorical: dict[str, tuple[str, ...]] = {}
+    fitted = {}
     for name in names:
-        seen = table.column(name)[rows]
         if not table.is_numeric(name):
-            if len(np.unique(seen)) > 1:
-                categorical[name] = tuple(np.unique(seen).tolist())
+            kinds = np.unique(table.text(name)[rows]).tolist()
+            fitted |= {name: tuple(kinds)} if len(kinds) > 1 else {}
             continue
+        seen = table.numbers(name)[rows]
         known = seen[~np.isnan(seen)]
         flagged = 0 < len(known) < len(seen)
         if len(known) and (known.std() > 0 or flagged):
-            median = float(np.median(known))
-            filled = np.where(np.isnan(seen), median, seen)
-            numeric[name] = median, float(filled.mean()), float(filled.std()) or 1.0, flagged
-    kept = tuple(name for name in names if name in numeric or name in categorical)
-    if not kept:
+            filled = np.where(np.isnan(seen), np.median(known), seen)
+            fitted[name] = float(np.median(known)), float(filled.mean()), float(filled.std()) or 1.0, flagged
+    if not fitted:
         raise InvalidInput(f"no column of the {len(rows):,} training rows tells one row from another")
-    return Encoder(kept, numeric, categorical)
+    return Encoder(fitted)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,21 +13,8 @@ from scipy.stats import betabinom, binom
 from tables.networks import Encoder, Networks, fit_encoder, fit_labels, fit_values
 from tables.reading import Table
 
-from pac_core import (
-    Certified,
-    Evaluation,
-    InvalidInput,
-    NoTemperature,
-    PACLevel,
-    Predictor,
-    Record,
-    calibrate,
-    certify,
-    evaluate,
-    max_errors,
-    split,
-    tempered,
-)
+import pac_core as pac
+from pac_core import InvalidInput, PACLevel, Record
 from pac_core.predictors import Likelihood
 
 OTHER = "(any other)"
@@ -62,7 +50,7 @@ class TableDesign:
 
     def test_rows(self, table: Table) -> int:
         """How many rows are left to test on; refused if there are none, or the level is out of reach."""
-        max_errors(self.calibrate, self.level)
+        pac.max_errors(self.calibrate, self.level)
         left = len(table) - self.train - self.tune - self.calibrate
         if left < 1:
             raise InvalidInput(
@@ -111,7 +99,7 @@ def forecast_rest(table: Table, design: TableDesign, *, seed: int) -> TableForec
     design.test_rows(table)
     names = table.inputs(design.target, leave_out=design.leave_out)
     # `split` draws two parts and the rest: here the rows to train on, and all others.
-    drawn = split(table.ids, tune=0, calibrate=design.train, seed=seed)
+    drawn = pac.split(table.ids, tune=0, calibrate=design.train, seed=seed)
     seen, rest = drawn.calibrate.rows, drawn.test.rows
     encoder = fit_encoder(table, names, seen)
     inputs = encoder(table)
@@ -119,7 +107,8 @@ def forecast_rest(table: Table, design: TableDesign, *, seed: int) -> TableForec
         truth, classes = place_labels(table, design.target, seen)
         networks = fit_labels(inputs[seen], truth[seen], classes, seed=seed)
     else:
-        truth = table.values(design.target)[:, None]
+        table.known(design.target)
+        truth = table.numbers(design.target)[:, None]
         networks = fit_values(inputs[seen], truth[seen, 0], seed=seed)
     forecast = networks.forecast(inputs).take(rest)
     return TableForecast(table.ids[rest], table.ids[seen], forecast, truth[rest], encoder, networks)
@@ -131,7 +120,7 @@ def place_labels(table: Table, target: str, seen: Any) -> tuple[Any, tuple[str, 
     They are those the file declares; where it does not, those of the training rows and `(any other)`,
     because classes learned from calibration rows would be a look at them.
     """
-    labels, classes = table.labels(target), table.declared.get(target, ())
+    labels, classes = table.known(target), table.declared.get(target, ())
     strange = set(labels.tolist()) - set(classes)
     if classes and strange:
         raise InvalidInput(f"target {target!r} must hold declared classes only, got {min(strange)!r}")
@@ -148,21 +137,21 @@ def tempered_if_any(forecast: Any, truth: Any, level: PACLevel) -> Any:
     That happens if the model is right about every one of them. Either way it is a choice on the tune rows.
     """
     try:
-        return tempered(forecast, truth, level)
-    except NoTemperature:
+        return pac.tempered(forecast, truth, level)
+    except pac.NoTemperature:
         return Likelihood()
 
 
 def certify_table(
     table: Table, design: TableDesign, *, ledger: Path, seed: int = 0
-) -> tuple[TableForecast, Certified]:
+) -> tuple[TableForecast, pac.Certified]:
     """The certificate of C+D, with a row as the unit, from one look that the ledger records.
 
     The promise is about rows drawn like those of the file, independently of each other: where rows belong
     together (one patient, one device) it does not hold.
     """
     made = forecast_rest(table, design, seed=seed)
-    found = certify(
+    found = pac.certify(
         made.forecast,
         made.truth,
         design.level,
@@ -189,24 +178,10 @@ class Ablated:
     """
 
     name: str
-    predictor: Predictor
+    predictor: pac.Predictor
     sets: Any
     size: Any
-    found: Evaluation
-
-
-@dataclass(frozen=True, eq=False)
-class Widths:
-    """Intervals measured by their full width; `sets` measures them by half of it."""
-
-    sets: Any
-    size_in: str
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.sets, name)
-
-    def size(self) -> Any:
-        return 2 * self.sets.size()
+    found: pac.Evaluation
 
 
 def ablate(made: TableForecast, design: TableDesign, *, seed: int) -> list[Ablated]:
@@ -214,20 +189,21 @@ def ablate(made: TableForecast, design: TableDesign, *, seed: int) -> list[Ablat
 
     Both come from the same rows as the certificate of the same seed; C+D has its threshold.
     """
-    parts = split(made.ids, tune=design.tune, calibrate=design.calibrate, seed=seed)
+    parts = pac.split(made.ids, tune=design.tune, calibrate=design.calibrate, seed=seed)
     tune, cal, (test, truth) = ((made.forecast.take(part.rows), made.truth[part.rows]) for part in parts)
     rows = []
     for name in ("D", "C+D"):
         score = tempered_if_any(*tune, design.level) if name == "C+D" else Likelihood()
-        predictor = calibrate(score, *cal, design.level)
+        predictor = pac.calibrate(score, *cal, design.level)
         sets = predictor.sets(test)
-        shown = sets if design.task == "labels" else Widths(sets, design.size_in)
-        found = evaluate(shown, truth, design.level)
-        rows.append(Ablated(name, predictor, sets, np.asarray(shown.size()), found))
+        size = np.asarray(sets.size()) * (1 if design.task == "labels" else 2)  # intervals: the full width
+        known = {"size": lambda size=size: size, "contains": sets.contains, "empty": sets.empty}
+        shown = SimpleNamespace(**known, size_in=design.size_in)
+        rows.append(Ablated(name, predictor, sets, size, pac.evaluate(shown, truth, design.level)))
     return rows
 
 
-def sets_of(predictor: Predictor, made: TableForecast, table: Table) -> list[dict[str, Any]]:
+def sets_of(predictor: pac.Predictor, made: TableForecast, table: Table) -> list[dict[str, Any]]:
     """A row for each of a table's: its id and the labels of its set, or the ends of its interval.
 
     The promise holds for rows drawn like those calibrated on. An empty set or interval says that the model
@@ -242,47 +218,31 @@ def sets_of(predictor: Predictor, made: TableForecast, table: Table) -> list[dic
     return [{"id": name, "lower": low, "upper": high} for name, low, high in rows]
 
 
-@dataclass(frozen=True)
-class Repeats:
-    """The same experiment on other draws of all the rows. A comparison, no certificate: the draws overlap.
+def repeat(table: Table, design: TableDesign, seeds: Sequence[int]) -> tuple[dict[str, Any], Any]:
+    """C+D on a new draw of all rows for each seed: a row of numbers, and the measured errors.
 
-    errors: of C+D on the test rows of each draw; n: test rows of each
-    sizes: mean size of C+D in each draw; plain_sizes: that of D
-    expected: the share of draws whose measured error is expected above epsilon
-    breach: the probability that the true error is, below delta
-    """
-
-    errors: tuple[int, ...]
-    sizes: tuple[float, ...]
-    plain_sizes: tuple[float, ...]
-    n: int
-    level: PACLevel
-    expected: float
-    breach: float
-
-    @property
-    def above(self) -> int:
-        """Draws whose measured error was above epsilon."""
-        return sum(errors / self.n > self.level.epsilon for errors in self.errors)
-
-
-def repeat(table: Table, design: TableDesign, seeds: Iterable[int]) -> Repeats:
-    """C+D on a new draw of training, tune, calibration and test rows for each seed.
-
-    For exchangeable rows without ties the errors among m test rows are beta-binomial(m, k* + 1, n - k*), so
-    it is known how often the measured error should exceed epsilon; the true one does with probability
-    P[Binomial(n, epsilon) <= k*]. A measured error above epsilon is thus no broken promise yet.
+    A comparison, no certificate: draws overlap. For exchangeable rows without ties the errors among m test
+    rows are beta-binomial(m, k* + 1, n - k*), so it is known how often the measured error should exceed
+    epsilon; the true one does with probability P[Binomial(n, epsilon) <= k*]. A measured error above epsilon
+    is thus no broken promise yet.
     """
     n, m, level = design.calibrate, design.test_rows(table), design.level
     drawn = [ablate(forecast_rest(table, design, seed=seed), design, seed=seed) for seed in seeds]
     plain, found = ([one[place].found.all for one in drawn] for place in (0, 1))
-    allowed, most = max_errors(n, level), int(np.floor(level.epsilon * m + 1e-9))
-    return Repeats(
-        tuple(row.errors for row in found),
-        tuple(row.mean for row in found),
-        tuple(row.mean for row in plain),
-        m,
-        level,
-        expected=float(betabinom.sf(most, m, allowed + 1, n - allowed)),
-        breach=float(binom.cdf(allowed, n, level.epsilon)),
-    )
+    errors = np.array([row.errors / m for row in found])
+    allowed, most = pac.max_errors(n, level), int(np.floor(level.epsilon * m + 1e-9))
+    row = {
+        "table": design.title,
+        "epsilon": level.epsilon,
+        "delta": level.delta,
+        "splits": len(drawn),
+        "test rows": m,
+        "mean error": float(np.mean([row.errors for row in found])) / m,
+        "largest": float(errors.max()),
+        "above epsilon": int((errors > level.epsilon).sum()),
+        "expected": float(betabinom.sf(most, m, allowed + 1, n - allowed)) * len(drawn),
+        "P(true error above)": float(binom.cdf(allowed, n, level.epsilon)),
+        "mean size": float(np.mean([row.mean for row in found])),
+        "of D": float(np.mean([row.mean for row in plain])),
+    }
+    return row, errors

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from alarms.rules import (
     KINDS,
@@ -210,13 +211,14 @@ def vitals(n: int) -> Table:
     real = rng.random(n) < 0.4
     pulse = rng.normal(size=n) + 1.5 * real
     cause = np.where(real, rng.choice(["apnea", "arrest"], n), "none")
-    return Table("vitals", np.arange(n).astype(str), {"pulse": pulse, "cause": cause})
+    cells = pd.DataFrame({"pulse": pulse, "cause": cause}).astype(str)
+    return Table("vitals", np.arange(n).astype(str), cells)
 
 
 def test_rows_become_alarms() -> None:
     table = vitals(400)
     alarms = alarms_in(table, "cause", negative=["none"])
-    assert (alarms.true == (table.columns["cause"] != "none")).all()
+    assert (alarms.true == (table.text("cause") != "none")).all()
     other = alarms_in(table, "cause", positive=["apnea", "arrest"])
     np.testing.assert_array_equal(alarms.forecast.logits, other.forecast.logits)
     assert (len(alarms.train_ids), len(alarms.calibrate), len(alarms.test)) == (180, 120, 100)
@@ -285,7 +287,7 @@ def test_sets_are_counted_by_hand() -> None:
 
 def test_alarms_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = vitals(300)
-    cells = zip(table.columns["pulse"], table.columns["cause"], strict=True)
+    cells = zip(table.numbers("pulse"), table.text("cause"), strict=True)
     (tmp_path / "mine.csv").write_text("pulse,cause\n" + "\n".join(f"{x:.3f},{cause}" for x, cause in cells))
     mine = ("alarms", "own", tmp_path / "mine.csv", "--target", "cause")
     assert run_here(monkeypatch, *mine, "--negative", "none", "--out", tmp_path / "out") == ""

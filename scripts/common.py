@@ -1,13 +1,9 @@
 """What the experiments share: a folder for tables and figures, box plots, and refusals in one sentence."""
 
-from __future__ import annotations
-
 import math
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -21,18 +17,18 @@ smoke_option = click.option("--smoke-test", is_flag=True, help="Generated data, 
 seed_option = click.option("--seed", default=0, show_default=True, help="Of splits, training and draws.")
 
 
-def out_option(default: str) -> Any:
+def out_option(default):
     return click.option(
         "--out", type=PATH, default=Path(default), show_default=True, help="Folder for everything."
     )
 
 
-def ledger_option(beside: str) -> Any:
+def ledger_option(beside):
     text = f"Where looks are recorded.  [default: pac-ledger.json beside {beside}]"
     return click.option("--ledger", type=PATH, metavar="FILE", help=text)
 
 
-def start(command: click.Command) -> None:
+def start(command):
     """Runs a command line; what it refuses is one sentence and exit code 1."""
     try:
         command(standalone_mode=False)
@@ -45,21 +41,12 @@ def start(command: click.Command) -> None:
 class ResultFolder:
     """A folder for tables and figures; each is said on the terminal."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.written: list[str] = []
         folder.mkdir(parents=True, exist_ok=True)
 
-    def table(
-        self,
-        name: str,
-        rows: Sequence[Mapping[str, Any]],
-        title: str = "",
-        *,
-        hidden: Sequence[str] = (),
-        first: int | None = None,
-        note: str = "",
-    ) -> None:
+    def table(self, name, rows, title="", *, hidden=(), first=None, note=""):
         """Writes the rows to `name`.csv with all digits, and prints them if they have a title.
 
         hidden: columns that are not printed
@@ -81,23 +68,23 @@ class ResultFolder:
         if note:
             print(f"  {note}", flush=True)
 
-    def figure(self, name: str, figure: Any) -> None:
+    def figure(self, name, figure):
         """Writes the figure to `name`.png."""
         figure.savefig(self.folder / f"{name}.png")
         self.written.append(f"{name}.png")
 
 
-def _cell(value: Any) -> str:
+def _cell(value):
     if isinstance(value, float):
         return "-" if math.isnan(value) else f"{value:.4g}"
     return "-" if value is None else str(value)
 
 
-def interval_text(ends: tuple[float, float], digits: int = 4) -> str:
+def interval_text(ends, digits=4):
     return f"{ends[0]:.{digits}f}..{ends[1]:.{digits}f}"
 
 
-def draw_box(axes: Any, sizes: Any, place: float, colour: str, *, width: float = 0.5) -> None:
+def draw_box(axes, sizes, place, colour, *, width=0.5):
     """A box at a place: quartiles, whiskers to the smallest and largest, the median and the mean."""
     made = axes.boxplot(
         [np.asarray(sizes)],
@@ -113,7 +100,7 @@ def draw_box(axes: Any, sizes: Any, place: float, colour: str, *, width: float =
     made["medians"][0].set(color="black", linewidth=1.6)
 
 
-def panels(rows: int, columns: int, size: tuple[float, float], **options: Any) -> tuple[Any, Any]:
+def panels(rows, columns, size, **options):
     """A figure with a grid of axes in the house style."""
     from matplotlib.figure import Figure
 

@@ -19,20 +19,16 @@ Expect the paper's claim to be false in every calibration of the simulated strea
 does follow to be kept. Takes about twenty seconds.
 """
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from alarms import rules
-from alarms.rules import KINDS, OURS, PAPERS, PAPERS_SIZE, Alarms, RuleResult
+from alarms.rules import KINDS, OURS, PAPERS, PAPERS_SIZE
 from common import PATH, ResultFolder, ledger_option, out_option, panels, seed_option, smoke_option, start
 from tables.reading import read_own, read_table, table_options
 
@@ -42,7 +38,7 @@ from pac_core.options import ledger_beside
 
 EPSILONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 PAPERS_LEVEL = PACLevel(0.02, 1e-5)
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
+CASES = {
     "arrhythmia": ("Arrhythmia (true: any)", {"negative": ["1"], "train": 212, "calibrate": 150}),
     "car": ("Car (true: acceptable)", {"negative": ["unacc"], "train": 863, "calibrate": 520}),
 }
@@ -53,7 +49,7 @@ epsilon_option = click.option(
 
 
 @click.group(help=__doc__)
-def main() -> None:
+def main():
     pass
 
 
@@ -66,16 +62,7 @@ def main() -> None:
 @ledger_option("each table")
 @out_option("alarms_output")
 @smoke_option
-def paper(
-    data: Any,
-    epsilon: float,
-    delta: float,
-    calibrations: int,
-    seed: int,
-    ledger: Any,
-    out: Path,
-    smoke_test: bool,
-) -> None:
+def paper(data, epsilon, delta, calibrations, seed, ledger, out, smoke_test):
     """The simulated stream, and the paper's tables that FOLDER has."""
     if smoke_test:
         data, calibrations = None, 200
@@ -111,7 +98,7 @@ def paper(
 @delta_option
 @seed_option
 @out_option("alarms_output")
-def own(file: Path, target: str, epsilon: float, delta: float, out: Path, **given: Any) -> None:
+def own(file, target, epsilon, delta, out, **given):
     """The alarms of a table of your own."""
     table, book = read_own(given, file), ledger_beside(file, given["ledger"])
     asked = {name: given[name] for name in ("positive", "negative", "leave_out", "seed")}
@@ -119,7 +106,7 @@ def own(file: Path, target: str, epsilon: float, delta: float, out: Path, **give
     study(table.name, alarms, PACLevel(epsilon, delta), ResultFolder(out), book)
 
 
-def study(name: str, alarms: Alarms, level: PACLevel, folder: ResultFolder, ledger: Path) -> None:
+def study(name, alarms, level, folder, ledger):
     """One stream: the certificate at the level asked for, both ways at all levels, tables and figures."""
     real, proved = alarms.true[alarms.test], alarms.true[alarms.calibrate]
     print(
@@ -151,7 +138,7 @@ def study(name: str, alarms: Alarms, level: PACLevel, folder: ResultFolder, ledg
     folder.figure(f"{name}_sets", draw_kinds(rows, title))
 
 
-def draw_shares(results: Sequence[RuleResult], title: str) -> Any:
+def draw_shares(results, title):
     """Shares of true and of false alarms suppressed against epsilon, with what both rules promise."""
     figure, ((left, right),) = panels(1, 2, (9.0, 4.0))
     implied, promised = "implied: epsilon / P(true alarm)", "promised: epsilon"
@@ -185,7 +172,7 @@ def draw_shares(results: Sequence[RuleResult], title: str) -> Any:
     return figure
 
 
-def draw_kinds(rows: Sequence[dict[str, Any]], title: str) -> Any:
+def draw_kinds(rows, title):
     """Share of the test alarms with each set, a bar per level, with its error and mean size."""
     figure, axes = canvas(8.4, 4.4)
     below = np.zeros(len(rows))

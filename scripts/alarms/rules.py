@@ -1,10 +1,7 @@
 """Alarms that may be suppressed: the paper's rule and the rule for true alarms, on the same alarms."""
 
-from __future__ import annotations
-
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +9,6 @@ from common import interval_text
 from scipy.special import ndtr
 from scipy.stats import binom
 from tables.networks import fit_encoder, fit_labels
-from tables.reading import Table
 
 import pac_core as pac
 from pac_core import InvalidInput, LogitForecast, NotEnoughData, PACLevel, Record
@@ -49,20 +45,17 @@ class Alarms:
     train_ids: Sequence[str] = ()
 
     @property
-    def scores(self) -> Any:
+    def scores(self):
         """`[N]` -log f(true|x)."""
         return np.asarray(pac.nll(self.forecast, np.ones(len(self.true), dtype=np.int64)))
 
 
 @dataclass(frozen=True, eq=False)
 class RuleResult:
-    """What one rule did to the test alarms at one level, or why it could not be had.
+    """What one rule (`PAPERS`, `OURS`) did to the test alarms at one level, or why it was refused.
 
-    way: `PAPERS` or `OURS`
     promised: limit of P(suppressed given true alarm) that the rule proves, or implies
     given: what follows for P(true alarm given suppressed) from the paper's promise; None where nothing does
-    refused: the reason, if the level cannot be proved
-    sets: of the test alarms, by the paper's rule
     """
 
     way: str
@@ -75,7 +68,7 @@ class RuleResult:
     sets: pac.LabelSets | None = None
 
 
-def simulate(n: int, seed: int) -> Alarms:
+def simulate(n, seed):
     """Alarms with one number of evidence, normal around 0.5 if true, -0.5 if false, forecast exactly."""
     rng = np.random.default_rng(seed)
     true, rows = rng.random(n) < SHARE_TRUE, np.arange(n)
@@ -85,22 +78,12 @@ def simulate(n: int, seed: int) -> Alarms:
     return Alarms("Simulated stream", ids, forecast, true, rows[:cut], rows[cut:], *records)
 
 
-def draw_log_odds(rng: np.random.Generator, true: Any) -> Any:
+def draw_log_odds(rng, true):
     evidence = rng.normal(size=true.shape) + np.where(true, EVIDENCE, -EVIDENCE)
     return 2 * EVIDENCE * evidence + np.log(SHARE_TRUE / (1 - SHARE_TRUE))
 
 
-def alarms_in(
-    table: Table,
-    target: str,
-    *,
-    positive: Collection[str] = (),
-    negative: Collection[str] = (),
-    train: int | None = None,
-    calibrate: int | None = None,
-    leave_out: Collection[str] = (),
-    seed: int = 0,
-) -> Alarms:
+def alarms_in(table, target, *, positive=(), negative=(), train=None, calibrate=None, leave_out=(), seed=0):
     """The rows of a table as alarms; true is a target among `positive`, or one not among `negative`.
 
     train, calibrate: how many rows for each, by default 45% and 30%; the rest tests
@@ -130,7 +113,7 @@ def alarms_in(
     return Alarms(*known, *rows, *records, table.ids[seen].tolist())
 
 
-def suppress_by_the_paper(alarms: Alarms, level: PACLevel) -> RuleResult:
+def suppress_by_the_paper(alarms, level):
     """Suppress what has the set {false}, from sets calibrated on all alarms.
 
     Implied, and no more: P(suppressed given true alarm) <= epsilon / P(true alarm), and the like given
@@ -151,7 +134,7 @@ def suppress_by_the_paper(alarms: Alarms, level: PACLevel) -> RuleResult:
         return result
 
 
-def suppress_by_true_alarms(alarms: Alarms, level: PACLevel) -> RuleResult:
+def suppress_by_true_alarms(alarms, level):
     """Suppress what true alarms seldom look like, from a threshold calibrated on true alarms alone.
 
     P(suppressed given true alarm) <= epsilon with confidence 1 - delta, for alarms drawn like these.
@@ -165,7 +148,7 @@ def suppress_by_true_alarms(alarms: Alarms, level: PACLevel) -> RuleResult:
     return RuleResult(OURS, level, rule.threshold, level.epsilon, found)
 
 
-def certify_rule(alarms: Alarms, level: PACLevel, *, ledger: Path) -> pac.Certified:
+def certify_rule(alarms, level, *, ledger):
     """The certificate of the rule for true alarms; its unit is a true alarm.
 
     "Its set misses its truth" then reads: the alarm is suppressed.
@@ -186,7 +169,7 @@ def certify_rule(alarms: Alarms, level: PACLevel, *, ledger: Path) -> pac.Certif
     )
 
 
-def rule_row(result: RuleResult) -> dict[str, Any]:
+def rule_row(result):
     """What the rule suppressed of the test alarms, in numbers."""
     found, given, row = result.found, result.given, {"rule": result.way, "epsilon": result.level.epsilon}
     if found is None:
@@ -208,9 +191,9 @@ def rule_row(result: RuleResult) -> dict[str, Any]:
     }
 
 
-def sets_row(alarms: Alarms, result: RuleResult) -> dict[str, Any]:
+def sets_row(alarms, result):
     """Error and size of the sets of the test alarms, and the share of them with each of `KINDS`."""
-    row: dict[str, Any] = {"epsilon": result.level.epsilon, "delta": result.level.delta}
+    row = {"epsilon": result.level.epsilon, "delta": result.level.delta}
     if result.sets is None:
         return row | dict.fromkeys(("n", "error", "98%", *KINDS, "mean size")) | {"verdict": result.refused}
     found = pac.evaluate(result.sets, alarms.true[alarms.test].astype(np.int64), result.level)
@@ -220,7 +203,7 @@ def sets_row(alarms: Alarms, result: RuleResult) -> dict[str, Any]:
     return row | {"verdict": "refuted" if found.refuted else "not refuted"}
 
 
-def claim_rows(level: PACLevel, repeats: int, seed: int) -> list[dict[str, Any]]:
+def claim_rows(level, repeats, seed):
     """How often each claim is false over many calibrations, where its true value is known."""
     rng = np.random.default_rng([seed, 1])
     n, allowed = PAPERS_SIZE[0], pac.max_errors(PAPERS_SIZE[0], level)
@@ -249,7 +232,7 @@ def claim_rows(level: PACLevel, repeats: int, seed: int) -> list[dict[str, Any]]
     ]
 
 
-def known_shares(odds: float) -> tuple[float, float, float]:
+def known_shares(odds):
     """P(suppressed | true), P(suppressed and true), P(suppressed), if lower log-odds are suppressed."""
     evidence = (odds - np.log(SHARE_TRUE / (1 - SHARE_TRUE))) / (2 * EVIDENCE)
     real, other = float(ndtr(evidence - EVIDENCE)), float(ndtr(evidence + EVIDENCE))

@@ -14,12 +14,8 @@ sets where the classifier is wrong. The certificates come from one look at the c
 the ledger before anything is read. All else is measured on the test part: a comparison, not a promise.
 """
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -27,9 +23,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import PATH, ResultFolder, ledger_option, out_option, seed_option, smoke_option, start
 from imagenet import generated
-from imagenet.inputs import Predictions, fit_levels, read_predictions
+from imagenet.inputs import fit_levels, read_predictions
 from imagenet.report import show_results, summarise
-from imagenet.sets import OURS, ClassResults, compare_sets
+from imagenet.sets import OURS, compare_sets
 
 from pac_core import InvalidInput, write_certificate
 from pac_core.class_names import ClassNames, read_classes
@@ -38,14 +34,14 @@ from pac_core.failures import unit_scores
 from pac_core.ledger import score_digest
 from pac_core.options import ledger_beside
 from pac_core.texts import at_least
-from pac_vision import Images, find_images
+from pac_vision import find_images
 
 LEDGER = "ledger.txt"
 """Beside logits that were scored here: where the ledger of their images lies."""
 
 
 @click.group(help=__doc__)
-def main() -> None:
+def main():
     pass
 
 
@@ -54,7 +50,7 @@ def main() -> None:
 @click.option("--model", multiple=True, required=True, help="Such as efficientnet-lite0; repeat it.")
 @out_option("imagenet_output")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF pac run imagenet]")
-def score(images: Path, model: tuple[str, ...], out: Path, options: tuple[str, ...]) -> None:
+def score(images, model, out, options):
     """Logits of images by one or more models, in OUT/logits; stopped, the same command goes on."""
     for name, label in zip(model, shorten(model), strict=True):
         run, logits = out / "runs" / label, out / "logits" / f"{label}.npz"
@@ -83,9 +79,9 @@ def score(images: Path, model: tuple[str, ...], out: Path, options: tuple[str, .
 @out_option("imagenet_output")
 @smoke_option
 def results(
-    logits: tuple[str, ...], images: Path | None, labels: Path | None, classes: Path | None, tune: int | None,
-    n: int | None, epsilon: float | None, delta: float, seed: int, ledger: Any, out: Path, smoke_test: bool,
-) -> None:  # fmt: skip
+    logits, images, labels, classes, tune,
+    n, epsilon, delta, seed, ledger, out, smoke_test,
+):  # fmt: skip
     """Every table and figure from stored logits, labels and ids (npz, parquet) of the same images."""
     if smoke_test:
         images, classes, logits = make_logits(out)
@@ -120,7 +116,7 @@ def results(
     print(summarise(found, folder))
 
 
-def make_logits(out: Path) -> tuple[Path, Path, tuple[str, ...]]:
+def make_logits(out):
     """Generated images, the names of their classes, and what two small networks say of them."""
     images, classes = generated.fill_folder(out / "images", 60), out / "classes.txt"
     classes.write_text("".join(f"{angle} degrees\n" for angle in generated.ANGLES))
@@ -129,13 +125,13 @@ def make_logits(out: Path) -> tuple[Path, Path, tuple[str, ...]]:
     return images, classes, tuple(str(out / "logits" / f"{name}.npz") for name in ("narrow", "wide"))
 
 
-def name_file(text: str) -> tuple[str | None, Path]:
+def name_file(text):
     """A name and a file, of FILE or NAME=FILE."""
     name, _, rest = text.rpartition("=")
     return (name, Path(rest)) if name and not Path(text).exists() else (None, Path(text))
 
 
-def shorten(models: Sequence[str]) -> list[str]:
+def shorten(models):
     """What people call them: the function, the architecture or the file; the whole where that is shared."""
     names = []
     for name in models:
@@ -146,7 +142,7 @@ def shorten(models: Sequence[str]) -> list[str]:
     return names if len(set(names)) == len(names) else whole
 
 
-def name_classes(names: ClassNames | None, images: Images | None, first: Predictions) -> Sequence[str]:
+def name_classes(names, images, first):
     """What the labels are called: as the file says, or the folders, or by their numbers."""
     if names is not None and len(names.names) != first.classes:
         raise InvalidInput(
@@ -158,7 +154,7 @@ def name_classes(names: ClassNames | None, images: Images | None, first: Predict
     return [name.replace("_", " ") for name in shown]
 
 
-def keep_certificates(found: ClassResults, folder: Path) -> None:
+def keep_certificates(found, folder):
     """Our certificates as files: the main one with its scores, and beside it those of the other levels."""
     first, parts, main = found.models[0], found.parts, found.main()
     for (model, sets, level), one in found.measured.items():
@@ -167,7 +163,7 @@ def keep_certificates(found: ClassResults, folder: Path) -> None:
             path.parent.mkdir(exist_ok=True)
             write_certificate(one.certificate, path)
     write_certificate(main.certificate, folder / "certificate.json")
-    own: Any = main.predictor.score
+    own = main.predictor.score
     np.savez_compressed(
         folder / "certificate.scores.npz",
         scores=unit_scores(own, *first.take(parts.calibrate.rows)),

@@ -1,14 +1,9 @@
 """Figures of classification results: sizes of sets as box plots, errors, architectures, classes."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 from common import draw_box
 from imagenet.inputs import mark_chance, say_infeasible
-from imagenet.sets import OURS, PAPER, ClassResults
+from imagenet.sets import OURS, PAPER
 from scipy.stats import binom
 
 from pac_core import min_samples
@@ -18,21 +13,21 @@ SIZES = "labels in the set\n(line: median, diamond: mean)"
 COLOURS = {"C": INK[3], "D": INK[4], PAPER: INK[0], OURS: INK[1], "mass": "#9a9a9a", "mass, C": "#5f6b73"}
 COLOURS |= {"correct": INK[2], "incorrect": INK[3]}
 # From large to small, so that equal sizes do not hide each other.
-MARKS: dict[str, dict[str, Any]] = {
+MARKS = {
     "D": {"marker": "s", "markersize": 11, "linewidth": 3.6, "alpha": 0.6},
     PAPER: {"marker": "o", "markersize": 8, "linewidth": 2.2},
     OURS: {"marker": "D", "markersize": 4, "linewidth": 1},
 }
 
 
-def size_boxes(sizes: Mapping[str, Any], title: str, *, missing: Mapping[str, str] | None = None) -> Any:
+def size_boxes(sizes, title, *, missing=None):
     """A box for each kind of sets; kinds without sets have the reason written in their place."""
     figure, axes = canvas(6.6, 4.0)
     draw_boxes(axes, sizes, missing or {})
     return _finish(figure, axes, title)
 
 
-def draw_boxes(axes: Any, sizes: Mapping[str, Any], missing: Mapping[str, str]) -> None:
+def draw_boxes(axes, sizes, missing):
     """The boxes of `size_boxes` on axes that exist."""
     names = [*missing, *sizes]
     for place, name in enumerate(names, start=1):
@@ -45,7 +40,7 @@ def draw_boxes(axes: Any, sizes: Mapping[str, Any], missing: Mapping[str, str]) 
     _name_places(axes, names)
 
 
-def grouped_boxes(groups: Mapping[str, Mapping[str, Any]], title: str, *, along: str = "") -> Any:
+def grouped_boxes(groups, title, *, along=""):
     """Boxes side by side in groups; the same name has the same colour in every group.
 
     along: what the groups are values of, if they are
@@ -68,7 +63,7 @@ def grouped_boxes(groups: Mapping[str, Mapping[str, Any]], title: str, *, along:
     return _finish(figure, axes, title)
 
 
-def grid_boxes(results: ClassResults, title: str) -> Any:
+def grid_boxes(results, title):
     """The ablation at each epsilon (down) and delta (across), all with the same axes."""
     from matplotlib.figure import Figure
 
@@ -78,7 +73,7 @@ def grid_boxes(results: ClassResults, title: str) -> Any:
     # Margins by hand: fifteen panels would keep the layout engine busy for seconds.
     margins = {"left": 0.085, "right": 0.985, "bottom": 0.45 / high, "top": 1 - 0.85 / high}
     margins |= {"hspace": 0.3, "wspace": 0.06}
-    shared: Any = {"sharex": True, "sharey": True, "squeeze": False}
+    shared = {"sharex": True, "sharey": True, "squeeze": False}
     grid = figure.subplots(len(epsilons), len(deltas), gridspec_kw=margins, **shared)
     kinds = ["C", "D", PAPER, OURS]
     if not any(results.at("C", level) for level in results.levels.table):
@@ -105,7 +100,7 @@ def grid_boxes(results: ClassResults, title: str) -> Any:
     return figure
 
 
-def error_bars(errors: Mapping[str, tuple[float, tuple[float, float]]], epsilon: float, title: str) -> Any:
+def error_bars(errors, epsilon, title):
     """Measured error of each kind of sets with its exact interval, against the promise."""
     figure, axes = canvas(6.6, 4.0)
     for i, (name, (error, (low, high))) in enumerate(errors.items()):
@@ -122,7 +117,7 @@ def error_bars(errors: Mapping[str, tuple[float, tuple[float, float]]], epsilon:
     )
 
 
-def size_against_error(rows: Sequence[Mapping[str, Any]], intervals: Sequence[Any], title: str) -> Any:
+def size_against_error(rows, intervals, title):
     """Mean set size against top-1 error, a point for each classifier and kind of sets.
 
     rows: of `architecture_rows`; intervals: the exact interval of each error
@@ -138,7 +133,7 @@ def size_against_error(rows: Sequence[Mapping[str, Any]], intervals: Sequence[An
     floor, ceiling = max(0, low - 0.5 * (top - low) - 0.05 * top), top + 1.1 * (top - low) + 0.25 * top
     axes.set_ylim(floor, ceiling)
     heights = floor + (ceiling - floor) * (0.03 + 0.035 * np.arange(len(errors)))
-    grey: Any = {"color": "#8a8a8a", "linestyle": "none", "capsize": 2, "elinewidth": 1, "marker": "|"}
+    grey = {"color": "#8a8a8a", "linestyle": "none", "capsize": 2, "elinewidth": 1, "marker": "|"}
     axes.errorbar(errors, heights, xerr=abs(ends - errors), label="exact 98% interval of the error", **grey)
     place, apart = -np.inf, 0.035 * np.diff(axes.get_xlim())[0]
     for row, error in zip(rows, errors, strict=True):
@@ -155,7 +150,7 @@ def size_against_error(rows: Sequence[Mapping[str, Any]], intervals: Sequence[An
     return _finish(figure, axes, title, "mean number of labels in the set")
 
 
-def class_coverage(rows: Sequence[Mapping[str, Any]], epsilon: float, title: str) -> Any:
+def class_coverage(rows, epsilon, title):
     """How the classes are covered: each with its exact interval where they are few, else how many how well.
 
     rows: of `coverage_rows`
@@ -188,13 +183,13 @@ def class_coverage(rows: Sequence[Mapping[str, Any]], epsilon: float, title: str
     return _finish(figure, axes, title, words)
 
 
-def _name_places(axes: Any, names: Sequence[str]) -> None:
+def _name_places(axes, names):
     axes.set_xticks(range(1, len(names) + 1), names)
     axes.set_xlim(0.4, len(names) + 0.6)
     axes.tick_params(axis="x", length=0)
 
 
-def _scale_sizes(axes: Any, sizes: Sequence[Any]) -> None:
+def _scale_sizes(axes, sizes):
     """A logarithmic axis of whole numbers, with a place for empty sets."""
     from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
@@ -207,7 +202,7 @@ def _scale_sizes(axes: Any, sizes: Sequence[Any]) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _finish(figure: Any, axes: Any, title: str, words: str = SIZES) -> Any:
+def _finish(figure, axes, title, words=SIZES):
     axes.set_ylabel(words, fontsize=9)
     axes.set_title(title, loc="left", fontsize=10, pad=14)
     return figure

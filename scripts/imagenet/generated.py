@@ -3,10 +3,7 @@
 The models are named ``python:imagenet.generated:narrow`` and ``:wide``; each trains when first asked for.
 """
 
-from __future__ import annotations
-
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,7 +16,7 @@ ANGLES = tuple(range(0, 180, 15))
 SIDE = 20
 
 
-def draw(angle: int, seed: int) -> Image.Image:
+def draw(angle, seed):
     """Stripes at an angle that is a little off, under noise of a strength of its own."""
     drawn = np.random.default_rng(seed)
     height, width = drawn.integers(24, 34, 2)
@@ -31,7 +28,7 @@ def draw(angle: int, seed: int) -> Image.Image:
     return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
 
 
-def fill_folder(root: Path, count: int) -> Path:
+def fill_folder(root, count):
     """A folder per class, each with `count` images."""
     for label, angle in enumerate(ANGLES):
         (root / f"{label:02}").mkdir(parents=True, exist_ok=True)
@@ -40,13 +37,13 @@ def fill_folder(root: Path, count: int) -> Path:
     return root
 
 
-def preprocess(image: Image.Image) -> np.ndarray:
+def preprocess(image):
     pixels = np.asarray(image.resize((SIDE, SIDE)), np.float32).transpose(2, 0, 1)
     return pixels / np.float32(255) - np.float32(0.5)
 
 
 @cache
-def train(width: int) -> nn.Module:
+def train(width):
     """The network, trained on images that nobody else draws; the same bits every time."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -66,9 +63,9 @@ def train(width: int) -> nn.Module:
     return network
 
 
-def narrow(device: str) -> Classifier:
+def narrow(device):
     return Classifier.of("narrow", train(8), preprocess, device=device)
 
 
-def wide(device: str) -> Classifier:
+def wide(device):
     return Classifier.of("wide", train(16), preprocess, device=device)

@@ -1,11 +1,8 @@
 """What is compared: classifiers of the same images, and the levels that so many images can prove."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -14,7 +11,6 @@ from pac_core import InvalidInput, LogitForecast, PACLevel, Record, UnreadableFi
 from pac_core.datasets import read_dataset
 from pac_core.splits import digest_of
 from pac_core.tables import file_digest, read_arrays
-from pac_vision import Images
 
 DELTAS = (1e-1, 1e-3, 1e-5)
 LADDER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
@@ -35,31 +31,31 @@ class Levels:
     deltas: tuple[float, ...]
 
     @property
-    def table(self) -> tuple[PACLevel, ...]:
+    def table(self):
         """Every epsilon with every delta, row by row."""
         return tuple(PACLevel(epsilon, delta) for epsilon in self.epsilons for delta in self.deltas)
 
     @property
-    def along_epsilon(self) -> tuple[PACLevel, ...]:
+    def along_epsilon(self):
         """The table's epsilons and two larger ones, at the main delta."""
         top = max(self.epsilons)
         wide = {*self.epsilons, self.main.epsilon, *(e for e in (2 * top, 4 * top) if e < 1)}
         return tuple(PACLevel(epsilon, self.main.delta) for epsilon in sorted(wide))
 
     @property
-    def along_delta(self) -> tuple[PACLevel, ...]:
+    def along_delta(self):
         """The table's deltas and two smaller ones, at the main epsilon."""
         least = min(self.deltas)
         wide = {*self.deltas, self.main.delta, *(float(f"{least * step:.3g}") for step in (1e-2, 1e-4))}
         return tuple(PACLevel(self.main.epsilon, delta) for delta in sorted(wide, reverse=True))
 
-    def feasible(self, n: int) -> tuple[PACLevel, ...]:
+    def feasible(self, n):
         """Each level that `n` units can prove once, the main one first."""
         every = dict.fromkeys((self.main, *self.table, *self.along_epsilon, *self.along_delta))
         return tuple(level for level in every if min_samples(level) <= n)
 
 
-def fit_levels(n: int, *, epsilon: float | None = None, delta: float = 1e-5) -> Levels:
+def fit_levels(n, *, epsilon=None, delta=1e-5):
     """Levels for `n` calibration units; the tables have five steps up to 0.05, or to a larger main epsilon.
 
     epsilon: of the main level; by default the smallest of the ladder of which the units allow 20 errors or
@@ -73,12 +69,12 @@ def fit_levels(n: int, *, epsilon: float | None = None, delta: float = 1e-5) -> 
     return Levels(main, tuple(round(max(epsilon, 0.05) * step / 5, 10) for step in range(1, 6)), DELTAS)
 
 
-def say_infeasible(n: int, needed: int) -> str:
+def say_infeasible(n, needed):
     """Why `n` units give no sets at a level: there are too few, or more are broken than it allows errors."""
     return f"needs {needed:,}" if needed > n else "too many are broken"
 
 
-def mark_chance(n: int, level: PACLevel) -> str:
+def mark_chance(n, level):
     """What a figure says at a level that allows fewer than ten errors, or nothing."""
     allowed = max_errors(n, level) if min_samples(level) <= n else CHANCE
     return f"k* = {allowed}: chance" if allowed < CHANCE else ""
@@ -97,21 +93,21 @@ class Predictions:
     ids_name: str = "ids"
 
     @property
-    def classes(self) -> int:
+    def classes(self):
         return int(self.forecast.logits.shape[1])
 
-    def take(self, rows: Any) -> tuple[LogitForecast, Any]:
+    def take(self, rows):
         """Forecast and labels of some of the images."""
         return self.forecast.take(rows), self.labels[rows]
 
-    def sort(self) -> Predictions:
+    def sort(self):
         """The same in the order of the ids, so that several classifiers have the same rows."""
         order = np.argsort(self.ids, kind="stable")
         forecast, labels = self.take(order)
         return replace(self, ids=self.ids[order], forecast=forecast, labels=labels)
 
 
-def read_predictions(path: Path, *, name: str | None = None) -> Predictions:
+def read_predictions(path, *, name=None):
     """The arrays `logits` `[N, K]`, `labels` and `ids` or `files` `[N]` of an npz or parquet file."""
     arrays = read_arrays(path)
     key = next((key for key in ("ids", "files") if key in arrays), None)
@@ -126,13 +122,13 @@ def read_predictions(path: Path, *, name: str | None = None) -> Predictions:
     return Predictions(called, found.ids, found.forecast, found.truth, model=model, data=data, ids_name=key)
 
 
-def outcomes(forecast: LogitForecast, labels: Any) -> Any:
+def outcomes(forecast, labels):
     """`[N]` "correct" or "incorrect", by the most likely label; "broken" where there is no forecast."""
     found = np.where(forecast.predictions() == labels, "correct", "incorrect")
     return found if forecast.failed is None else np.where(forecast.failed, "broken", found)
 
 
-def find_places(model: Predictions, images: Images) -> list[str | None]:
+def find_places(model, images):
     """The id in a folder of each of the classified images; None for those that are not there.
 
     Stored logits may know an image by its file name alone, so those are compared where the whole id is not
@@ -154,7 +150,7 @@ def find_places(model: Predictions, images: Images) -> list[str | None]:
     return found
 
 
-def align(models: Sequence[Predictions]) -> tuple[Predictions, ...]:
+def align(models):
     """The classifiers with their rows in one order, refused unless they saw the same images."""
     if len({model.name for model in models}) != len(models):
         raise InvalidInput(f"models must have names of their own, got {[model.name for model in models]}")
@@ -167,7 +163,7 @@ def align(models: Sequence[Predictions]) -> tuple[Predictions, ...]:
     return ordered
 
 
-def content_digest(models: Sequence[Predictions], rows: Any) -> str:
+def content_digest(models, rows):
     """A digest of what all classifiers say of these images, and of the truth."""
     parts = [model.take(rows) for model in models]
     return digest_of(

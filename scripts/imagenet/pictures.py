@@ -1,19 +1,14 @@
 """The picture tables of the paper: images by the size of their set, and images beside their written sets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from imagenet.inputs import find_places, outcomes
-from imagenet.sets import ClassResults, Measured
 from PIL import Image
 
 from pac_core import InvalidInput
-from pac_vision import Images
 from pac_vision.plots import MISSED, Picture, picture_grid
 
 LARGEST = 7.5  # font, in points
@@ -37,15 +32,15 @@ class Case:
     prediction: int
     members: Sequence[int]
 
-    def within(self, sizes: Range) -> bool:
+    def within(self, sizes):
         return sizes[0] <= len(self.members) and (sizes[1] is None or len(self.members) <= sizes[1])
 
-    def picture(self, caption: str = "") -> Picture:
+    def picture(self, caption=""):
         """Framed in red where the classifier is wrong."""
         return Picture(self.image, caption, self.label != self.prediction)
 
 
-def find_cases(results: ClassResults, found: Measured, images: Images) -> list[Case]:
+def find_cases(results, found, images):
     """The images of the test part, which nothing was fitted on, that the folder holds, with their sets.
 
     A broken image cannot be drawn.
@@ -61,7 +56,7 @@ def find_cases(results: ClassResults, found: Measured, images: Images) -> list[C
     return [Case(partial(images.image, p), int(label), int(guess), held) for p, label, guess, held in known]
 
 
-def size_columns(classes: int) -> tuple[Range, ...]:
+def size_columns(classes):
     """Sizes 1, 5 to 10, 50 to 100 and from 200, as in the paper; fewer classes have smaller sets."""
     if classes >= 250:
         return ((1, 1), (5, 10), (50, 100), (200, None))
@@ -70,20 +65,18 @@ def size_columns(classes: int) -> tuple[Range, ...]:
     return ((1, 1), (2, 2), (3, None)) if classes > 2 else ((1, 1), (2, None))
 
 
-def written_columns(classes: int) -> tuple[Range, ...]:
+def written_columns(classes):
     """Sizes [1, 5), [5, 10) and [10, 20), as in the paper; fewer classes have smaller sets."""
     return ((1, 4), (5, 9), (10, 19)) if classes >= 25 else size_columns(classes)
 
 
-def rows_by_class(
-    cases: Sequence[Case], columns: Sequence[Range], rows: int
-) -> list[tuple[int | None, list[Case | None]]]:
+def rows_by_class(cases, columns, rows):
     """For each row of the table its class and one image a column; a class of None has images of several.
 
     One class per row where the images allow it (at most one column empty), those that fill most columns
     first; the rows left over take what images there are.
     """
-    by_class: dict[int, list[Case | None]] = {}
+    by_class = {}
     for case in cases:
         cells = by_class.setdefault(case.label, [None] * len(columns))
         for j, sizes in enumerate(columns):
@@ -92,7 +85,7 @@ def rows_by_class(
     filled = {label: sum(cell is not None for cell in cells) for label, cells in by_class.items()}
     rich = [label for label in filled if filled[label] >= max(2, len(columns) - 1)]
     ranked = sorted(rich, key=lambda label: (-filled[label], label))[:rows]
-    chosen: list[tuple[int | None, list[Case | None]]] = [(label, by_class[label]) for label in ranked]
+    chosen = [(label, by_class[label]) for label in ranked]
     used = {id(case) for _, cells in chosen for case in cells}
     left = [case for case in cases if id(case) not in used]
     spread = [spread_evenly([c for c in left if c.within(s)], rows - len(chosen)) for s in columns]
@@ -103,12 +96,10 @@ def rows_by_class(
     return chosen
 
 
-def picture_table(
-    cases: Sequence[Case], names: Sequence[str], title: str, columns: Sequence[Range], rows: int = 5
-) -> Any:
+def picture_table(cases, names, title, columns, rows=5):
     """Images by the size of their set, one class per row; a red frame where the classifier is wrong."""
 
-    def captioned(label: int | None, case: Case | None) -> Picture | None:
+    def captioned(label, case):
         if case is None:
             return None
         size, name = len(case.members), names[case.label]
@@ -121,9 +112,7 @@ def picture_table(
     return picture_grid(pictures, title=title, heads=[_head(s) for s in columns], row_names=classes)
 
 
-def written_table(
-    cases: Sequence[Case], names: Sequence[str], title: str, columns: Sequence[Range], rows: int = 5
-) -> Any:
+def written_table(cases, names, title, columns, rows=5):
     """Images beside their sets: the true label in red, the prediction with a hat, as in the paper."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -153,7 +142,7 @@ def written_table(
     return figure
 
 
-def write_set(axes: Any, inches: tuple[float, float], case: Case, names: Sequence[str]) -> None:
+def write_set(axes, inches, case, names):
     """Writes the set of a case on axes of this size, a label a line; a truth that it misses stands below."""
     from matplotlib.patches import PathPatch
     from matplotlib.textpath import TextPath
@@ -183,7 +172,7 @@ def write_set(axes: Any, inches: tuple[float, float], case: Case, names: Sequenc
         axes.add_patch(PathPatch(fit.translate(x, top - tall).transform_path(shape), fc="black", lw=0))
 
 
-def measure(word: str, font: float) -> float:
+def measure(word, font):
     """Its width in points."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
@@ -191,14 +180,14 @@ def measure(word: str, font: float) -> float:
     return float(text_to_path.get_text_width_height_descent(word, FontProperties(size=font), False)[0])
 
 
-def spread_evenly(cases: Sequence[Case], count: int) -> list[Case]:
+def spread_evenly(cases, count):
     """So many of them, evenly from the first to the last."""
     if len(cases) <= count:
         return list(cases)
     return [cases[round(i)] for i in np.linspace(0, len(cases) - 1, count)]
 
 
-def _head(sizes: Range, *, half_open: bool = False) -> str:
+def _head(sizes, *, half_open=False):
     low, high = sizes
     if high is None:
         return rf"$|C(x)| \geq {low}$"

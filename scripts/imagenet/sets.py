@@ -1,12 +1,9 @@
 """Several kinds of label sets: fitted, certified in one look, measured on the test part."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +11,6 @@ from imagenet.inputs import Levels, Predictions, align, content_digest, find_pla
 
 import pac_core as pac
 from pac_core.failures import to_tune_on, unit_scores, unit_sets
-from pac_vision import Images
 
 PAPER = "C+D"
 OURS = "ours"
@@ -33,12 +29,10 @@ Key = tuple[str, str, pac.PACLevel]
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Sets of one kind at one level on the test part, in the order of its rows.
+    """Sets of one kind at one level on the test part: `[n]` labels in each, and whether it misses the truth.
 
-    size, missed: `[n]` labels in each set, and whether it misses the true one
     evaluation: its rows are all images, then those classified correctly and incorrectly, and broken ones
-    predictor: None for a baseline
-    certificate: None for what was only compared
+    predictor, certificate: None for a baseline, and for what was only compared
     """
 
     model: str
@@ -53,13 +47,9 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class ClassResults:
-    """Everything that was fitted and measured.
+    """Everything that was fitted and measured; the first of the models has the tables, and their rows agree.
 
-    models: the classifiers, the first of which has the tables; their rows agree
-    parts: rows to tune, calibrate and test
-    look: what the ledger holds
-    entries: of the menu
-    measured: by the same keys; a level that so many units cannot prove is missing
+    entries, measured: of the menu; a level that so many units cannot prove is missing in the latter
     """
 
     models: tuple[Predictions, ...]
@@ -69,36 +59,27 @@ class ClassResults:
     entries: Mapping[Key, pac.Entry]
     measured: Mapping[Key, Measured]
 
-    def at(self, sets: str, level: pac.PACLevel | None = None, model: str | None = None) -> Measured | None:
+    def at(self, sets, level=None, model=None):
         """The sets of a kind at a level (the main one), or None where they are not to be had."""
         return self.measured.get((model or self.models[0].name, sets, level or self.levels.main))
 
-    def main(self, sets: str = OURS, model: str | None = None) -> Measured:
+    def main(self, sets=OURS, model=None):
         """The sets of a kind at the main level, which is always feasible."""
         return self.measured[model or self.models[0].name, sets, self.levels.main]
 
-    def cost(self, sets: str, levels: Iterable[pac.PACLevel]) -> float:
+    def cost(self, sets, levels):
         """The probability that any certificate of this kind of sets at these levels fails is below this."""
         chosen = set(levels)
         menu = [entry for (_, kind, level), entry in self.entries.items() if kind == sets and level in chosen]
         return pac.joint_cost(self.parts.calibrate.n, menu)
 
     @cached_property
-    def test(self) -> tuple[pac.LogitForecast, Any]:
+    def test(self):
         """Forecast and labels of the first classifier on the test part."""
         return self.models[0].take(self.parts.test.rows)
 
 
-def compare_sets(
-    models: Sequence[Predictions],
-    levels: Levels,
-    *,
-    tune: int,
-    calibrate: int,
-    seed: int,
-    ledger: Path,
-    images: Images | None = None,
-) -> ClassResults:
+def compare_sets(models, levels, *, tune, calibrate, seed, ledger, images=None):
     """The paper's sets, its ablations and baselines, and ours, for classifiers of the same images.
 
     The first classifier is asked at every level, the others at the main one. All that is certified is one
@@ -139,8 +120,8 @@ def compare_sets(
         test=pac.Record("test", parts.test.n, parts.test.digest),
         split=pac.SplitRecord(seed, pac.ids_digest(models[0].ids), models[0].ids_name),
     )
-    entries: dict[Key, pac.Entry] = {}
-    measured: dict[Key, Measured] = {}
+    entries = {}
+    measured = {}
     for (model, sets, asked), got in zip(fitted, made, strict=True):
         if levels.main in got.refused:
             pac.fit_threshold(got.scores, levels.main)  # raises the reason, with its numbers
@@ -158,13 +139,11 @@ def compare_sets(
     return ClassResults(models, parts, levels, made[0].look, entries, measured)
 
 
-def _fit(
-    model: Predictions, parts: pac.Splits, levels: Sequence[pac.PACLevel]
-) -> Iterator[tuple[str, pac.Asked]]:
+def _fit(model, parts, levels):
     """The scores of a classifier, fitted on the tune part; `levels` begins with the main one."""
     tuning, (forecast, labels) = to_tune_on(*model.take(parts.tune.rows)), model.take(parts.calibrate.rows)
 
-    def on_menu(score: Any, levels: Iterable[pac.PACLevel]) -> pac.Asked:
+    def on_menu(score, levels):
         scores = partial(unit_scores, score, forecast, labels)
         return pac.Asked(score, tuple(levels), scores, forecast.domain, of=model.name)
 
@@ -176,7 +155,7 @@ def _fit(
         yield OURS, on_menu(score, row)
 
 
-def _compare(model: str, paper: pac.Asked, scores: Any, test: Any) -> Iterator[Measured]:
+def _compare(model, paper, scores, test):
     """What is compared with the paper's sets and not certified: the VC bound, and sets of mass 1 - epsilon.
 
     With the VC bound sets contain those of C+D at the same level, so they hold whenever those do.
@@ -192,13 +171,11 @@ def _compare(model: str, paper: pac.Asked, scores: Any, test: Any) -> Iterator[M
         yield Measured(model, sets, level, made.size(), ~made.contains(labels), _evaluate(made, test, level))
 
 
-def _measure(
-    model: str, sets: str, predictor: pac.Predictor, test: Any, certificate: pac.Certificate | None = None
-) -> Measured:
+def _measure(model, sets, predictor, test, certificate=None):
     made, level = predictor.sets(test[0]), predictor.threshold.level
     found = _evaluate(made, test, level)
     return Measured(model, sets, level, made.size(), ~made.contains(test[1]), found, predictor, certificate)
 
 
-def _evaluate(made: Any, test: Any, level: pac.PACLevel) -> pac.Evaluation:
+def _evaluate(made, test, level):
     return pac.evaluate(made, test[1], level, by={"prediction": outcomes(*test)})

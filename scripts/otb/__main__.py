@@ -10,12 +10,9 @@ each other. One set of test videos may well not refute it; over many draws of ca
 break its promise about ten times as often as it may (table `units`).
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import click
 import torch
@@ -34,7 +31,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BACKBONES = "efficientnet-lite0, -lite1, -lite2, pixels, or python:MODULE:FACTORY."
 
 
-def option(name: str, default: Any, text: str) -> Any:
+def option(name, default, text):
     return click.option(f"--{name}", default=default, show_default=True, help=text)
 
 
@@ -43,7 +40,7 @@ backbone_option = option("backbone", TrackerSettings.backbone, BACKBONES)
 
 
 @click.group(help=__doc__)
-def main() -> None:
+def main():
     pass
 
 
@@ -62,7 +59,7 @@ def main() -> None:
 @ledger_option("the tracks")
 @out_option("otb_output")
 @smoke_option
-def tracks(smoke_test: bool, **given: Any) -> None:
+def tracks(smoke_test, **given):
     """Stored predictions (npz: sequence, length, truth, members): certified by video, and as in the paper."""
     args = SimpleNamespace(**given)
     if smoke_test:
@@ -90,7 +87,7 @@ def tracks(smoke_test: bool, **given: Any) -> None:
 @seed_option
 @out_option("otb_output")
 @smoke_option
-def frames(smoke_test: bool, **given: Any) -> None:
+def frames(smoke_test, **given):
     """A regressor like the paper's, trained on some videos of a folder in OTB's layout, tried on others."""
     args, settings = SimpleNamespace(**given), TrackerSettings(given["backbone"], seed=given["seed"])
     if smoke_test:
@@ -101,7 +98,7 @@ def frames(smoke_test: bool, **given: Any) -> None:
     study(args, settings)
 
 
-def study(args: Any, settings: TrackerSettings) -> None:
+def study(args, settings):
     if args.sequences is None:
         raise InvalidInput("a folder in OTB's layout must be given (--smoke-test makes its own)")
     sequences = find_sequences(args.sequences)
@@ -122,9 +119,7 @@ def study(args: Any, settings: TrackerSettings) -> None:
 @seed_option
 @out_option("tracker.safetensors")
 @smoke_option
-def train(
-    sequences: Path | None, train: int, backbone: str, epochs: int, seed: int, out: Path, smoke_test: bool
-) -> None:
+def train(sequences, train, backbone, epochs, seed, out, smoke_test):
     """A tracker trained on some videos, for `pac run otb --tracker`, which certifies on the others.
 
     Only a small head is trained, on features of a pretrained backbone that are computed once: about ten pairs

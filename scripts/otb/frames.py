@@ -1,43 +1,22 @@
 """A regressor like the paper's, trained on the frames of some videos and measured on others."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from typing import Any
-
-from common import ResultFolder
 from otb import pairs
 from otb.stored import SHOWN
 
 import pac_vision as vision
 from pac_core import NotEnoughData, PACLevel, max_errors
-from pac_vision import Sequence as Frames
 from pac_vision.tracker_training import find_pairs
 from pac_vision.tracking import stay
 
-Train = Callable[[Sequence[Frames], str], vision.Tracker]
-"""From videos and the name of a file to a tracker, saved there."""
 
-
-def study_frames(
-    args: Any,
-    folder: ResultFolder,
-    settings: vision.TrackerSettings,
-    backbone: vision.Backbone,
-    sequences: Sequence[Frames],
-) -> None:
+def study_frames(args, folder, settings, backbone, sequences):
     targets = sum(len(one.truth) for one in sequences)
-    print(
-        f"\n{len(sequences)} videos with frames of {targets} targets; the unit is a pair of frames: {pairs.WHY}"
-    )
+    print(f"\n{len(sequences)} videos with frames of {targets} targets; the unit is a pair: {pairs.WHY}")
 
-    def train(videos: Sequence[Frames], name: str) -> vision.Tracker:
+    def train(videos, name):
+        """A tracker trained on some videos, saved under this name."""
         print(f"  training on {', '.join(one.name for one in videos)}")
-        options = {
-            "backbone": backbone,
-            "device": backbone.device,
-            "progress": lambda line: print("   ", line),
-        }
+        options = {"backbone": backbone, "device": backbone.device, "progress": print}
         tracker = vision.train_tracker(args.sequences, videos, settings, **options)
         tracker.save(folder.folder / name)
         return tracker
@@ -46,7 +25,7 @@ def study_frames(
     study(args, folder, train, sequences)
 
 
-def few_videos(args: Any, folder: ResultFolder, train: Train, sequences: Sequence[Frames]) -> None:
+def few_videos(args, folder, train, sequences):
     """Two regressors, each trained on one half of the videos and measured on the other."""
     try:
         max_errors(len(sequences), pairs.FEW)
@@ -56,9 +35,9 @@ def few_videos(args: Any, folder: ResultFolder, train: Train, sequences: Sequenc
     print("  tested on another video show what that says about a new one")
     ranked = sorted(sequences, key=lambda one: -one.truth.size)
     halves = [*ranked[0::4], *ranked[3::4]], [*ranked[1::4], *ranked[2::4]]
-    rows: list[dict[str, Any]] = []
-    errors: list[dict[str, Any]] = []
-    overlays: list[vision.Overlay] = []
+    rows = []
+    errors = []
+    overlays = []
     for number, (seen, held) in enumerate((halves, halves[::-1]), start=1):
         tracker = train(seen, f"tracker{number}.safetensors")
         videos, still = (
@@ -88,9 +67,7 @@ def few_videos(args: Any, folder: ResultFolder, train: Train, sequences: Sequenc
         write_overlays(folder, overlays, f"A regressor that was trained on other videos; {words}")
 
 
-def list_cases(
-    kinds: dict[str, list[vision.Video]], seed: int
-) -> list[tuple[str, str, str, pairs.PairParts]]:
+def list_cases(kinds, seed):
     """Forecast, what it is calibrated on, what it is tested on, and the parts."""
     found = []
     for kind, videos in kinds.items():
@@ -101,7 +78,7 @@ def list_cases(
     return found
 
 
-def whole_benchmark(args: Any, folder: ResultFolder, train: Train, sequences: Sequence[Frames]) -> None:
+def whole_benchmark(args, folder, train, sequences):
     """The paper's split; three quarters of its first part train, the rest fits the temperature."""
     by_name = {one.name: one for one in sequences}
     counts = {one.name: len(find_pairs([one])) for one in sequences}
@@ -133,20 +110,14 @@ def whole_benchmark(args: Any, folder: ResultFolder, train: Train, sequences: Se
     print(f"  by video, with a certificate: pac run otb --tracker {path} ...")
 
 
-def draw_sets(
-    args: Any,
-    sequences: Sequence[Frames],
-    videos: Sequence[vision.Video],
-    parts: pairs.PairParts,
-    level: PACLevel,
-) -> list[vision.Overlay]:
+def draw_sets(args, sequences, videos, parts, level):
     """The videos with their boxes at this level (C+D)."""
     predictor, floored = pairs.fit_pairs(parts, level), vision.BoxScore("nll")
     sets = [predictor.sets(floored.prepared(video.forecast)) for video in videos]
     return [vision.Overlay.of(args.sequences, *known) for known in zip(sequences, videos, sets, strict=True)]
 
 
-def write_overlays(folder: ResultFolder, overlays: Sequence[vision.Overlay], title: str) -> None:
+def write_overlays(folder, overlays, title):
     folder.figure("overlays", vision.overlay_grid(overlays, title))
     for overlay in overlays:
         vision.write_gif(overlay, folder.folder / f"overlay_{overlay.frames.name}.gif")

@@ -1,24 +1,12 @@
 """Sequences in OTB's layout (a bright rectangle wanders over texture) and stored tracks, for a try-out."""
 
-from __future__ import annotations
-
-import os
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 
-def write_sequences(
-    folder: str | os.PathLike[str],
-    count: int,
-    *,
-    frames: int = 20,
-    targets: int = 1,
-    size: tuple[int, int] = (96, 72),
-    seed: int = 0,
-) -> Path:
+def write_sequences(folder, count, *, frames=20, targets=1, size=(96, 72), seed=0):
     """Writes so many sequences below a folder, which is returned; each is drawn from the seed and its number.
 
     targets: of every third sequence; the others have one
@@ -46,7 +34,7 @@ def write_sequences(
     return root
 
 
-def _wander(drawn: np.random.Generator, frames: int, size: tuple[int, int]) -> NDArray[np.float64]:
+def _wander(drawn, frames, size):
     """`[frames, 4]` x, y, width, height of a rectangle that moves, turns back at the edges, and breathes."""
     limits = np.array(size, np.float64)
     sides = drawn.uniform(14, 26, 2)
@@ -61,7 +49,7 @@ def _wander(drawn: np.random.Generator, frames: int, size: tuple[int, int]) -> N
     return boxes
 
 
-def write_tracks(path: Path, videos: int = 82) -> Path:
+def write_tracks(path, videos=82):
     """Stored tracks of an ensemble that is sure of itself, and wrong by another amount in every video."""
     drawn, lengths = np.random.default_rng(0), np.where(np.arange(videos) < 4, 40, 100)
     corner = drawn.uniform(5, 50, (videos, 2)).repeat(lengths, axis=0)

@@ -4,19 +4,15 @@ Frames of one video depend on each other, so a threshold calibrated on them prom
 video; see `otb.units`.
 """
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from common import ResultFolder, draw_box, interval_text
+from common import draw_box, interval_text
 
-from pac_core import ABLATIONS, GaussianForecast, InvalidInput, NotEnoughData, PACLevel, Predictor, evaluate
+from pac_core import ABLATIONS, GaussianForecast, InvalidInput, NotEnoughData, PACLevel, evaluate
 from pac_core.figures import INK, canvas
-from pac_vision import Video
 
 PAPER_PAIRS = (20_882, 22_761, 22_761)
 """Pairs of frames to tune, calibrate and test in the paper, of 99 videos."""
@@ -39,11 +35,11 @@ class PairParts:
     test: tuple[GaussianForecast, Any]
 
     @property
-    def sizes(self) -> tuple[int, int, int]:
+    def sizes(self):
         """Pairs of each part."""
         return len(self.tune[1]), len(self.calibrate[1]), len(self.test[1])
 
-    def draw(self, pairs: int, seed: int) -> PairParts:
+    def draw(self, pairs, seed):
         """The same with at most so many pairs to calibrate on, drawn at random."""
         forecast, truth = self.calibrate
         if pairs >= len(truth):
@@ -52,13 +48,13 @@ class PairParts:
         return replace(self, calibrate=(forecast.take(rows), truth[rows]))
 
 
-def gather(videos: Sequence[Video], rows: Any = slice(None)) -> tuple[GaussianForecast, Any]:
+def gather(videos, rows=slice(None)):
     """Forecast and truth of some rows of all videos; the least variance is a pixel squared."""
     mean, var, truth = (np.concatenate([getattr(v, key) for v in videos]) for key in ("mean", "var", "truth"))
     return GaussianForecast(mean[rows], np.maximum(var, 1.0)[rows]), truth[rows]
 
 
-def paper_parts(counts: Mapping[str, int], *, seed: int = 0) -> tuple[tuple[str, ...], ...]:
+def paper_parts(counts, *, seed=0):
     """Three groups of videos, in the paper's proportions of pairs; the order is drawn by the seed.
 
     counts: pairs of each video; with the paper's benchmark the parts come as near to `PAPER_PAIRS` as whole
@@ -76,33 +72,31 @@ def paper_parts(counts: Mapping[str, int], *, seed: int = 0) -> tuple[tuple[str,
     return tuple(order[:first]), tuple(order[first:second]), tuple(order[second:])
 
 
-def split_by_video(groups: Sequence[Sequence[Video]]) -> PairParts:
+def split_by_video(groups):
     """Whole videos to each part, as in the paper; see `paper_parts`."""
     return PairParts(*map(gather, groups))
 
 
-def split_across(known: Video, new: Video, *, seed: int = 0) -> PairParts:
+def split_across(known, new, *, seed=0):
     """A third of one video's pairs to tune, the rest to calibrate; all of another's to test."""
     order = np.random.default_rng(seed).permutation(len(known.truth))
     third = len(order) // 3
     return PairParts(gather([known], order[:third]), gather([known], order[third:]), gather([new]))
 
 
-def split_by_pair(
-    videos: Sequence[Video], *, seed: int = 0, shares: tuple[int, int, int] = PAPER_PAIRS
-) -> PairParts:
+def split_by_pair(videos, *, seed=0, shares=PAPER_PAIRS):
     """Pairs of all videos at random to each part: what is found holds for pairs of these very videos only."""
     order = np.random.default_rng(seed).permutation(sum(len(video.truth) for video in videos))
     cuts = (np.cumsum(shares)[:2] / sum(shares) * len(order)).astype(int)
     return PairParts(*(gather(videos, rows) for rows in np.split(order, cuts)))
 
 
-def fit_pairs(parts: PairParts, level: PACLevel, ablation: str = "C+D") -> Predictor:
+def fit_pairs(parts, level, ablation="C+D"):
     """The paper's predictor of pairs; `NotEnoughData` where its bound cannot prove the level."""
     return ABLATIONS[ablation](*parts.tune, *parts.calibrate, level)
 
 
-def ablation_table(parts: PairParts, level: PACLevel) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def ablation_table(parts, level):
     """A row per ablation (C calibrated, D direct bound), and the sizes `[n]` of those that could be made."""
     rows, sizes = [], {}
     heads = ("error", "98% interval", "refuted", "median size", "mean size")
@@ -121,7 +115,7 @@ def ablation_table(parts: PairParts, level: PACLevel) -> tuple[list[dict[str, An
     return rows, sizes
 
 
-def size_boxes(sizes: Mapping[str, Any], title: str) -> Any:
+def size_boxes(sizes, title):
     """A box per name, of the sets that are not empty."""
     figure, axes = canvas(7.0, 4.4)
     for place, (size, ink) in enumerate(zip(sizes.values(), INK, strict=False)):
@@ -130,7 +124,7 @@ def size_boxes(sizes: Mapping[str, Any], title: str) -> Any:
     return _finish(figure, axes, title)
 
 
-def draw_levels(folder: ResultFolder, parts: PairParts, usual: PACLevel, title: str, prefix: str) -> None:
+def draw_levels(folder, parts, usual, title, prefix):
     """Median size of C+D against epsilon, and against delta, with the range of nine in ten sets."""
     for name, values in (("epsilon", EPSILONS), ("delta", DELTAS)):
         values = [value for value in values if value >= getattr(usual, name)]
@@ -152,11 +146,11 @@ def draw_levels(folder: ResultFolder, parts: PairParts, usual: PACLevel, title: 
         folder.figure(prefix + name, _finish(figure, axes, heading))
 
 
-def say_level(level: PACLevel) -> str:
+def say_level(level):
     return f"epsilon {level.epsilon:g}, delta {level.delta:g}"
 
 
-def _finish(figure: Any, axes: Any, title: str) -> Any:
+def _finish(figure, axes, title):
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:,g}")
     low, high = axes.get_ylim()

@@ -1,13 +1,7 @@
 """Stored tracks of an ensemble of trackers: by video, by frame, and one against the other."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
 import numpy as np
-from common import ResultFolder, interval_text
+from common import interval_text
 from otb import pairs
 from otb.units import compare_units, unit_histograms
 
@@ -16,7 +10,6 @@ from pac_core.options import ledger_beside
 from pac_core.predictors import GivenScore
 from pac_core.tables import file_digest
 from pac_vision import BoxScore, Overlay, Video, choose_box_score, overlay_grid
-from pac_vision import Sequence as Frames
 from pac_vision.box_scores import CANDIDATES, smallest
 
 PAPER = pac.PACLevel(0.01, 1e-5)
@@ -24,9 +17,9 @@ SHOWN = 4  # videos to draw, however many there are
 Videos = dict[str, Video]
 
 
-def by_sequence(args: Any, folder: ResultFolder, videos: Videos, sequences: Sequence[Frames]) -> None:
+def by_sequence(args, folder, videos, sequences):
     """A certificate: the unit is the video."""
-    ledger: Path = ledger_beside(args.tracks, args.ledger)
+    ledger = ledger_beside(args.tracks, args.ledger)
     level, names, gamma = pac.PACLevel(args.epsilon, args.delta), np.array(list(videos)), args.gamma
     parts = pac.split(names, tune=args.tune, calibrate=args.calibrate, seed=args.seed)
     pac.max_errors(parts.calibrate.n, level)
@@ -76,7 +69,7 @@ def by_sequence(args: Any, folder: ResultFolder, videos: Videos, sequences: Sequ
         folder.figure("stored_overlays", overlay_grid(drawn, title))
 
 
-def by_frame(args: Any, folder: ResultFolder, videos: Videos) -> None:
+def by_frame(args, folder, videos):
     """The paper's experiment: the unit is a frame."""
     groups = pairs.paper_parts({name: len(video.frames) for name, video in videos.items()}, seed=args.seed)
     others = pairs.split_by_video([[videos[name] for name in group] for group in groups]).draw(
@@ -100,7 +93,7 @@ def by_frame(args: Any, folder: ResultFolder, videos: Videos) -> None:
     pairs.draw_levels(folder, others, PAPER, "Stored tracks by frame", "")
 
 
-def frame_against_sequence(args: Any, folder: ResultFolder, videos: Videos) -> None:
+def frame_against_sequence(args, folder, videos):
     """The same scores, calibrated on frames and on videos."""
     level, few, draws = pac.PACLevel(args.epsilon, args.delta), args.calibrate, args.draws
     frames = [BoxScore().frame_scores(video) for video in videos.values()]
@@ -122,7 +115,7 @@ def frame_against_sequence(args: Any, folder: ResultFolder, videos: Videos) -> N
     folder.figure("units", unit_histograms(found, title))
 
 
-def compare_scores(args: Any, folder: ResultFolder, videos: Videos) -> None:
+def compare_scores(args, folder, videos):
     """Error and size by video of several scores, over random splits: what to choose, and no certificate."""
     if args.tune + args.calibrate >= len(videos):
         print("\nscores by video are not compared: no video is left to test")
@@ -150,5 +143,5 @@ def compare_scores(args: Any, folder: ResultFolder, videos: Videos) -> None:
         errors, sizes = (np.array(one) for one in zip(*of, strict=True))
         row = {"score": name, "error": float(errors.mean()), "mean size": float(sizes.mean())}
         rows.append(row | {"median size": float(np.median(sizes))})
-    title = f"Scores by video, {pairs.say_level(level)}: test videos of {args.splits} random splits (no certificates)"
-    folder.table("scores", rows, title)
+    words = f"test videos of {args.splits} random splits (no certificates)"
+    folder.table("scores", rows, f"Scores by video, {pairs.say_level(level)}: {words}")

@@ -1,8 +1,5 @@
 """What is drawn independently: videos against frames, on the same scores."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +18,9 @@ UNITS = ("frame", "sequence")
 class UnitErrors:
     """The errors of thresholds calibrated on one kind of unit, one per draw of calibration videos `[draws]`.
 
-    unit: what was taken for independent: ``frame``, as in the paper, or ``sequence``
-    level: asked of that unit
-    gamma: the share of frames that a video may miss
-    frames: the share of frames missed, of the videos left over
-    videos: the share of the videos left over that miss more than gamma of their frames
-    true: the error that the promise is about, if all videos at hand are the whole world and the calibration
-        videos are drawn from it with replacement: the share of frames missed, or of videos that miss
-        more than gamma of them
+    frames, videos: of the videos left over, the shares of frames missed, and of videos that miss over gamma
+    true: the same of the unit, if all videos at hand are the whole world and those calibrated on are drawn
+        from it with replacement: what the promise is about
     """
 
     unit: str
@@ -39,19 +31,17 @@ class UnitErrors:
     true: Any
 
     @property
-    def breaches(self) -> int:
+    def breaches(self):
         """In how many of the draws the promise fails; promised are at most delta of them."""
         return int((self.true > self.level.epsilon).sum())
 
     @property
-    def promise(self) -> str:
+    def promise(self):
         what = f"more than {self.gamma:.0%} of a video's frames" if self.unit == "sequence" else "a frame"
         return f"P(miss {what}) <= {self.level.epsilon:g}"
 
 
-def compare_units(
-    frame_scores: Sequence[Any], level: PACLevel, gamma: float, *, calibrate: int, draws: int, seed: int = 0
-) -> dict[str, UnitErrors]:
+def compare_units(frame_scores, level, gamma, *, calibrate, draws, seed=0):
     """Errors of thresholds from `calibrate` random videos, by what was taken for the unit.
 
     frame_scores: of each video `[F]`
@@ -64,14 +54,14 @@ def compare_units(
     scores = np.array([share_score(frames, gamma) for frames in frame_scores])
     lengths, drawn = np.array([len(frames) for frames in frame_scores]), np.random.default_rng(seed)
 
-    def errors(rows: Any, tested: Any, unit: str) -> tuple[float, float]:
-        """The shares of frames missed and of videos over gamma among the tested, with the threshold of `rows`."""
+    def errors(rows, tested, unit):
+        """The shares of frames missed and of videos over gamma, with the threshold of `rows`."""
         chosen = scores[rows] if unit == "sequence" else np.concatenate([frame_scores[r] for r in rows])
         threshold = fit_threshold(chosen, levels[unit]).value
         missed = sum(int((frame_scores[row] > threshold).sum()) for row in tested)
         return missed / lengths[tested].sum(), float((scores[tested] > threshold).mean())
 
-    found: dict[str, list[Any]] = {unit: [] for unit in UNITS}
+    found = {unit: [] for unit in UNITS}
     for _ in range(draws):
         order, world = drawn.permutation(everything), drawn.integers(len(everything), size=calibrate)
         for place, unit in enumerate(UNITS):
@@ -80,7 +70,7 @@ def compare_units(
     return {unit: UnitErrors(unit, levels[unit], gamma, *np.array(found[unit]).T) for unit in UNITS}
 
 
-def unit_histograms(found: Mapping[str, UnitErrors], title: str) -> Any:
+def unit_histograms(found, title):
     """The true error of each draw, for both units, each against its own promise; broken ones are red."""
     figure, grid = panels(1, len(found), (9.6, 4.4), sharey=True)
     for panel, (unit, one) in zip(grid[0], found.items(), strict=True):

@@ -17,12 +17,9 @@ that cannot be written).
 Expect errors below epsilon on most; at delta = 0.05 a miss is a fair outcome. Takes about a minute.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -54,7 +51,7 @@ repeats_option = click.option(
 
 
 @click.group(help=__doc__)
-def main() -> None:
+def main():
     pass
 
 
@@ -65,9 +62,7 @@ def main() -> None:
 @ledger_option("each table")
 @out_option("tables_output")
 @smoke_option
-def paper(
-    folder: Path | None, repeats: int, seed: int, ledger: Path | None, out: Path, smoke_test: bool
-) -> None:
+def paper(folder, repeats, seed, ledger, out, smoke_test):
     """The paper's four tables, those you have."""
     if smoke_test:
         print("generated tables under the paper's names, for a try-out: their numbers mean nothing")
@@ -100,7 +95,7 @@ def paper(
 @repeats_option
 @seed_option
 @out_option("tables_output")
-def own(file: Path, target: str, repeats: int, seed: int, out: Path, new: Path | None, **given: Any) -> None:
+def own(file, target, repeats, seed, out, new, **given):
     """A table of your own, arff or text; nothing is unpickled."""
     table, book = read_own(given, file), ledger_beside(file, given["ledger"])
     task = given["task"] or ("values" if table.is_numeric(target) else "labels")
@@ -116,7 +111,7 @@ def own(file: Path, target: str, repeats: int, seed: int, out: Path, new: Path |
     study([(table, design, book)], out, repeats, seed, rows)
 
 
-def read_new(given: Any, new: Path, target: str) -> Table:
+def read_new(given, new, target):
     """The rows of --new, read like the table; where names are given, the target's column may be missing."""
     try:
         return read_own(given, new)
@@ -124,12 +119,12 @@ def read_new(given: Any, new: Path, target: str) -> Table:
         return read_own(given, new, without=target)
 
 
-def study(asked: list[Asked], out: Path, repeats: int, seed: int, new: Table | None = None) -> None:
+def study(asked, out, repeats, seed, new=None):
     """Certify each table, show the ablation and the figures, then repeat on other draws."""
     for table, design, _ in asked:  # refuses before any work
         design.test_rows(table)
     folder, found = ResultFolder(out), {}
-    rows: list[dict[str, Any]] = []
+    rows = []
     for table, design, ledger in asked:
         print(f"\n== {design.title}: {len(table):,} rows, {table.cells.shape[1] - 1} columns to read")
         made, certified = certify_table(table, design, ledger=ledger, seed=seed)
@@ -163,7 +158,7 @@ def study(asked: list[Asked], out: Path, repeats: int, seed: int, new: Table | N
     folder.figure("errors", draw_errors(found, {title: errors for title, (_, errors) in others.items()}))
 
 
-def ablation_row(design: TableDesign, one: Any) -> dict[str, Any]:
+def ablation_row(design, one):
     row, level, certified = one.found.all, design.level, one.name == "C+D"
     verdict = f"refuted: fair in {level.delta:g} of all draws, or rows not alike"
     return {
@@ -182,7 +177,7 @@ def ablation_row(design: TableDesign, one: Any) -> dict[str, Any]:
     }
 
 
-def generate(folder: Path) -> Path:
+def generate(folder):
     """Small tables of known kinds under the paper's names, for a try-out without any data."""
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)

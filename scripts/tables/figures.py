@@ -1,18 +1,12 @@
 """Figures of the experiments on tables."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 from common import draw_box, panels
-from tables.study import Ablated, TableDesign
 
 from pac_core.figures import INK, canvas
 
 
-def draw_sizes(rows: Sequence[Ablated], design: TableDesign, truth: Any, wrong: Any) -> Any:
+def draw_sizes(rows, design, truth, wrong):
     """Sizes of D and C+D on the test rows: shares of each number of labels, or widths of intervals.
 
     truth, wrong: `[N]` of the test rows; `wrong` says whether the prediction was, of labels
@@ -28,7 +22,7 @@ def draw_sizes(rows: Sequence[Ablated], design: TableDesign, truth: Any, wrong: 
     return figure
 
 
-def _draw_labels(left: Any, right: Any, rows: Any, design: TableDesign, truth: Any, wrong: Any) -> None:
+def _draw_labels(left, right, rows, design, truth, wrong):
     by_kind = {f"{row.name}, mean {row.found.all.mean:.2f}": row.size for row in rows}
     found, last = (("right", ~wrong), ("wrong", wrong)), rows[-1].size
     groups = {f"prediction {name}, {mine.sum()} rows": last[mine] for name, mine in found if mine.any()}
@@ -52,7 +46,7 @@ def _draw_labels(left: Any, right: Any, rows: Any, design: TableDesign, truth: A
     left.set_ylabel("share of test rows", fontsize=10)
 
 
-def _draw_intervals(left: Any, right: Any, rows: Any, design: TableDesign, truth: Any, wrong: Any) -> None:
+def _draw_intervals(left, right, rows, design, truth, wrong):
     for place, row in enumerate(rows):
         draw_box(left, row.size, place, INK[place])
     left.set_xticks(range(len(rows)), [f"{row.name}\nmean {row.found.all.mean:.2f}" for row in rows])
@@ -72,7 +66,7 @@ def _draw_intervals(left: Any, right: Any, rows: Any, design: TableDesign, truth
     right.set_title("C+D", loc="left", fontsize=9.5)
 
 
-def draw_errors(found: Mapping[str, tuple[Any, TableDesign]], repeats: Mapping[str, Any]) -> Any:
+def draw_errors(found, repeats):
     """The measured error of each table with its exact interval, against the promise; other draws as dots."""
     figure, axes = canvas(8.0, 4.6)
     names, certified = [], {"color": INK[0], "marker": "o", "capsize": 4, "linestyle": "none"}

@@ -1,16 +1,11 @@
 """Small networks for tables, and the numbers they read, both fitted on the training rows alone."""
 
-from __future__ import annotations
-
 import hashlib
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from tables.reading import Table
 from torch import Tensor
 from torch.nn import functional
 
@@ -37,7 +32,7 @@ class Encoder:
 
     fitted: dict[str, tuple]
 
-    def __call__(self, table: Table) -> np.ndarray:
+    def __call__(self, table):
         parts = []
         for name, known in self.fitted.items():
             if isinstance(known[0], str):
@@ -50,7 +45,7 @@ class Encoder:
         return np.concatenate(parts, axis=1).astype(np.float32)
 
 
-def fit_encoder(table: Table, names: Sequence[str], rows: np.ndarray) -> Encoder:
+def fit_encoder(table, names, rows):
     """The encoder of the columns `names`, fitted on the training `rows` alone.
 
     A column that says nothing in training (one value, or none) is left out. Means, medians and categories of
@@ -87,7 +82,7 @@ class Networks:
     shift: float = 0.0
     scale: float = 1.0
 
-    def forecast(self, inputs: Any) -> LogitForecast | GaussianForecast:
+    def forecast(self, inputs):
         """Of inputs `[N, F]`: `[N, K]` logarithms of mean probabilities, or mean and variance `[N, 1]`."""
         with torch.no_grad(), one_thread():
             outputs = _apply(self.weights, torch.as_tensor(inputs)).double()
@@ -101,27 +96,27 @@ class Networks:
         return made.mark_failures()
 
     @property
-    def digest(self) -> str:
+    def digest(self):
         return hashlib.sha256(b"".join(weight.numpy().tobytes() for weight in self.weights)).hexdigest()
 
 
-def fit_labels(inputs: Any, labels: Any, classes: tuple[str, ...], *, seed: int = 0) -> Networks:
+def fit_labels(inputs, labels, classes, *, seed=0):
     """Networks trained on inputs `[N, F]` and labels `[N]`, places in `classes`; the same for one seed."""
 
-    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    def loss(outputs, targets):
         return functional.cross_entropy(outputs.movedim(-1, 1), targets, reduction="none")
 
     targets = torch.as_tensor(labels, dtype=torch.int64)
     return Networks(_train(inputs, targets, len(classes), loss, seed), classes)
 
 
-def fit_values(inputs: Any, values: Any, *, seed: int = 0) -> Networks:
+def fit_values(inputs, values, *, seed=0):
     """Networks trained on inputs `[N, F]` and values `[N]` by maximum likelihood; the same for one seed."""
     shift, scale = float(values.mean()), float(values.std())
     if not scale > 0:
         raise InvalidInput(f"the target must vary over the training rows, got {shift:g} in all of them")
 
-    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    def loss(outputs, targets):
         mean, var = _mean_and_var(outputs)
         return 0.5 * ((targets - mean) ** 2 / var + torch.log(2 * math.pi * var))
 
@@ -129,9 +124,7 @@ def fit_values(inputs: Any, values: Any, *, seed: int = 0) -> Networks:
     return Networks(_train(inputs, targets, 2, loss, seed), (), shift, scale)
 
 
-def _train(
-    inputs: Any, targets: Tensor, outputs: int, loss: Callable[[Tensor, Tensor], Tensor], seed: int
-) -> tuple[Tensor, ...]:
+def _train(inputs, targets, outputs, loss, seed):
     """The weights of each member that did best on the rows it held out.
 
     loss: from outputs `[M, N, O]` and targets `[M, N]` to -log likelihoods `[M, N]`
@@ -171,12 +164,12 @@ def _train(
     return tuple(best)
 
 
-def _apply(weights: Sequence[Tensor], data: Tensor) -> Tensor:
+def _apply(weights, data):
     """`[M, N, O]` outputs of all members."""
     first, first_bias, second, second_bias = weights
     hidden = torch.baddbmm(first_bias, data.expand(len(first), *data.shape), first)
     return torch.baddbmm(second_bias, functional.silu(hidden), second)
 
 
-def _mean_and_var(outputs: Tensor) -> tuple[Tensor, Tensor]:
+def _mean_and_var(outputs):
     return outputs[..., 0], LEAST_STD**2 + functional.softplus(outputs[..., 1])

@@ -9,7 +9,6 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import click
 import numpy as np
@@ -39,30 +38,31 @@ class Table:
     declared: dict[str, tuple[str, ...]] = field(default_factory=dict)
     digest: str | None = None
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.ids)
 
-    def text(self, name: str) -> np.ndarray:
+    def text(self, name):
         """`[N]` a column as it is written: "01" stays "01"."""
         if name not in self.cells:
             raise InvalidInput(f"column must be one of {', '.join(self.cells)}, got {name!r}")
         return self.cells[name].to_numpy(str)
 
-    def numbers(self, name: str) -> np.ndarray:
+    def numbers(self, name):
         """`[N]` a column as numbers, NaN where missing, refused if it holds text."""
+        cells = self.text(name)
         try:
-            found = np.array([np.nan if cell == "" else float(cell) for cell in self.text(name)])
+            found = np.array([np.nan if cell == "" else float(cell) for cell in cells])
         except ValueError:
             raise InvalidInput(f"column {name!r} must hold numbers, got text") from None
         if np.isinf(found).any():
             raise InvalidInput(f"column {name!r} must hold finite numbers, got an infinite one")
         return found
 
-    def is_numeric(self, name: str) -> bool:
+    def is_numeric(self, name):
         """Whether all its cells write numbers, and the file does not declare it as categories."""
         return name not in self.declared and all(cell == "" or is_number(cell) for cell in self.text(name))
 
-    def known(self, target: str) -> np.ndarray:
+    def known(self, target):
         """`[N]` a column as it is written, refused if a cell is missing."""
         gone = self.text(target) == ""
         if gone.any():
@@ -73,7 +73,7 @@ class Table:
             )
         return self.text(target)
 
-    def inputs(self, target: str, *, leave_out=()) -> list[str]:
+    def inputs(self, target, *, leave_out=()):
         """The columns a model may read: all but the target and those left out.
 
         A column of more than 50 different texts is refused: those are names of rows, or numbers written
@@ -91,7 +91,7 @@ class Table:
             elif len(kinds) > MOST_CATEGORIES:
                 raise InvalidInput(
                     f"column {name!r} must hold numbers or at most {MOST_CATEGORIES} categories, got "
-                    f"{len(kinds):,} different texts such as {str(kinds[0])!r}: leave it out, or name it as id"
+                    f"{len(kinds):,} different texts such as {str(kinds[0])!r}: leave it out"
                 )
         return kept
 
@@ -109,13 +109,13 @@ def table_options(function):
     return click.argument("file", type=PATH)(ledger_option("the table")(function))
 
 
-def read_own(given, file: Path, without: str | None = None) -> Table:
+def read_own(given, file, without=None):
     """The table that the options describe; of the columns they name, one may be missing."""
     names = given["names"] and [name for name in given["names"].split(",") if name != without]
     return read_table(file, separator=given["separator"], names=names, id_column=given["id"])
 
 
-def read_table(file: Path, *, separator=None, names=None, id_column=None) -> Table:
+def read_table(file, *, separator=None, names=None, id_column=None):
     """The table in an arff or text file.
 
     separator: of a text file; by default the one of comma, semicolon, tab and bar that makes most of the
@@ -129,7 +129,7 @@ def read_table(file: Path, *, separator=None, names=None, id_column=None) -> Tab
         if is_arff and (separator or names):
             raise InvalidInput(f"separator and names are for text files, but {file} is arff")
         header, rows, declared = cut_arff(lines) if is_arff else cut_text(lines, separator, names)
-    except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
+    except (OSError, csv.Error, TypeError, ValueError) as error:
         raise UnreadableFile(f"{file} cannot be read as a table: {error}") from None
     for count, row in enumerate(rows, 1):
         if len(row) != len(header):
@@ -187,7 +187,7 @@ def cut_arff(lines):
     return list(kinds), rows, declared
 
 
-def hash_rows(cells: pd.DataFrame) -> np.ndarray:
+def hash_rows(cells):
     """`[N]` a hash of each row, with a count for equal ones: a row keeps its name whatever the others are."""
     counts, names = Counter(), []
     for row in cells.itertuples(index=False, name=None):
@@ -197,7 +197,7 @@ def hash_rows(cells: pd.DataFrame) -> np.ndarray:
     return np.array(names)
 
 
-def is_number(cell: str) -> bool:
+def is_number(cell):
     try:
         return bool(float(cell)) or True
     except ValueError:

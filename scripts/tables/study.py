@@ -1,17 +1,12 @@
 """The paper's experiments on small tables: certify, compare D and C+D, repeat on other draws of the rows."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from scipy.stats import betabinom, binom
 from tables.networks import Encoder, Networks, fit_encoder, fit_labels, fit_values
-from tables.reading import Table
 
 import pac_core as pac
 from pac_core import InvalidInput, PACLevel, Record
@@ -23,11 +18,8 @@ OTHER = "(any other)"
 
 @dataclass(frozen=True)
 class TableDesign:
-    """What is asked of a table.
+    """What is asked of a table: "labels" or "values" of a target, from so many rows each; the rest tests.
 
-    target: the column to forecast
-    task: "labels" of a class, or "values" of a number
-    train, tune, calibrate: rows for each; the rest tests
     unit: of the target, for "values"
     leave_out: columns that the model may not read
     published: the error that the paper measured, where it did
@@ -45,10 +37,10 @@ class TableDesign:
     published: float | None = None
 
     @property
-    def size_in(self) -> str:
+    def size_in(self):
         return "labels" if self.task == "labels" else f"full width, {self.unit}"
 
-    def test_rows(self, table: Table) -> int:
+    def test_rows(self, table):
         """How many rows are left to test on; refused if there are none, or the level is out of reach."""
         pac.max_errors(self.calibrate, self.level)
         left = len(table) - self.train - self.tune - self.calibrate
@@ -76,10 +68,9 @@ stands here.
 
 @dataclass(frozen=True, eq=False)
 class TableForecast:
-    """What networks trained on some rows say of all the others.
+    """What networks trained on some rows (`train_ids`) say of all the others.
 
-    ids: `[N]` of the others; train_ids of those trained on
-    forecast, truth: of the others; labels are places in `networks.classes`, values are `[N, 1]`
+    truth: of the others; labels are places in `networks.classes`, values are `[N, 1]`
     """
 
     ids: Any
@@ -90,7 +81,7 @@ class TableForecast:
     networks: Networks
 
 
-def forecast_rest(table: Table, design: TableDesign, *, seed: int) -> TableForecast:
+def forecast_rest(table, design, *, seed):
     """Train on `design.train` rows drawn by `seed`, forecast all others.
 
     Preparation of the columns and of the labels is fitted on the training rows alone, so that the others may
@@ -114,7 +105,7 @@ def forecast_rest(table: Table, design: TableDesign, *, seed: int) -> TableForec
     return TableForecast(table.ids[rest], table.ids[seen], forecast, truth[rest], encoder, networks)
 
 
-def place_labels(table: Table, target: str, seen: Any) -> tuple[Any, tuple[str, ...]]:
+def place_labels(table, target, seen):
     """`[N]` the labels as places in the classes, and the classes.
 
     They are those the file declares; where it does not, those of the training rows and `(any other)`,
@@ -131,7 +122,7 @@ def place_labels(table: Table, target: str, seen: Any) -> tuple[Any, tuple[str, 
     return np.array([known.get(label, len(classes) - 1) for label in labels.tolist()]), classes
 
 
-def tempered_if_any(forecast: Any, truth: Any, level: PACLevel) -> Any:
+def tempered_if_any(forecast, truth, level):
     """The paper's C, or the forecaster as it is where the tune rows have no most likely temperature.
 
     That happens if the model is right about every one of them. Either way it is a choice on the tune rows.
@@ -142,9 +133,7 @@ def tempered_if_any(forecast: Any, truth: Any, level: PACLevel) -> Any:
         return Likelihood()
 
 
-def certify_table(
-    table: Table, design: TableDesign, *, ledger: Path, seed: int = 0
-) -> tuple[TableForecast, pac.Certified]:
+def certify_table(table, design, *, ledger, seed=0):
     """The certificate of C+D, with a row as the unit, from one look that the ledger records.
 
     The promise is about rows drawn like those of the file, independently of each other: where rows belong
@@ -184,7 +173,7 @@ class Ablated:
     found: pac.Evaluation
 
 
-def ablate(made: TableForecast, design: TableDesign, *, seed: int) -> list[Ablated]:
+def ablate(made, design, *, seed):
     """D and C+D on the test rows; a comparison, which certifies nothing.
 
     Both come from the same rows as the certificate of the same seed; C+D has its threshold.
@@ -203,7 +192,7 @@ def ablate(made: TableForecast, design: TableDesign, *, seed: int) -> list[Ablat
     return rows
 
 
-def sets_of(predictor: pac.Predictor, made: TableForecast, table: Table) -> list[dict[str, Any]]:
+def sets_of(predictor, made, table):
     """A row for each of a table's: its id and the labels of its set, or the ends of its interval.
 
     The promise holds for rows drawn like those calibrated on. An empty set or interval says that the model
@@ -218,7 +207,7 @@ def sets_of(predictor: pac.Predictor, made: TableForecast, table: Table) -> list
     return [{"id": name, "lower": low, "upper": high} for name, low, high in rows]
 
 
-def repeat(table: Table, design: TableDesign, seeds: Sequence[int]) -> tuple[dict[str, Any], Any]:
+def repeat(table, design, seeds):
     """C+D on a new draw of all rows for each seed: a row of numbers, and the measured errors.
 
     A comparison, no certificate: draws overlap. For exchangeable rows without ties the errors among m test

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import click
 import numpy as np
+from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import PATH, ResultFolder, ledger_option, out_option, seed_option, smoke_option, start
-from imagenet import generated
 from imagenet.inputs import fit_levels, read_predictions
 from imagenet.report import show_results, summarise
 from imagenet.sets import OURS, compare_sets
@@ -84,7 +84,7 @@ def results(
 ):  # fmt: skip
     """Every table and figure from stored logits, labels and ids (npz, parquet) of the same images."""
     if smoke_test:
-        images, classes, logits = make_logits(out)
+        images, logits = make_logits(out)
         epsilon, delta, ledger = epsilon or 0.1, 1e-3, ledger or out / "pac-ledger.json"
     if not logits:
         raise InvalidInput("files of logits must be given, got none (--smoke-test makes its own)")
@@ -117,12 +117,23 @@ def results(
 
 
 def make_logits(out):
-    """Generated images, the names of their classes, and what two small networks say of them."""
-    images, classes = generated.fill_folder(out / "images", 60), out / "classes.txt"
-    classes.write_text("".join(f"{angle} degrees\n" for angle in generated.ANGLES))
-    models = tuple(f"python:imagenet.generated:{name}" for name in ("narrow", "wide"))
-    score.callback(images, models, out, ("--address", "none"))
-    return images, classes, tuple(str(out / "logits" / f"{name}.npz") for name in ("narrow", "wide"))
+    """Digits of scikit-learn as images, and the logits of two small networks that were trained on others."""
+    from sklearn.datasets import load_digits
+    from sklearn.neural_network import MLPClassifier
+
+    digits, labels = load_digits(return_X_y=True)
+    (train, x), (known, y) = np.split(digits / 16, [597]), np.split(labels, [597])
+    ids = [f"{label}/{i:04}.png" for i, label in enumerate(y)]
+    for label in range(10):
+        (out / "images" / f"{label}").mkdir(parents=True, exist_ok=True)
+    for name, image in zip(ids, x, strict=True):
+        Image.fromarray(np.uint8(255 - 255 * image.reshape(8, 8))).save(out / "images" / name)
+    (out / "logits").mkdir(exist_ok=True)
+    for name, width in (("narrow", 4), ("wide", 12)):
+        model = MLPClassifier((width,), max_iter=3000, tol=1e-3, random_state=0).fit(train, known)
+        logits = np.log(np.maximum(model.predict_proba(x), 1e-30))
+        np.savez(out / "logits" / f"{name}.npz", logits=logits, labels=y, ids=ids)
+    return out / "images", tuple(str(out / "logits" / f"{name}.npz") for name in ("narrow", "wide"))
 
 
 def name_file(text):

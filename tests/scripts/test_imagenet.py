@@ -12,7 +12,6 @@ import pytest
 from common import ResultFolder
 from imagenet import sets as compared
 from imagenet.figures import grid_boxes
-from imagenet.generated import fill_folder
 from imagenet.inputs import Levels, Predictions, fit_levels, read_predictions
 from imagenet.pictures import (
     Case,
@@ -448,7 +447,11 @@ def test_the_written_table_shows_every_column() -> None:
 def pictured(tmp_path_factory: pytest.TempPathFactory) -> tuple[ClassResults, Path]:
     """Logits that know images by file names in another folder, as stored logits may; half are at hand."""
     home = tmp_path_factory.mktemp("pictured")
-    images = find_images(fill_folder(home / "all", 10))
+    for label in range(12):
+        (home / "all" / f"{label:02}").mkdir(parents=True)
+        for i in range(10):
+            grey().save(home / "all" / f"{label:02}" / f"{label:02}_{i}.png")
+    images = find_images(home / "all")
     drawn = np.random.default_rng(0)
     logits = drawn.normal(size=(120, 12)) + 2 * np.eye(12)[images.labels]
     names = np.array([f"elsewhere/{name.partition('/')[2]}" for name in images.ids])
@@ -519,12 +522,12 @@ def test_every_result_of_the_paper_is_there(done: tuple[Path, str]) -> None:
     }  # fmt: skip
     rows = {row["sets"]: row for row in table_in(out / "ablation.csv")}
     assert list(rows) == ["C", "D", "C+D", "ours"]
-    assert "not feasible with n = 288" in rows["C"]["verdict"]
+    assert "not feasible with n = 480" in rows["C"]["verdict"]
     assert [row["classifier"] for row in table_in(out / "architectures.csv")] == ["narrow", "wide"]
     assert len(table_in(out / "grid_error_ours.csv")) == 5
-    assert len(table_in(out / "coverage.csv")) == 12
+    assert len(table_in(out / "coverage.csv")) == 10
     reliable = [row for row in table_in(out / "reliability.csv") if row["forecast"] == "calibrated"]
-    assert sum(int(row["images"]) for row in reliable) == 288, "every test image once"
+    assert sum(int(row["images"]) for row in reliable) == 480, "every test image once"
     assert "The promise is marginal" in said
     assert "any of which fails with probability below" in said
     assert f"{float(rows['ours']['mean size']):.2f} labels with ours" in said
@@ -533,7 +536,7 @@ def test_every_result_of_the_paper_is_there(done: tuple[Path, str]) -> None:
 def test_the_certificate_follows_from_the_logits_that_are_kept(done: tuple[Path, str]) -> None:
     out, _ = done
     certificate = read_certificate(out / "certificate.json")
-    assert (certificate.unit, certificate.model.name) == ("image", "python:imagenet.generated:narrow")
+    assert (certificate.unit, certificate.model.name) == ("image", "narrow")
     with np.load(out / "certificate.scores.npz") as stored:
         threshold = fit_threshold(stored["scores"], PACLevel(0.1, 1e-3))
     assert threshold.value == certificate.predictor.threshold.value
@@ -543,38 +546,41 @@ def test_the_certificate_follows_from_the_logits_that_are_kept(done: tuple[Path,
     (look,) = read_ledger(out / "pac-ledger.json")
     assert certificate.menu is not None
     assert (certificate.menu.asked, certificate.menu.cost) == (len(look.menu), look.cost)
-    with np.load(out / "logits" / "narrow.npz") as stored:
-        assert str(stored["model_digest"]) == certificate.model.digest is not None
 
 
-def test_logits_that_were_scored_here_have_the_ledger_of_their_images(
-    done: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same command is the same look; another menu is refused, wherever its results go."""
-    out, _ = done
-    kept = ("results", out / "logits" / "narrow.npz", out / "logits" / "wide.npz", "--delta", 1e-3)
-    assert run_here(monkeypatch, "imagenet", *kept, "--epsilon", 0.1, "--out", out.parent / "again") == ""
-    for name in ("ablation", "architectures", "grid", "correctness"):
-        assert table_in(out / f"{name}.csv") == table_in(out.parent / "again" / f"{name}.csv")
-    other = run_here(monkeypatch, "imagenet", *kept, "--epsilon", 0.2, "--out", out.parent / "other")
-    assert "a new certificate needs units never calibrated on" in other
+def fill_folder(root: Path) -> Path:
+    """Dark images in a folder and bright ones in another, with some in the wrong one."""
+    rng = np.random.default_rng(0)
+    for i, light in enumerate(rng.integers(0, 256, 200).tolist()):
+        path = root / str(int(light + rng.normal(0, 60) > 123)) / f"{i:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (light, light, light)).save(path)
+    return root
 
 
-def test_broken_images_stop_it_or_count_as_errors(
+def test_broken_images_stop_it_or_count_as_errors_and_the_ledger_is_that_of_the_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    images = fill_folder(tmp_path / "images", 20)
-    for name in ("00/00_0000.png", "05/05_0003.png"):
-        (images / name).write_bytes(b"no image")
-    model, out = "python:imagenet.generated:narrow", tmp_path / "out"
-    asked = ("imagenet", "score", images, "--model", model, "--address", "none", "--batch", 4, "--out", out)
-    assert "00_0000.png" in run_here(monkeypatch, *asked)
+    images, out = fill_folder(tmp_path / "images"), tmp_path / "out"
+    broken = sorted(images.rglob("*.png"))[3:5]
+    for path in broken:
+        path.write_bytes(b"no image")
+    model = ("--model", "python:toy_classifier:bright", "--address", "none", "--batch", 8)
+    asked = ("imagenet", "score", images, *model, "--out", out)
+    assert broken[0].name in run_here(monkeypatch, *asked)
     assert run_here(monkeypatch, *asked, "--broken", "miss") == ""
-    logits = out / "logits" / "narrow.npz"
-    shown = ("results", logits, "--epsilon", 0.3, "--delta", 0.1, "--out", out)
-    assert run_here(monkeypatch, "imagenet", *shown) == ""
-    assert "2 are broken for narrow: errors, and not tuned on" in capsys.readouterr().out
+    logits = out / "logits" / "bright.npz"
+    shown = ("imagenet", "results", logits, "--delta", 0.1, "--out", out)
+    assert run_here(monkeypatch, *shown, "--epsilon", 0.3) == ""
+    assert "2 are broken for bright: errors, and not tuned on" in capsys.readouterr().out
     assert pac("verify", out / "certificate.json", logits).exit_code == 0
+    certificate = read_certificate(out / "certificate.json")
+    with np.load(logits) as stored:
+        assert str(stored["model_digest"]) == certificate.model.digest is not None
+    assert (tmp_path / "pac-ledger.json").exists(), "beside the folder of the images"
+    assert run_here(monkeypatch, *shown, "--epsilon", 0.3) == "", "the same look"
+    again = run_here(monkeypatch, *shown, "--epsilon", 0.4)
+    assert "a new certificate needs units never calibrated on" in again
 
 
 def test_a_refusal_is_one_sentence_before_the_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

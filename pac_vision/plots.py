@@ -25,29 +25,21 @@ from pac_vision.videos import Video
 MISSED = "#d0021b"
 WHITE, RED, GREEN, YELLOW = (255, 255, 255), (235, 40, 40), (40, 220, 60), (255, 220, 0)
 BLACK = (0, 0, 0)
+Reader = Callable[[], Image.Image]
 KEY = "white: truth   red: predicted   green: confidence box   yellow edge: the truth was missed"
 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """An image with a caption.
+    """An image, which a function reads, with a caption; framed in red or not."""
 
-    image: a function that reads it
-    framed: in red
-    """
-
-    image: Callable[[], Image.Image]
+    image: Reader
     caption: str
     framed: bool = False
 
     @classmethod
     def of_set(
-        cls,
-        image: Callable[[], Image.Image],
-        members: Sequence[int],
-        names: Sequence[str],
-        *,
-        label: int | None = None,
+        cls, image: Reader, members: Sequence[int], names: Sequence[str], *, label: int | None = None
     ) -> Picture:
         """An image with its label set; framed if the set misses the true label.
 
@@ -128,11 +120,10 @@ def reliability_bins(forecast: LogitForecast, labels: Any, *, bins: int = 15) ->
     for i in range(bins):
         n, hits = int((which == i).sum()), int(hit[which == i].sum())
         row = {"from": i / bins, "to": (i + 1) / bins, "images": n}
-        row |= {"confidence": float(confidence[which == i].mean()) if n else np.nan}
         low, high = error_interval(hits, n) if n else (np.nan, np.nan)
-        rows.append(
-            row | {"accuracy": hits / n if n else np.nan, "accuracy, low": low, "accuracy, high": high}
-        )
+        row |= {"confidence": float(confidence[which == i].mean()) if n else np.nan}
+        row |= {"accuracy": hits / n if n else np.nan, "accuracy, low": low, "accuracy, high": high}
+        rows.append(row)
     return rows
 
 

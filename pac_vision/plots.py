@@ -237,8 +237,7 @@ def write_gif(overlay: Overlay, path: str | os.PathLike[str], *, most: int = 60,
     # One palette for all frames: boxes keep their colours, and the picture does not flicker.
     colours = images[len(images) // 2].quantize(251, method=Image.Quantize.MEDIANCUT).getpalette() or []
     palette = Image.new("P", (1, 1))
-    colours = (colours + [0] * 251 * 3)[: 251 * 3]
-    palette.putpalette([*colours, *WHITE, *RED, *GREEN, *YELLOW, *BLACK])
+    palette.putpalette([*(colours + [0] * 753)[:753], *WHITE, *RED, *GREEN, *YELLOW, *BLACK])
     shown = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     shown[0].save(path, save_all=True, append_images=shown[1:], duration=100, loop=0)

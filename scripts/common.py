@@ -24,7 +24,7 @@ def out_option(default):
 
 
 def ledger_option(beside):
-    text = f"Where looks are recorded.  [default: pac-ledger.json beside {beside}]"
+    text = f"Where looks are recorded.  [default: pac-ledger beside {beside}]"
     return click.option("--ledger", type=PATH, metavar="FILE", help=text)
 
 

@@ -12,7 +12,7 @@ any arrhythmia) and car.arff (true: acceptable or better). Tables, figures and t
 rule at the level asked for go into the folder; rows at other levels compare, and certify nothing. Each row
 of a table must be an alarm of its own: several of one patient depend on each other.
 
-Looks are recorded in pac-ledger.json beside each table (--ledger names another), and for the simulated stream
+Looks are recorded in pac-ledger beside each table (--ledger names another), and for the simulated stream
 in the folder of the results; rows that calibrated anything else before, by `scripts/tables` say, are refused.
 
 Expect the paper's claim to be false in every calibration of the simulated stream at epsilon 0.02, and what

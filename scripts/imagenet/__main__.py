@@ -85,7 +85,7 @@ def results(
     """Every table and figure from stored logits, labels and ids (npz, parquet) of the same images."""
     if smoke_test:
         images, logits = make_logits(out)
-        epsilon, delta, ledger = epsilon or 0.1, 1e-3, ledger or out / "pac-ledger.json"
+        epsilon, delta, ledger = epsilon or 0.1, 1e-3, ledger or out / "pac-ledger"
     if not logits:
         raise InvalidInput("files of logits must be given, got none (--smoke-test makes its own)")
     named = [name_file(text) for text in logits]

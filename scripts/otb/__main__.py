@@ -63,7 +63,7 @@ def tracks(smoke_test, **given):
     """Stored predictions (npz: sequence, length, truth, members): certified by video, and as in the paper."""
     args = SimpleNamespace(**given)
     if smoke_test:
-        args.tracks, args.ledger = write_tracks(args.out / "tracks.npz"), args.out / "pac-ledger.json"
+        args.tracks, args.ledger = write_tracks(args.out / "tracks.npz"), args.out / "pac-ledger"
         args.sequences = write_sequences(args.out / "videos", 4, frames=40, targets=2)
         args.draws, args.splits, args.pairs = 50, 8, 2000
     if args.tracks is None:

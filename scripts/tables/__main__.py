@@ -10,7 +10,7 @@ paper's n rows at its epsilon and delta (D); the rest tests. Preparation is fitt
 alone. The certificate of C+D, with the ledger of the look, is written beside tables and figures; D is an
 ablation. Then the whole is repeated on other draws of the rows, which is a comparison and certifies nothing.
 
-The ledger is pac-ledger.json beside each table, whatever --out is; it refuses to calibrate on the same rows
+The ledger is pac-ledger beside each table, whatever --out is; it refuses to calibrate on the same rows
 again at another level or seed, as long as it is this ledger (--ledger names another, for data in a folder
 that cannot be written).
 
@@ -66,7 +66,7 @@ def paper(folder, repeats, seed, ledger, out, smoke_test):
     """The paper's four tables, those you have."""
     if smoke_test:
         print("generated tables under the paper's names, for a try-out: their numbers mean nothing")
-        folder, repeats, ledger = generate(out / "generated"), 1, ledger or out / "pac-ledger.json"
+        folder, repeats, ledger = generate(out / "generated"), 1, ledger or out / "pac-ledger"
     files = (
         {path.stem: path for path in folder.glob("*.*") if path.suffix in (".arff", ".csv")} if folder else {}
     )

@@ -213,6 +213,7 @@ def test_a_link_to_a_ledger_is_that_ledger(tmp_path: Path, ledger: Path, link: s
     (tmp_path / link).symlink_to(tmp_path / to)
     for name in ("link", "link.json") if to == "ledger.json" else ("link",):
         open_split(tmp_path / name, opening(ONE))
+    assert {path.name for path in tmp_path.iterdir()} == {link, "ledger"}
     assert (tmp_path / link).is_symlink()
     assert len(read_ledger(ledger)) == 1
     with pytest.raises(SecondLook):

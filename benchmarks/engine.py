@@ -27,7 +27,7 @@ NAMES = [f"{i:05d}.jpg" for i in range(SHARDS * PICTURES)]
 def rollout_job() -> Job:
     """Short rollouts, so that a hundred shards of 512 take a bearable time."""
     from pac_rl import load_policy
-    from pac_rl.scoring import NEEDS, UNITS, SimulateRollouts
+    from pac_rl.tasks import NEEDS, UNITS, SimulateRollouts
 
     stage = Stage(SimulateRollouts, ("HalfCheetah-v5", load_policy(), 5, (0, 0)), needs=NEEDS)
     return Job.of("rollouts", range(SHARDS * UNITS), [stage], size=UNITS)

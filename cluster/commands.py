@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from cluster.folders import RunFolder
-from cluster.launching import asked, launch, ledger_for, resumable
+from cluster.launching import asked, launch, ledger_for, resumable, run_watched
 from cluster.options import engine_options, ledger_option
 from cluster.session import ADDRESSES, connected
 from cluster.stored_logits import logits
@@ -104,7 +104,8 @@ def run_rl(
             env=env,
             policy=chosen,
             **acting,
-            ensemble=ensemble or partial(trained, place, env=env, policy=str(chosen), seed=seed, **acting),
+            ensemble=ensemble
+            or partial(trained, place, run_watched, env=env, policy=chosen, seed=seed, **acting),
             trained_on=trained_on,
             horizon=horizon,
             burn_in=burn_in,

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from cluster.folders import RunFolder
 from cluster.jobs import Job, Receipt, Stage, finish_shard, make_scorers, run_stages
@@ -97,19 +100,36 @@ def run_here(
     todo = [shard for shard in job.shards if shard.number not in found][:limit]
     if progress is not None:
         progress(state)
-    with _name_failure("the start of a worker"):
-        scorers = make_scorers(job.stages, device, job.stages[0].cpus) if todo else []
-    for shard in todo:
-        started = time.perf_counter()
-        with _name_failure(str(shard)):
-            receipt, content = finish_shard(shard, run_stages(scorers, shard, {}), started, run)
-        folder.keep(receipt, content)
-        state.add(receipt)
-        if progress is not None:
-            progress(state)
+    with _restore_threads():
+        with _name_failure("the start of a worker"):
+            scorers = make_scorers(job.stages, device, job.stages[0].cpus) if todo else []
+        for shard in todo:
+            started = time.perf_counter()
+            with _name_failure(str(shard)):
+                receipt, content = finish_shard(shard, run_stages(scorers, shard, {}), started, run)
+            folder.keep(receipt, content)
+            state.add(receipt)
+            if progress is not None:
+                progress(state)
     if limit is None:
         folder.check(job)
     return state
+
+
+@contextmanager
+def _restore_threads() -> Iterator[None]:
+    """Gives the process back the threads that scorers take from it: what comes after a run needs them."""
+    stated, torch = os.environ.get("OMP_NUM_THREADS"), sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
+    try:
+        with threadpool_limits():
+            yield
+    finally:
+        os.environ.pop("OMP_NUM_THREADS", None)
+        if stated is not None:
+            os.environ["OMP_NUM_THREADS"] = stated
+        if torch:
+            torch.set_num_threads(before)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from cluster.engines import State, run_here
 from cluster.estimates import estimate, size
 from cluster.figures import heat_maps
 from cluster.folders import RunFolder
-from cluster.jobs import Receipt
+from cluster.jobs import Job, Receipt
 from cluster.progress import counted, shown
 from cluster.results import Results
 from cluster.session import STORE, connected, gauges, run_on_ray
@@ -78,6 +78,12 @@ def launch(
     say_accuracy(task, results)
     with counting_explosions(task, results, PARTS if levels else PARTS[:1]):
         return _certify(task, results, levels, book, shape) if levels else []
+
+
+def run_watched(job: Job, folder: RunFolder) -> State:
+    """Runs a job in this process, and shows how far it is."""
+    with shown(job.name, job.configuration.get("unit", "unit")) as progress:
+        return run_here(job, folder, progress=progress)
 
 
 def asked(calibrate: int, levels: Sequence[PACLevel], shape: str) -> None:

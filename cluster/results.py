@@ -46,10 +46,12 @@ class View:
 
     members: size of a smaller ensemble whose forecasts were stored too; None for all members
     horizon: the first so many steps; None for all
+    propagation: another one, whose forecasts were stored too; None for that of the run
     """
 
     members: int | None = None
     horizon: int | None = None
+    propagation: str | None = None
 
     def __str__(self) -> str:
         parts = [f"{n} {name}" for n, name in ((self.members, "members"), (self.horizon, "steps")) if n]
@@ -57,11 +59,13 @@ class View:
 
     def __call__(self, arrays: Arrays) -> tuple[Any, Any, Any]:
         """Scores, forecast and truth of these units, those that are stored."""
-        if self.members is not None:
-            names = {name: f"{name}_{self.members}" for name in ("mean", "var")}
-            if not set(names.values()) <= set(arrays):
-                raise InvalidInput(f"the run holds no forecasts of {self.members} members; run it with them")
-            arrays = arrays | {name: arrays[stored] for name, stored in names.items()}
+        words = (self.members, f"of {self.members} members"), (self.propagation, f"by {self.propagation}")
+        for kind, what in words:
+            names = {name: f"{name}_{kind}" for name in ("mean", "var")}
+            if kind is not None and not set(names.values()) <= set(arrays):
+                raise InvalidInput(f"the run holds no forecasts {what}; run it with them")
+            if kind is not None:
+                arrays = arrays | {name: arrays[stored] for name, stored in names.items()}
         if self.horizon is not None:
             if "lengths" not in arrays or not 1 <= self.horizon <= arrays["truth"].shape[1]:
                 raise InvalidInput(f"horizon must be within that of the run, got {self.horizon}")
@@ -142,12 +146,16 @@ class Results:
             if not pieces or pieces[0][0][0] is None:
                 raise InvalidInput(f"the run holds no forecasts for the part {part!r}")
             for view, found in zip(new, zip(*pieces, strict=True), strict=True):
-                self._gathered[part, view] = to_tune_on(*_concatenate(*zip(*found, strict=True)))
-        return {view: self._gathered[part, view] for view in views}
+                self._gathered[part, view] = _concatenate(*zip(*found, strict=True))
+        return {view: to_tune_on(*self._gathered[part, view]) for view in views}
 
-    def gathered(self, part: str, view: View = ALL) -> tuple[Any, Any]:
-        """Forecast and truth of the units of a part that have a forecast, in memory, to choose a score on."""
-        return self.gather(part, [view])[view]
+    def gathered(self, part: str, view: View = ALL, *, failed: bool = False) -> tuple[Any, Any]:
+        """Forecast and truth of the units of a part that have a forecast, in memory, to choose a score on.
+
+        failed: those that have none, too, which are marked
+        """
+        whole = self.gather(part, [view])[view]
+        return self._gathered[part, view] if failed else whole
 
     def fit_paper_score(self, view: View = ALL) -> Likelihood:
         """The paper's score (A + C): its temperatures come from the sums of each shard.

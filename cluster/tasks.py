@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from cluster.driver import Task
 from cluster.folders import RunFolder
-from cluster.jobs import Stage
+from cluster.jobs import Job, Stage
 from cluster.results import View
 from pac_core import InvalidInput, Record, ids_digest
 from pac_core.files import real_path
@@ -27,126 +27,33 @@ IMAGES = 64
 """Images of a shard."""
 
 
-def rl_task(
+def rl_task(**options: Any) -> Task:
+    """Rollouts of a robot; the options are those of `pac_rl.tasks.rl_task`."""
+    from pac_rl.tasks import rl_task
+
+    return rl_task(**options)
+
+
+def trained(
+    folder: RunFolder,
+    engine: Callable[[Job, RunFolder], Any],
     *,
     env: str,
     policy: Path,
-    policy_std: float | None = None,
-    vecnormalize: str | None = None,
-    policy_sees: str | None = None,
-    ensemble: Path | Callable[[], Path],
-    trained_on: Sequence[str] = (),
-    horizon: int,
-    burn_in: tuple[int, int],
-    propagation: str,
-    members: Sequence[int],
-    tune: int,
-    calibrate: int,
-    test: int,
     seed: int,
-    cpus: int = 1,
-) -> Task:
-    """Rollouts of a policy, forecast by an ensemble; the unit is a rollout from its own reset.
-
-    ensemble: a file, or what makes it; it is made last, because that may take long
-    trained_on: see `_with_training`; a unit that the ensemble was trained on is refused
-    """
-    from pac_rl import PROPAGATIONS, Design, Ensemble, load_policy, make_environment
-    from pac_rl.designs import TRAINING_SEEDS, checked
-    from pac_rl.policy_files import NOT_NORMALISED
-    from pac_rl.returns import returns_in_words
-    from pac_rl.scoring import NEEDS, UNITS, ForecastRollouts, SimulateRollouts
-
-    sizes: dict[str, Any] = {"tune": tune, "calibrate": calibrate, "test": test, "seed": seed}
-    checked(Design(env=env, horizon=horizon, burn_in=burn_in, epsilon=0.5, delta=0.5, **sizes))
-    controller = load_policy(policy, std=policy_std, vecnormalize=vecnormalize, sees=policy_sees)
-    if propagation not in PROPAGATIONS:
-        raise InvalidInput(f"--propagation must be one of {', '.join(PROPAGATIONS)}, got {propagation!r}")
-    say("policy", returns_in_words(make_environment(env), controller))
-    file = ensemble() if callable(ensemble) else ensemble
-    model = _with_training(Ensemble.load(file), file, trained_on)
-    digests: dict[str, Any] = {"policy": file_digest(policy), "ensemble": file_digest(file)}
-    # Units are named by what acts: what the file alone says, and what is not applied, makes no other units.
-    alone = load_policy(policy, std=policy_std, vecnormalize=vecnormalize)
-    statistics = None if vecnormalize == NOT_NORMALISED else vecnormalize
-    changed = {
-        "vecnormalize": None if statistics is None else file_digest(statistics),
-        "policy_sees": None if controller.sees == alone.sees else controller.sees,
-    }
-    digests |= {name: value for name, value in changed.items() if value is not None}
-    acting = hashlib.sha256("/".join(map(str, changed.values())).encode()).hexdigest()
-    known_by = digests["policy"][:6] + acting if any(changed.values()) else digests["policy"]
-    first = 2 * TRAINING_SEEDS * seed
-    seeds = range(first, first + tune + calibrate + test)
-    if model.trained_on is not None:
-        model.refuse_seen(seeds)
-    forecasting = (env, controller, model, propagation, tuple(members))
-    ForecastRollouts(*forecasting)  # refuses here what would not do there
-    return Task.of(
-        "rl",
-        seeds,
-        [
-            Stage(SimulateRollouts, (env, controller, horizon, burn_in), cpus, 0, NEEDS),
-            Stage(ForecastRollouts, forecasting, cpus, None, NEEDS),
-        ],
-        size=UNITS,
-        names=[f"{env}/{known_by[:12]}/{unit}" for unit in seeds],
-        unit="rollout",
-        model=Record(str(model), digest=digests["ensemble"]),
-        train=model.train_record,
-        tune=tune,
-        calibrate=calibrate,
-        seed=seed,
-        env=env,
-        horizon=horizon,
-        burn_in=list(burn_in),
-        propagation=propagation,
-        members=list(members),
-        policy_std=policy_std,
-        cpus=cpus,
-        **digests,
-    )
-
-
-def _with_training(model: Any, file: Path, stated: Sequence[str]) -> Any:
-    """The ensemble with the rollouts it was trained on: what its file says, or else what is stated.
-
-    stated: seeds, as "7" or "1000..1999", or the one word "unknown"
-    """
-    if model.trained_on is not None:
-        if stated:
-            raise InvalidInput(f"--trained-on must not be given: {file} says what it was trained on")
-        return model
-    if not stated:
-        raise InvalidInput(
-            f"{file} does not say which rollouts the ensemble was trained on: give their seeds with "
-            "--trained-on FIRST..LAST, or --trained-on unknown for a certificate that says 'not named'"
-        )
-    if [*stated] == ["unknown"]:
-        return model
-    ends = [text.split("..") for text in stated]
-    if not all(len(pair) <= 2 and all(end.isdecimal() for end in pair) for pair in ends):
-        raise InvalidInput(f"--trained-on must be a seed, FIRST..LAST or unknown, got {', '.join(stated)}")
-    from pac_rl.ensembles import MOST_ROLLOUTS
-
-    parts = [range(int(pair[0]), int(pair[-1]) + 1) for pair in ends]
-    if not all(parts) or max(part[-1] for part in parts) >= 2**63 or sum(map(len, parts)) > MOST_ROLLOUTS:
-        raise InvalidInput(
-            f"--trained-on must be 1 to {MOST_ROLLOUTS:,} seeds below 2**63, the first one first, "
-            f"got {', '.join(stated)}"
-        )
-    return replace(model, trained_on=np.concatenate([np.array(part, dtype=np.int64) for part in parts]))
-
-
-def trained(folder: RunFolder, **design: Any) -> Path:
+    **acting: Any,
+) -> Path:
     """The file of an ensemble for this robot and policy, trained on this machine, kept in the run folder."""
-    from pac_rl import Design, Study
+    from pac_rl.policy_files import load_policy
+    from pac_rl.tasks import train_ensemble
 
-    if not folder.local:
-        raise InvalidInput("--ensemble must be given where the run folder is a URL: train it first")
+    std, sees = acting.pop("policy_std"), acting.pop("policy_sees")
+    controller = load_policy(policy, std=std, sees=sees, **acting)
+    model = train_ensemble(
+        folder, env, controller, seed=seed, engine=engine, progress=lambda epoch: tqdm.write(f"  {epoch}")
+    )
     home = Path(folder.root) / "model"
-    study = Study(Design(**design), home)
-    study.say(f"ensemble  {study.ensemble} in {home}")
+    say("ensemble", f"{model} in {home}")
     return home / "ensemble.safetensors"
 
 

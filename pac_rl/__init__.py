@@ -4,7 +4,6 @@ from pac_core import Checked, TubeChecker
 from pac_rl.agents import GuardedAgent
 from pac_rl.candidates import FACTORS, Candidates, candidates_around
 from pac_rl.controllers import Controller, Decision, cheetah_reward
-from pac_rl.designs import Design
 from pac_rl.ensembles import Ensemble, Epoch, Settings, Transitions
 from pac_rl.environments import Environment, make_environment
 from pac_rl.episodes import Episodes, Traces, run_episodes
@@ -30,7 +29,6 @@ from pac_rl.returns import ModelReturns, model_returns
 from pac_rl.scaled_tubes import FittedTubes, HullTube, MeanTubes, MemberTubes, ScaledTube
 from pac_rl.scored_plans import ScoredForecast, ScoredPlans
 from pac_rl.selections import Selections, run_to_selection
-from pac_rl.studies import Case, Study
 from pac_rl.training import train
 from pac_rl.trajectories import Rollouts, execute, simulate
 from pac_rl.wrappers import GuardedEnv, MujocoState
@@ -40,11 +38,9 @@ __all__ = [
     "PROPAGATIONS",
     "ActionFilter",
     "Candidates",
-    "Case",
     "Checked",
     "Controller",
     "Decision",
-    "Design",
     "Ensemble",
     "Environment",
     "Episodes",
@@ -79,7 +75,6 @@ __all__ = [
     "Selections",
     "Settings",
     "StayIn",
-    "Study",
     "Traces",
     "Transitions",
     "TubeChecker",

@@ -27,7 +27,6 @@ from pac_core import (
 )
 from pac_core.bounds import whole
 from pac_core.texts import at_least
-from pac_rl.designs import MOST_SEED, TRAINING_SEEDS
 from pac_rl.ensembles import Ensemble, Settings, Transitions
 from pac_rl.environments import Environment
 from pac_rl.fallbacks import Fallback
@@ -38,7 +37,7 @@ from pac_rl.planned import Search, guarded_cem, outcomes, plan_episode
 from pac_rl.policies import Noisy, Policy
 from pac_rl.replays import replayed, unmoved
 from pac_rl.training import train
-from pac_rl.trajectories import Rollouts, simulate
+from pac_rl.trajectories import MOST_SEED, TRAINING_SEEDS, Rollouts, simulate
 
 NOISE = 0.3
 """On the actions of a warm start's policy, so that the model sees more than the policy's own way."""

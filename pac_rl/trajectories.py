@@ -23,6 +23,10 @@ BATCH = 512
 """Rollouts that are computed together, part of the configuration. BLAS gives other last digits at other
 batch sizes and in other rows, and the simulator makes other trajectories of them; so seed i is always
 computed in row i % BATCH, whoever else is there."""
+TRAINING_SEEDS = 1_000_000_000
+"""Training episodes have seeds from here on, so that none is ever a unit of a run with the same seed."""
+MOST_SEED = 2**63 // (2 * TRAINING_SEEDS) - 1
+"""Of a run; beyond it, the seeds of its units would not be 64-bit integers."""
 
 
 @dataclass(frozen=True, eq=False)

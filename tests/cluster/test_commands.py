@@ -271,7 +271,7 @@ def test_bad_input_is_refused_in_one_sentence(
 )
 def test_nothing_is_trained_for_what_is_refused(tmp_path: Path, more: list[str], said: str) -> None:
     refused(pac("run", "rl", "--folder", tmp_path / "run", *more), said)
-    assert not (tmp_path / "run" / "model" / "kept").exists()
+    assert not (tmp_path / "run" / "model").exists()
 
 
 def test_ctrl_c_while_certifying_is_clean(

@@ -29,7 +29,7 @@ from pac_rl import (
 )
 from pac_rl.candidates import Candidates
 from pac_rl.runs import BATCH
-from pac_rl.scoring import RunEpisodes, RunSelections
+from pac_rl.tasks import RunEpisodes, RunSelections
 
 SEEDS = np.array([5, BATCH + 1, 2, 7 * BATCH + 2])
 

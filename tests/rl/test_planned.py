@@ -11,7 +11,7 @@ import torch
 from pac_core import HalfSpace, InvalidInput
 from pac_rl import Ensemble, Environment, MeanTubes, MemberTubes, Network, Rollouts, for_plans
 from pac_rl.planned import PlanTubes, Search
-from pac_rl.scoring import PlanEpisodes
+from pac_rl.tasks import PlanEpisodes
 
 AHEAD = np.eye(18)[0]
 PLANS = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, size=(5, 4, 6)))

@@ -1,22 +1,11 @@
-"""Trains the linear half-cheetah policy that comes with pac_rl, by augmented random search.
+"""The linear half-cheetah policy that comes with pac_rl, by augmented random search.
 
-    python scripts/train_policy.py [--minutes 2] [--out policy.npz]
-
-Tries random directions in the space of linear policies on normalised observations, both ways,
-and steps along the best ones in proportion to what they gained (Mania, Guy and Recht, 2018, V2-t).
-Expect a return above 3,000 per 1,000 steps after two minutes on two cores. The policy that comes with
-pac_rl went on from there, towards a steady gait that seldom falls (return 5,000 per 1,000 steps):
-
-    python scripts/train_policy.py --minutes 7 --episodes 1 --judged 1 --out first.npz
-    python scripts/train_policy.py --minutes 5 --start first.npz --tilt 0.7 --steps 400 --directions 40 \\
-        --best 15 --rate 0.01 --spread 0.02 --out second.npz
-    python scripts/train_policy.py --minutes 4 --start second.npz --speed 4 --tilt 0.7 --steps 250 \\
-        --directions 40 --best 15 --episodes 3 --rate 0.01 --spread 0.02 --out policy.npz
+Tries random directions in the space of linear policies on normalised observations, both ways, and steps along
+the best ones in proportion to what they gained (Mania, Guy and Recht, 2018, V2-t).
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,49 +14,55 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pac_core import PACError
 from pac_core.arrays import threads
-from pac_rl.environments import Environment, make_environment
+from pac_rl.environments import make_environment
 from pac_rl.policies import Network, fitting
 from pac_rl.policy_files import load_policy, save_policy
 from pac_rl.simulators import Simulator
 
 
 @dataclass(frozen=True)
-class Args:
+class Search:
+    """A search for a policy; `HELP` says what each field is."""
+
     out: Path = Path("policy.npz")
-    """file for the policy"""
     start: Path | None = None
-    """a linear policy to go on from"""
     env: str = "HalfCheetah-v5"
-    """the environment's id"""
     minutes: float = 2.0
-    """how long to search"""
     directions: int = 32
-    """random directions per step"""
     best: int = 8
-    """directions that count"""
     spread: float = 0.03
-    """length of a direction, per weight"""
     rate: float = 0.02
-    """step size"""
     episodes: int = 2
-    """episodes over which the return of a direction is averaged"""
     judged: int = 16
-    """episodes over which the return of the present policy is averaged"""
     steps: int = 1000
-    """length of an episode"""
     speed: float = 10.0
-    """forward velocity beyond which nothing is gained: a slower gait stumbles less"""
     tilt: float = 1.5
-    """an episode ends when the torso's pitch is beyond this angle, so that policies learn not to flip"""
     std: float = 0.1
-    """noise on the actions, in the search and of the policy that is saved"""
     seed: int = 0
-    """seed of the search"""
 
 
-def main(args: Args) -> None:
+HELP = {
+    "out": "File for the policy.",
+    "start": "A linear policy to go on from.",
+    "env": "The environment's id.",
+    "minutes": "How long to search.",
+    "directions": "Random directions per step.",
+    "best": "Directions that count.",
+    "spread": "Length of a direction, per weight.",
+    "rate": "Step size.",
+    "episodes": "Episodes over which the return of a direction is averaged.",
+    "judged": "Episodes over which the return of the present policy is averaged.",
+    "steps": "Length of an episode.",
+    "speed": "Forward velocity beyond which nothing is gained: a slower gait stumbles less.",
+    "tilt": "An episode ends when the pitch is beyond this angle, so that policies learn not to flip.",
+    "std": "Noise on the actions, in the search and of the policy that is saved.",
+    "seed": "Of the search.",
+}
+
+
+def search_policy(args: Search) -> None:
+    """Searches until the time is over, and writes the best policy that was seen."""
     environment = make_environment(args.env)
     rng = np.random.default_rng(args.seed)
     width = environment.view(np.zeros((1, len(environment.names)))).shape[1]
@@ -117,7 +112,7 @@ def in_threads(
     weights: np.ndarray,
     mean: np.ndarray,
     scale: np.ndarray,
-    args: Args,
+    args: Search,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
     """`episodes`, with a share of the weights for each CPU."""
@@ -134,11 +129,11 @@ def episodes(
     weights: np.ndarray,
     mean: np.ndarray,
     scale: np.ndarray,
-    args: Args,
+    args: Search,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
     """`[B]` the return of one episode with each of the weights `[B, A, I]`, and the observations seen."""
-    environment: Environment = simulator.environment
+    environment = simulator.environment
     physics = np.stack([environment.reset(int(seed)) for seed in rng.integers(2**31, size=len(weights))])
     states = environment.observe(environment.gym, physics, physics)
     returns, alive, seen = np.zeros(len(weights)), np.arange(len(weights)), []
@@ -157,20 +152,3 @@ def episodes(
         if not len(alive):
             break
     return returns, np.concatenate(seen)
-
-
-def parse() -> Args:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    for name, value in vars(Args()).items():
-        kind = Path if name in ("out", "start") else type(value)
-        parser.add_argument(f"--{name}", type=kind, default=value)
-    return Args(**vars(parser.parse_args()))
-
-
-if __name__ == "__main__":
-    try:
-        main(parse())
-    except PACError as error:
-        raise SystemExit(f"Error: {error}") from None

@@ -1,0 +1,558 @@
+"""What can be run on an engine: rollouts of a policy, plans, whole episodes, and the training of a model.
+
+The scorers are plain classes, made once per worker and called once per shard: ``scorer(shard, given) ->
+arrays``, where ``shard.ids`` are seeds. A rollout depends on its seed alone, so any cut gives the same bits
+as long as shards begin at multiples of `UNITS`; those of episodes, at multiples of `EPISODES`.
+
+An engine is what runs a job to its end: ``engine(job, folder)``, by default in this process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cluster.driver import Task
+from cluster.inprocess import run_here
+from cluster.scoring import Job, Stage
+from cluster.storage import RunFolder
+from pac_core import GaussianForecast, InvalidInput, Record, refuse_overlap
+from pac_core.bounds import whole
+from pac_core.options import say
+from pac_core.tables import file_digest
+from pac_rl import runs
+from pac_rl.controllers import Controller, cheetah_reward
+from pac_rl.ensembles import MOST_ROLLOUTS, Ensemble, Epoch, Settings, Transitions
+from pac_rl.environments import Environment, make_environment
+from pac_rl.episodes import Episodes, run_episodes
+from pac_rl.forecasts import PROPAGATIONS, closed_loop, for_plans
+from pac_rl.limits import Limit
+from pac_rl.planned import PlanTubes, Search, guarded_cem, outcomes, plan_episode
+from pac_rl.plans import propose
+from pac_rl.policies import Noisy, Policy, fitting
+from pac_rl.policy_files import NOT_NORMALISED, load_policy
+from pac_rl.returns import returns_in_words
+from pac_rl.scaled_tubes import Tubes
+from pac_rl.selections import run_to_selection
+from pac_rl.training import train
+from pac_rl.trajectories import (
+    BATCH,
+    MOST_SEED,
+    TRAINING_SEEDS,
+    Rollouts,
+    burn_in_range,
+    execute,
+    simulate,
+)
+
+UNITS = BATCH
+"""Rollouts of a shard: those that are computed together."""
+EPISODES = runs.BATCH
+"""Episodes of a shard: those that are computed together."""
+NEEDS = ("numpy", "torch", "gymnasium", "mujoco", "mbrl")
+"""Packages whose versions decide the digits."""
+EXTRA_NOISE = (0.0, 0.0, 0.2, 0.5)
+"""On the actions of each quarter of the training episodes, so that plans off the policy are covered."""
+
+EPISODE_ARRAYS = ("returns", "unbroken", "violated", "violation_steps", "fallbacks", "decisions")
+"""Of an episode, beside whether it is an error."""
+
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+Engine: TypeAlias = Callable[[Job, RunFolder], Any]
+Robot: TypeAlias = str | Callable[[], Environment]
+"""A known environment's id, or a function that makes one; workers call it."""
+
+
+def make_robot(env: Robot) -> Environment:
+    """The environment of a robot."""
+    return make_environment(env) if isinstance(env, str) else env()
+
+
+class SimulateRollouts:
+    """True rollouts of a policy: `start` `[n, D]`, its `physics`, `truth` `[n, H, D]`, `lengths` `[n]`."""
+
+    def __init__(
+        self, env: Robot, policy: Policy, horizon: int, burn_in: tuple[int, int], *, device: str = "cpu"
+    ) -> None:
+        self.environment = make_robot(env)
+        self.policy = fitting(self.environment, policy)
+        self.horizon, self.burn_in = horizon, burn_in
+
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
+        seeds = np.asarray(shard.ids)
+        done = simulate(self.environment, self.policy, seeds, horizon=self.horizon, burn_in=self.burn_in)
+        found = {"ids": done.seeds, "start": done.start, "physics": done.physics}
+        return found | {"truth": done.states, "lengths": done.lengths}
+
+
+class CarryOutPlans:
+    """A plan from each start, fixed before its first step (see `propose`): `plans` and what came of them."""
+
+    def __init__(self, env: Robot, policy: Policy, ensemble: Ensemble, *, device: str = "cpu") -> None:
+        self.environment = make_robot(env)
+        self.policy, self.ensemble = fitting(self.environment, policy), ensemble.to(device)
+
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
+        start, truth, horizon = given["start"], given["truth"], given["truth"].shape[1]
+        seeds = np.asarray(shard.ids)
+        plans = propose(self.ensemble, self.environment, self.policy, start, seeds, horizon=horizon)
+        before = Rollouts(seeds, start, given["physics"], truth, plans, given["lengths"])
+        done = execute(self.environment, before, plans)
+        return given | {"plans": plans, "truth": done.states, "lengths": done.lengths}
+
+
+class ForecastRollouts:
+    """Adds what the ensemble forecasts: `mean` and `var` `[n, H, D]`.
+
+    members: sizes of smaller ensembles, of the first so many members, whose forecasts are added as
+        `mean_3` and `var_3` for a size of 3
+    also: other propagations, whose forecasts are added as `mean_one-step` and `var_one-step`
+    """
+
+    def __init__(
+        self,
+        env: Robot,
+        policy: Policy,
+        ensemble: Ensemble,
+        propagation: str,
+        members: Sequence[int] = (),
+        also: Sequence[str] = (),
+        *,
+        device: str = "cpu",
+    ) -> None:
+        self.environment = make_robot(env)
+        self.policy = fitting(self.environment, policy)
+        for name in (propagation, *also):
+            if name not in PROPAGATIONS:
+                raise InvalidInput(f"propagation must be one of {', '.join(PROPAGATIONS)}, got {name!r}")
+        whole = ensemble.to(device)
+        self.kinds: dict[str, tuple[Ensemble, str]] = {"": (whole, propagation)}
+        self.kinds |= {f"_{size}": (whole.first(size), propagation) for size in members}
+        self.kinds |= {f"_{name}": (whole, name) for name in also}
+
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
+        if self.kinds[""][0].trained_on is not None:
+            self.kinds[""][0].refuse_seen(shard.ids)
+        found = {name: given[name] for name in ("ids", "truth", "lengths")}
+        for suffix, kind in self.kinds.items():
+            forecast = self.forecast(given, *kind)
+            found |= {f"mean{suffix}": forecast.mean, f"var{suffix}": forecast.var}
+        return found
+
+    def forecast(self, given: Arrays, ensemble: Ensemble, propagation: str) -> GaussianForecast:
+        """Where the policy will take the robot."""
+        parts = (ensemble, self.environment, self.policy, given["start"])
+        return closed_loop(*parts, horizon=given["truth"].shape[1], propagation=propagation)
+
+
+class ForecastPlans(ForecastRollouts):
+    """Adds what the ensemble forecasts of the plans that were carried out."""
+
+    def forecast(self, given: Arrays, ensemble: Ensemble, propagation: str) -> GaussianForecast:
+        """Where the plans will take the robot."""
+        return for_plans(ensemble, given["start"], given["plans"], propagation=propagation)
+
+
+class SimulateEpisodes:
+    """Episodes from rest to train on: the arrays of `Rollouts`, which `read_rollouts` reads.
+
+    policies, firsts: a group of episodes has the seeds from its first on, and a policy of its own
+    """
+
+    def __init__(
+        self,
+        env: Robot,
+        policies: tuple[Policy, ...],
+        firsts: tuple[int, ...],
+        steps: int,
+        batch: int = BATCH,
+        *,
+        device: str = "cpu",
+    ) -> None:
+        self.environment, self.steps, self.firsts, self.batch = make_robot(env), steps, firsts, batch
+        self.policies = [fitting(self.environment, policy) for policy in policies]
+
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
+        seeds = np.asarray(shard.ids)
+        group = np.searchsorted(self.firsts, seeds, side="right") - 1
+        usual: Any = {"horizon": self.steps, "burn_in": (0, 0), "batch": self.batch}
+        parts = [
+            simulate(self.environment, self.policies[i], seeds[group == i], **usual) for i in np.unique(group)
+        ]
+        done = Rollouts.join(parts)
+        return {"ids": done.seeds} | {name: part for name, part in vars(done).items() if name != "seeds"}
+
+
+class RunEpisodes:
+    """Whole episodes of a guarded controller: the arrays of `Episodes`.
+
+    steps: of an episode
+    options: of `Controller`: its fallback, and others such as its horizon
+    """
+
+    def __init__(
+        self,
+        env: str,
+        policy: Policy,
+        ensemble: Ensemble,
+        limits: tuple[Limit, ...],
+        guard: Tubes | None,
+        steps: int,
+        options: dict[str, Any],
+        *,
+        device: str = "cpu",
+    ) -> None:
+        parts = (make_environment(env), ensemble.to(device), policy, limits, guard)
+        self.controller, self.steps = Controller(*parts, **options), steps
+
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
+        done = run_episodes(self.controller, np.asarray(shard.ids), steps=self.steps)
+        names = ("errors", *EPISODE_ARRAYS)
+        return {"ids": done.seeds} | {name: getattr(done, name) for name in names}
+
+
+class RunSelections(RunEpisodes):
+    """One decision of each episode and what came of it: the arrays of `Selections`."""
+
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
+        done = run_to_selection(self.controller, np.asarray(shard.ids), steps=self.steps)
+        names = ("steps", "errors", "accepted", "unsafe")
+        return {"ids": done.seeds} | {name: getattr(done, name) for name in names}
+
+
+class PlanEpisodes:
+    """Whole episodes of mbrl-lib's CEM on a half-cheetah, one after the other, with a guard's tubes.
+
+    kept: what the guard checks; limits: what is counted, which without a guard is more
+    policy: where each search begins
+    """
+
+    def __init__(
+        self,
+        env: str,
+        policy: Policy | None,
+        ensemble: Ensemble,
+        limits: tuple[Limit, ...],
+        kept: tuple[Limit, ...],
+        guard: Tubes,
+        search: Search,
+        steps: int = 200,
+        *,
+        device: str = "cpu",
+    ) -> None:
+        self.environment, self.limits, self.steps = make_environment(env), limits, steps
+        model = ensemble.to(device)
+        self.trained_on = model.trained_on
+        tubes = PlanTubes(model, guard, search.population)
+        self.agent = guarded_cem(
+            self.environment,
+            model,
+            tubes,
+            kept,
+            cheetah_reward,
+            search=search,
+            policy=policy,
+            fallback="hold",  # a half-cheetah that is not driven comes to rest
+        )
+
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
+        if self.trained_on is not None:
+            refuse_overlap({"train": self.trained_on, "episodes": shard.ids})
+        done, fallbacks = [], []
+        for seed in np.asarray(shard.ids).tolist():
+            before = self.agent.fallbacks
+            done.append(plan_episode(self.environment, self.agent, seed, steps=self.steps))
+            fallbacks.append(self.agent.fallbacks - before)
+        whole = Rollouts.join(done)
+        returns, errors = outcomes(whole, self.limits, cheetah_reward)
+        fastest = np.where(np.isfinite(whole.states[..., 0]), whole.states[..., 0], np.inf).max(axis=1)
+        counts = {"fallbacks": np.array(fallbacks), "fastest": fastest}
+        return {"ids": whole.seeds, "errors": errors, "returns": returns, **counts}
+
+
+def rl_task(
+    *,
+    env: str,
+    policy: Path,
+    policy_std: float | None = None,
+    vecnormalize: str | None = None,
+    policy_sees: str | None = None,
+    ensemble: Path | Callable[[], Path],
+    trained_on: Sequence[str] = (),
+    horizon: int,
+    burn_in: tuple[int, int],
+    propagation: str,
+    members: Sequence[int],
+    tune: int,
+    calibrate: int,
+    test: int,
+    seed: int,
+    cpus: int = 1,
+) -> Task:
+    """Rollouts of a policy in a file, forecast by an ensemble in a file; see `rollout_task`.
+
+    ensemble: a file, or what makes it; it is made last, because that may take long
+    trained_on: see `_with_training`; a unit that the ensemble was trained on is refused
+    """
+    seeds = unit_seeds(tune=tune, calibrate=calibrate, test=test, seed=seed)
+    whole("horizon", horizon, least=1)
+    burn_in_range(burn_in)
+    controller = load_policy(policy, std=policy_std, vecnormalize=vecnormalize, sees=policy_sees)
+    if propagation not in PROPAGATIONS:
+        raise InvalidInput(f"--propagation must be one of {', '.join(PROPAGATIONS)}, got {propagation!r}")
+    say("policy", returns_in_words(make_environment(env), controller))
+    file = ensemble() if callable(ensemble) else ensemble
+    model = _with_training(Ensemble.load(file), file, trained_on)
+    digests: dict[str, Any] = {"policy": file_digest(policy)}
+    # Units are named by what acts: what the file alone says, and what is not applied, makes no other units.
+    alone = load_policy(policy, std=policy_std, vecnormalize=vecnormalize)
+    statistics = None if vecnormalize == NOT_NORMALISED else vecnormalize
+    changed = {
+        "vecnormalize": None if statistics is None else file_digest(statistics),
+        "policy_sees": None if controller.sees == alone.sees else controller.sees,
+    }
+    digests |= {name: value for name, value in changed.items() if value is not None}
+    acting = hashlib.sha256("/".join(map(str, changed.values())).encode()).hexdigest()
+    known_by = digests["policy"][:6] + acting if any(changed.values()) else digests["policy"]
+    return rollout_task(
+        env,
+        controller,
+        model,
+        ensemble=file_digest(file),
+        names=[f"{env}/{known_by[:12]}/{unit}" for unit in seeds],
+        horizon=horizon,
+        burn_in=burn_in,
+        propagation=propagation,
+        members=members,
+        tune=tune,
+        calibrate=calibrate,
+        test=test,
+        seed=seed,
+        cpus=cpus,
+        policy_std=policy_std,
+        **digests,
+    )
+
+
+def rollout_task(
+    env: Robot,
+    policy: Policy,
+    model: Ensemble,
+    *,
+    ensemble: str,
+    names: Sequence[str] | None = None,
+    plans: bool = False,
+    horizon: int = 20,
+    burn_in: tuple[int, int] = (0, 200),
+    propagation: str = "particles",
+    members: Sequence[int] = (),
+    also: Sequence[str] = (),
+    tune: int,
+    calibrate: int,
+    test: int,
+    seed: int = 0,
+    cpus: int = 1,
+    **about: Any,
+) -> Task:
+    """Rollouts of a policy, forecast by an ensemble; the unit is a rollout from its own reset.
+
+    ensemble: the digest of its file, for the certificate
+    names: of the units, for ledger and certificate; their seeds by default
+    plans: whether what is forecast is a plan that is carried out whatever happens, see `CarryOutPlans`;
+        otherwise the policy acts at each step
+    members, also: see `ForecastRollouts`
+    about: what else decides the result, as JSON can hold it
+    """
+    seeds = unit_seeds(tune=tune, calibrate=calibrate, test=test, seed=seed)
+    if model.trained_on is not None:
+        model.refuse_seen(seeds)
+    usual = (env, policy, whole("horizon", horizon, least=1), burn_in_range(burn_in))
+    forecasting = (env, policy, model, propagation, tuple(members), tuple(also))
+    scorer = ForecastPlans if plans else ForecastRollouts
+    scorer(*forecasting)  # refuses here what would not do there
+    planning = [Stage(CarryOutPlans, (env, policy, model), cpus, None, NEEDS)] if plans else []
+    if also:
+        about["also"] = list(also)
+    return Task.of(
+        "plans" if plans else "rl",
+        seeds,
+        [
+            Stage(SimulateRollouts, usual, cpus, 0, NEEDS),
+            *planning,
+            Stage(scorer, forecasting, cpus, None, NEEDS),
+        ],
+        size=UNITS,
+        names=[str(unit) for unit in seeds] if names is None else names,
+        unit="rollout",
+        model=Record(str(model), digest=ensemble),
+        train=model.train_record,
+        tune=tune,
+        calibrate=calibrate,
+        seed=seed,
+        env=env if isinstance(env, str) else make_robot(env).id,
+        horizon=horizon,
+        burn_in=list(burn_in),
+        propagation=propagation,
+        members=list(members),
+        ensemble=ensemble,
+        cpus=cpus,
+        **about,
+    )
+
+
+def unit_seeds(*, tune: int, calibrate: int, test: int, seed: int) -> range:
+    """The seeds of all units of a run, which are also their ids; refused where there are too many."""
+    for name, count in (("tune", tune), ("calibrate", calibrate), ("test", test)):
+        whole(name, count, least=1)
+    if whole("seed", seed, least=0) > MOST_SEED:
+        raise InvalidInput(f"seed must be at most {MOST_SEED:,}, so that units have seeds, got {seed}")
+    if (units := tune + calibrate + test) >= TRAINING_SEEDS:
+        raise InvalidInput(f"units must be fewer than {TRAINING_SEEDS:,}, got {units:,}")
+    return range(2 * TRAINING_SEEDS * seed, 2 * TRAINING_SEEDS * seed + units)
+
+
+def _with_training(model: Ensemble, file: Path, stated: Sequence[str]) -> Ensemble:
+    """The ensemble with the rollouts it was trained on: what its file says, or else what is stated.
+
+    stated: seeds, as "7" or "1000..1999", or the one word "unknown"
+    """
+    if model.trained_on is not None:
+        if stated:
+            raise InvalidInput(f"--trained-on must not be given: {file} says what it was trained on")
+        return model
+    if not stated:
+        raise InvalidInput(
+            f"{file} does not say which rollouts the ensemble was trained on: give their seeds with "
+            "--trained-on FIRST..LAST, or --trained-on unknown for a certificate that says 'not named'"
+        )
+    if [*stated] == ["unknown"]:
+        return model
+    ends = [text.split("..") for text in stated]
+    if not all(len(pair) <= 2 and all(end.isdecimal() for end in pair) for pair in ends):
+        raise InvalidInput(f"--trained-on must be a seed, FIRST..LAST or unknown, got {', '.join(stated)}")
+    parts = [range(int(pair[0]), int(pair[-1]) + 1) for pair in ends]
+    if not all(parts) or max(part[-1] for part in parts) >= 2**63 or sum(map(len, parts)) > MOST_ROLLOUTS:
+        raise InvalidInput(
+            f"--trained-on must be 1 to {MOST_ROLLOUTS:,} seeds below 2**63, the first one first, "
+            f"got {', '.join(stated)}"
+        )
+    return replace(model, trained_on=np.concatenate([np.array(part, dtype=np.int64) for part in parts]))
+
+
+def training_job(env: Robot, policy: Policy, *, episodes: int = 1600, steps: int = 200, seed: int = 0) -> Job:
+    """The training episodes: half by the policy itself, the rest with more noise on its actions."""
+    whole("steps", steps, least=1)
+    if whole("episodes", episodes, least=1) >= TRAINING_SEEDS:
+        raise InvalidInput(f"episodes must be fewer than {TRAINING_SEEDS:,}, got {episodes:,}")
+    first = unit_seeds(tune=1, calibrate=1, test=1, seed=seed)[0] + TRAINING_SEEDS
+    groups = np.array_split(first + np.arange(episodes), len(EXTRA_NOISE))
+    policies = tuple(Noisy(policy, extra) for extra in EXTRA_NOISE)
+    firsts = tuple(int(part[0]) if len(part) else first + episodes for part in groups)
+    stage = Stage(SimulateEpisodes, (env, policies, firsts, steps), needs=NEEDS)
+    return Job.of("episodes", range(first, first + episodes), [stage], size=UNITS, unit="episode")
+
+
+def read_rollouts(job: Job, folder: RunFolder) -> Rollouts:
+    """The rollouts of a finished job of `SimulateEpisodes`."""
+    found = read_arrays(job, folder)
+    return Rollouts(seeds=found.pop("ids"), **found)
+
+
+def train_ensemble(
+    folder: RunFolder | str | Path,
+    env: Robot,
+    policy: Policy,
+    settings: Settings | None = None,
+    *,
+    episodes: int = 1600,
+    steps: int = 200,
+    seed: int = 0,
+    engine: Engine = run_here,
+    device: str | torch.device = "cpu",
+    progress: Callable[[Epoch], Any] | None = None,
+) -> Ensemble:
+    """The dynamics model of a run, trained on episodes of its policy; kept in `model/` of the run folder.
+
+    Its episodes are a job of their own; training goes on from the epoch at which it was interrupted, and
+    what is finished is read again.
+
+    device: what trains
+    progress: called after each epoch
+    """
+    place = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+    if not place.local:
+        raise InvalidInput("--ensemble must be given where the run folder is a URL: train it first")
+    home, robot = Path(place.root) / "model", make_robot(env)
+    job = training_job(env, fitting(robot, policy), episodes=episodes, steps=steps, seed=seed)
+    data = RunFolder(home / "episodes")
+    engine(job, data)
+    return fit_ensemble(
+        home / "ensemble.safetensors",
+        lambda: Transitions.of(read_rollouts(job, data)),
+        robot.id,
+        settings or Settings(),
+        device=device,
+        progress=progress,
+    )
+
+
+def fit_ensemble(
+    file: Path,
+    transitions: Callable[[], Transitions],
+    env: str,
+    settings: Settings,
+    *,
+    device: str | torch.device = "cpu",
+    progress: Callable[[Epoch], Any] | None = None,
+) -> Ensemble:
+    """The ensemble of a file, or one that is trained, with a checkpoint beside the file, and written to it.
+
+    Refuses a file that was trained with other settings, or that does not say what it was trained on.
+    """
+    if file.exists():
+        known = Ensemble.load(file, device)
+        if known.trained_on is None:
+            raise InvalidInput(
+                f"{file} does not say which rollouts the ensemble was trained on, as a file of an earlier "
+                "version does not: remove it, and it is trained anew"
+            )
+        if known.settings != settings:
+            raise InvalidInput(f"{file} was trained with other settings: remove it, and it is trained anew")
+        return known
+    checkpoint = file.with_name(f"{file.stem}-training.safetensors")
+    made = train(transitions(), env, settings, device=device, checkpoint=checkpoint, progress=progress)
+    made.save(file)
+    checkpoint.unlink()
+    return made
+
+
+def episodes_stage(controller: Controller, steps: int, scorer: Callable[..., Any] = RunEpisodes) -> Stage:
+    """Whole episodes of a controller of a known robot, as a stage; its ids are seeds, see `run_episodes`.
+
+    scorer: `RunEpisodes` or `RunSelections`
+    """
+    names = ("horizon", "checked", "factors", "choice", "fallback", "perturbed", "spread", "reward")
+    options = {name: getattr(controller, name) for name in names}
+    parts = (controller.environment.id, controller.policy, controller.ensemble, controller.limits)
+    return Stage(scorer, (*parts, controller.guard, steps, options), needs=NEEDS)
+
+
+def read_episodes(job: Job, folder: RunFolder, controller: Controller) -> Episodes:
+    """The episodes of a finished job of `episodes_stage`."""
+    found = read_arrays(job, folder)
+    limits = tuple(limit.name for limit in controller.limits)
+    known: Any = {name: found[name] for name in EPISODE_ARRAYS}
+    return Episodes(seeds=found["ids"], names=limits, **known)
+
+
+def read_arrays(job: Job, folder: RunFolder) -> Arrays:
+    """All arrays of a finished job, with a row for each unit."""
+    parts = [arrays for _, arrays in folder.over(job.shards, lambda shard, arrays: arrays)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

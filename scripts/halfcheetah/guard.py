@@ -1,0 +1,318 @@
+"""The guarded half-cheetah: a model that knows the limit, tubes, and the controllers to compare.
+
+Everything is run by the engine, in run folders below `guard` of the experiment's folder.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+
+from cluster import Job, RunFolder, Stage
+from halfcheetah.experiment import Experiment, say
+from pac_core import (
+    GaussianForecast,
+    HalfSpace,
+    LinearFeatures,
+    PACLevel,
+    Trajectories,
+    fit_shape,
+    fit_threshold,
+)
+from pac_core.failures import unit_scores
+from pac_rl import (
+    FACTORS,
+    Controller,
+    Ensemble,
+    Episodes,
+    FittedTubes,
+    Function,
+    Governed,
+    MeanTubes,
+    MemberTubes,
+    Policy,
+    Transitions,
+    candidates_around,
+    execute,
+    make_environment,
+    simulate,
+)
+from pac_rl.limits import SPEED
+from pac_rl.runs import BATCH
+from pac_rl.tasks import (
+    EPISODES,
+    NEEDS,
+    SimulateEpisodes,
+    episodes_stage,
+    fit_ensemble,
+    read_arrays,
+    read_episodes,
+    read_rollouts,
+)
+from pac_rl.trajectories import TRAINING_SEEDS
+
+TASKS = ("speed", "flip")
+PITCH = math.pi / 2
+LEVEL = PACLevel(0.05, 0.01)
+GOVERNED = tuple(product((2.5, 3.0, 3.5, 4.0), (0.3, 1.0), (0.0, 0.5)))
+"""Bounds on speed, widths and jitters of the training episodes that keep near the limit."""
+PLANNED = tuple(product(((3, "return"), (6, "factor")), (0.0, 0.04, 0.08, 0.16)))
+"""Steps that are checked and the choice, and how far below the limit the predicted mean must stay, in the
+training episodes of the planner itself."""
+PARTS = ("tubes", "tune", "compare", "certify")
+"""What seeds are for; no two parts share one."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything.
+
+    steps: of an episode
+    rollouts: candidates carried out, to fit the tubes on
+    horizon, checked: steps of a plan, and of them those that must keep the limit; the later ones are planned
+        again before they are reached
+    choice: which safe plan acts: "return", that of the largest predicted one; "factor", the boldest
+    epochs: of the model that guards; the one that it learns from has the experiment's
+    """
+
+    steps: int = 200
+    rollouts: int = 2000
+    horizon: int = 6
+    checked: int = 3
+    choice: str = "return"
+    governed: tuple[tuple[float, float, float], ...] = GOVERNED
+    planned: tuple[tuple[tuple[int, str], float], ...] = PLANNED
+    epochs: int = 20
+
+
+SMALL = Sizes(
+    steps=12, rollouts=320, horizon=2, checked=2, governed=GOVERNED[::5], planned=PLANNED[:1], epochs=3
+)
+"""Of a smoke test."""
+
+
+class Guarded:
+    """A limit, and the controllers that are to keep it, on an experiment's robot and policy.
+
+    task: "speed", Safety-Gymnasium's limit on the forward velocity; or "flip", the torso's pitch within a
+        quarter turn
+    """
+
+    def __init__(self, experiment: Experiment, task: str, sizes: Sizes | None = None) -> None:
+        self.experiment, self.task, self.sizes = experiment, task, sizes or Sizes()
+        self.home, names = experiment.out / "guard", experiment.robot.names
+        self.feature = "forward velocity" if task == "speed" else "rooty"
+        self.along = np.eye(len(names))[names.index(self.feature)]
+        self.limits: tuple[HalfSpace, ...] = (HalfSpace("speed limit", self.along, SPEED),)
+        if task == "flip":
+            ends = (("no flip, forward", self.along), ("no flip, back", -self.along))
+            self.limits = tuple(HalfSpace(name, normal, PITCH) for name, normal in ends)
+
+    @property
+    def _first(self) -> int:
+        return TRAINING_SEEDS * (2 * self.experiment.design.seed + 1)
+
+    def seeds(self, part: str, count: int, first: int = 0) -> np.ndarray:
+        """Seeds for a part of this study, as many as asked for, from the `first` on."""
+        place = TASKS.index(self.task) * len(PARTS) + PARTS.index(part)
+        return self._first + 10**8 + 10**7 * place + first + np.arange(count)
+
+    def training_seeds(self, kind: str) -> list[np.ndarray]:
+        """Of each sort of "governed" or "planned" training episodes; no part of the study has them."""
+        place, share, sorts = {
+            "governed": (1, 2, self.sizes.governed),
+            "planned": (50, 4, self.sizes.planned),
+        }[kind]
+        each = max(1, self.experiment.design.episodes // (share * len(sorts)))
+        return [self._first + 10**6 * (place + i) + np.arange(each) for i in range(len(sorts))]
+
+    @cached_property
+    def ensemble(self) -> Ensemble:
+        """Trained twice, because it must know where a guard holds the robot, and the planner's own mistakes.
+
+        A planner picks what the model is mistaken about, so the second model also learns from episodes that
+        were planned with the first. Of the experiment's episodes a quarter is the policy's own, a half keeps
+        near the speed limit, a quarter is planned: the budget is the same.
+        """
+        experiment, settings = self.experiment, self.experiment.design.settings
+        policies = tuple(self._governed(*governed) for governed in self.sizes.governed)
+        governed = self._collect("governed", SimulateEpisodes, policies)
+
+        def near_the_limit() -> Transitions:
+            usual = read_rollouts(*experiment.episodes).take(slice(0, None, 4))
+            return Transitions.join([Transitions.of(usual), Transitions.of(read_rollouts(*governed))])
+
+        first = self._fit("first", near_the_limit, settings)
+        planned = self._collect("planned", SimulatePlanner, (experiment.policy, first, self.sizes.planned))
+
+        def all_episodes() -> Transitions:
+            return Transitions.join([near_the_limit(), Transitions.of(read_rollouts(*planned))])
+
+        return self._fit("ensemble", all_episodes, replace(settings, epochs=self.sizes.epochs))
+
+    def _collect(self, kind: str, scorer: Any, acting: tuple[Any, ...]) -> tuple[Job, RunFolder]:
+        """Training episodes of this kind: their finished job, and where they lie."""
+        design, groups = self.experiment.design, self.training_seeds(kind)
+        firsts, policies = (
+            tuple(int(group[0]) for group in groups),
+            (acting,) if kind == "governed" else acting,
+        )
+        stage = Stage(scorer, (design.env, *policies, firsts, design.episode_steps), needs=NEEDS)
+        ids = np.concatenate(groups).tolist()
+        job = Job.of(kind, ids, [stage], size=len(groups[0]), unit="episode")
+        folder = RunFolder(self.home / kind)
+        self.experiment.engine(job, folder)
+        return job, folder
+
+    def _fit(self, name: str, transitions: Any, settings: Any) -> Ensemble:
+        options = {"device": self.experiment.device, "progress": say}
+        file = self.home / f"{name}.safetensors"
+        return fit_ensemble(file, transitions, self.experiment.design.env, settings, **options)
+
+    @cached_property
+    def base(self) -> Controller:
+        """The planner without a guard."""
+        parts = (self.experiment.robot, self.ensemble, self.experiment.policy, self.limits, None)
+        return Controller(*parts, **self.options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of the planner, beside what it is made of: what a certificate names."""
+        made = {"horizon": self.sizes.horizon, "checked": self.sizes.checked, "factors": FACTORS}
+        return made | {"choice": self.sizes.choice, "fallback": "hold"}
+
+    @cached_property
+    def ours(self) -> FittedTubes:
+        """Intervals of the one number that the limit reads, at scale 1."""
+        features = LinearFeatures((self.feature,), self.along[None])
+        sides = (1,) if self.task == "speed" else (0,)
+        return self.tubes(shape="features", features=features, sides=sides, units=(1.0,))
+
+    def guarded(self, scale: float) -> Controller:
+        """Our controller at a scale of its tubes."""
+        return replace(self.base, guard=self.ours.scaled(scale))
+
+    def controllers(self, scale: float) -> dict[str, Controller]:
+        """Every guard to compare, on the same ensemble and candidates; ours at this scale."""
+        return {
+            "no guard": self.base.bare(),
+            "mean": replace(self.base, guard=MeanTubes()),
+            "worst member": replace(self.base, guard=MemberTubes()),
+            "paper's tube": replace(self.base, guard=self.tubes(shape="joint")),
+            "ours": self.guarded(scale),
+        }
+
+    def tubes(self, **options: Any) -> FittedTubes:
+        """Tubes of a shape from one half of the carried out candidates, T from the other."""
+        forecast, truth = self.carried_out
+        half = len(truth) // 2
+        score = fit_shape(forecast.take(slice(half)), truth[:half], LEVEL, **options)
+        scores = unit_scores(score, forecast.take(slice(half, None)), truth[half:])
+        return FittedTubes(score, fit_threshold(np.asarray(scores), LEVEL))
+
+    @cached_property
+    def carried_out(self) -> tuple[GaussianForecast, Trajectories]:
+        """Candidates as the planner would weigh them, one drawn for each start, and what came of them.
+
+        The starts lie along governed episodes, up to their last step.
+        """
+        sizes, draw = self.sizes, np.random.default_rng(0)
+        each = max(1, sizes.rollouts // len(sizes.governed))
+        seeds = self.seeds("tubes", each * len(sizes.governed))
+        self.ensemble.refuse_seen(seeds, "tubes")
+        picks = np.stack([draw.integers(len(FACTORS), size=each) for _ in sizes.governed])
+        policies = tuple(self._governed(*governed) for governed in sizes.governed)
+        about = (self.experiment.design.env, self.experiment.policy, self.ensemble, policies, picks, sizes)
+        stage = Stage(CarryOutCandidates, about, needs=NEEDS)
+        job = Job.of("tubes", range(int(seeds[0]), int(seeds[-1]) + 1), [stage], size=each)
+        folder = RunFolder(self.home / f"tubes-{self.task}-{sizes.horizon}")
+        self.experiment.engine(job, folder)
+        found, mixed = read_arrays(job, folder), draw.permutation(len(seeds))
+        forecast = GaussianForecast(found["mean"], found["var"]).mark_failures()
+        return forecast.take(mixed), Trajectories(found["truth"], found["lengths"])[mixed]
+
+    def run(self, controller: Controller, part: str, count: int, name: str) -> Episodes:
+        """Episodes of a controller, on the first so many seeds of a part."""
+        seeds = self.seeds(part, count)
+        stage = episodes_stage(controller, self.sizes.steps)
+        ids = range(int(seeds[0]), int(seeds[0]) + count)
+        job = Job.of("episodes", ids, [stage], size=EPISODES, unit="episode", guard=name)
+        settings = f"{self.sizes.horizon}-{self.sizes.checked}-{self.sizes.choice}"
+        folder = RunFolder(self.home / f"{self.task}-{part}-{count}-{settings}" / name.replace(" ", "-"))
+        self.experiment.engine(job, folder)
+        return read_episodes(job, folder, controller)
+
+    def _governed(self, bound: float, width: float, jitter: float) -> Governed:
+        robot = self.experiment.robot
+        column = robot.names.index("forward velocity")
+        return Governed(self.experiment.policy, robot.view, len(robot.names), column, bound, width, jitter)
+
+
+class SimulatePlanner(SimulateEpisodes):
+    """Episodes of planners that trust the predicted mean, down to some way below the limit; see `PLANNED`."""
+
+    def __init__(
+        self,
+        env: str,
+        policy: Policy,
+        ensemble: Ensemble,
+        planned: tuple[tuple[tuple[int, str], float], ...],
+        firsts: tuple[int, ...],
+        steps: int,
+        *,
+        device: str = "cpu",
+    ) -> None:
+        robot, model = make_environment(env), ensemble.to(device)
+        along, acting = np.eye(len(robot.names))[robot.names.index("forward velocity")], []
+        for (checked, choice), below in planned:
+            limit = HalfSpace("speed limit", along, SPEED - below)
+            options: Any = {"horizon": 6, "checked": checked, "choice": choice, "fallback": "hold"}
+            acting.append(act_as(Controller(robot, model, policy, (limit,), MeanTubes(), **options)))
+        super().__init__(env, tuple(acting), firsts, steps, BATCH)
+
+
+def act_as(planner: Controller) -> Function:
+    """The planner as a policy that sees the state."""
+
+    def act(states: np.ndarray) -> np.ndarray:
+        return planner.decide(states).plans[:, 0].double().cpu().numpy()
+
+    return Function(act, len(planner.environment.names), len(planner.environment.low), sees="state")
+
+
+class CarryOutCandidates:
+    """From starts along governed episodes, one of the planner's candidates each: forecast, carried out.
+
+    governed: the policies that lead to the starts, one for each shard
+    picks: `[G, n]` which candidate
+    """
+
+    def __init__(
+        self,
+        env: str,
+        policy: Policy,
+        ensemble: Ensemble,
+        governed: tuple[Governed, ...],
+        picks: np.ndarray,
+        sizes: Sizes,
+        *,
+        device: str = "cpu",
+    ) -> None:
+        self.robot, self.policy, self.ensemble = make_environment(env), policy, ensemble.to(device)
+        self.governed, self.picks, self.sizes = governed, picks, sizes
+
+    def __call__(self, shard: Any, given: Any) -> dict[str, np.ndarray]:
+        burn_in, seeds = (0, self.sizes.steps - 1), np.asarray(shard.ids)
+        starts = simulate(self.robot, self.governed[shard.number], seeds, horizon=1, burn_in=burn_in)
+        around = {"horizon": self.sizes.horizon, "factors": FACTORS}
+        found = candidates_around(self.policy, self.ensemble, self.robot, starts.start, **around)
+        picked = found.pick(torch.from_numpy(self.picks[shard.number]))
+        done = execute(self.robot, starts, picked.plans[:, 0].double().cpu().numpy())
+        mean, var = (part.cpu().numpy() for part in (picked.forecast.mean, picked.forecast.var))
+        return {"ids": seeds, "mean": mean, "var": var, "truth": done.states, "lengths": done.lengths}

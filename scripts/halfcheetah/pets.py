@@ -1,0 +1,108 @@
+"""PETS on the half-cheetah with the guard in the loop, and guards compared inside its planner.
+
+Collect, train, calibrate anew, plan with mbrl-lib's CEM, and again; each search begins at the policy's own
+actions, because CEM from nothing barely moves on so little data. Then, on the last round's ensemble, five
+guards inside the same CEM. Speed limit 3.2096 m/s, 200 steps from rest. With so few episodes the intervals
+are wide; they are shown.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cluster import Job, RunFolder, Stage
+from halfcheetah.experiment import Report
+from pac_core import HalfSpace, LinearFeatures, PACLevel, error_interval, fit_shape, fit_threshold
+from pac_core.failures import unit_scores
+from pac_rl import (
+    FittedTubes,
+    MeanTubes,
+    MemberTubes,
+    Settings,
+    cheetah_reward,
+    for_plans,
+    load_policy,
+    make_environment,
+    speed_limit,
+)
+from pac_rl.loops import Loop, Round, learn
+from pac_rl.planned import Search
+from pac_rl.replays import replayed
+from pac_rl.tasks import NEEDS, Engine, PlanEpisodes, read_arrays
+from pac_rl.trajectories import TRAINING_SEEDS
+
+SCALES = (1.0, 0.6)
+LEVEL = PACLevel(0.1, 0.05)
+FRESH = TRAINING_SEEDS + 10**8
+"""Seeds from here on: units of the paper's tube, tune episodes, compared episodes."""
+SMALL = Loop(
+    rounds=2,
+    episodes=1,
+    random=4,
+    warm=4,
+    steps=30,
+    tune=100,
+    calibrate=150,
+    settings=Settings(members=3, hidden=24, layers=2, epochs=2, batch=64),
+    search=Search(horizon=4, checked=3, population=20, iterations=2),
+)
+"""Of a smoke test."""
+
+
+def compare_in_loop(out: Path, engine: Engine, loop: Loop, tune: int, episodes: int) -> list[dict[str, Any]]:
+    """The rounds of the loop, then a row for each guard; ours at the scale that kept the limit on tune."""
+    robot, policy, report = make_environment(), load_policy(), Report(out / "results")
+    limits, features = (speed_limit(robot),), LinearFeatures(("speed",), np.eye(len(robot.names))[:1])
+    about: Any = {"loop": loop, "policy": policy, "fallback": "hold", "progress": partial(print, flush=True)}
+    ledger = out / "pets-ledger.json"
+    learnt = list(learn(robot, limits, features, cheetah_reward, ledger=ledger, **about))
+    last = learnt[-1]
+    ours = FittedTubes(last.predictor.score, last.predictor.threshold)
+
+    def measure(name: str, guard: Any, kept: Any, first: int, count: int) -> dict[str, Any]:
+        parts = (robot.id, policy, last.ensemble, limits, kept, guard, loop.search, loop.steps)
+        seeds = range(FRESH + first, FRESH + first + count)
+        stage = Stage(PlanEpisodes, parts, needs=NEEDS)
+        job = Job.of("pets", seeds, [stage], size=1, guard=name, rounds=loop.rounds, unit="episode")
+        folder = RunFolder(out / "pets" / name.replace(" ", "_").replace("'", ""))
+        engine(job, folder)
+        found = read_arrays(job, folder)
+        errors = int(found["errors"].sum())
+        low, high = error_interval(errors, count, 0.025)
+        row = {"guard": name, "return": float(found["returns"].mean()), "violated": f"{errors} of {count}"}
+        row |= {"low": low, "high": high, "fastest": float(found["fastest"].mean())}
+        print(f"  {name}: return {row['return']:.0f}, {row['violated']} over the limit", flush=True)
+        return row | {"fallback rate": float(found["fallbacks"].sum() / (count * loop.steps))}
+
+    scale = SCALES[0]
+    for tried in SCALES:
+        row = measure(f"tune {tried:g}", ours.scaled(tried), limits, 10**6, tune)
+        if not row["violated"].startswith("0 "):
+            break
+        scale = tried
+    guards = {
+        "no guard": (MeanTubes(), (HalfSpace("none", limits[0].normal, 1e30),)),
+        "mean": (MeanTubes(), limits),
+        "worst member": (MemberTubes(), limits),
+        "paper's tube": (papers_tubes(robot, learnt, loop), limits),
+        f"ours, scale {scale:g}": (ours.scaled(scale), limits),
+    }
+    rows = [measure(name, *guard, 2 * 10**6, episodes) for name, guard in guards.items()]
+    shown = f"{episodes} episodes of {loop.steps} steps from rest"
+    title = f"Guards inside CEM after {loop.rounds} rounds of the loop, {shown}"
+    report.table("pets", rows, title=title)
+    return rows
+
+
+def papers_tubes(robot: Any, learnt: list[Round], loop: Loop) -> FittedTubes:
+    """The paper's shape for the last model, on replays of what was done before it."""
+    recorded = learnt[-2 if len(learnt) > 1 else -1].collected
+    units = replayed(robot, recorded, np.arange(FRESH, FRESH + 800), horizon=loop.search.checked)
+    forecast = for_plans(learnt[-1].ensemble, units.start, units.actions, propagation="one-step")
+    tune, rest = ((forecast.take(part), units.truth[part]) for part in (slice(0, 400), slice(400, 800)))
+    score = fit_shape(*tune, LEVEL, shape="joint")
+    return FittedTubes(score, fit_threshold(np.asarray(unit_scores(score, *rest)), LEVEL))

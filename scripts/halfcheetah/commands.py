@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import click
 
-from halfcheetah.experiment import SMOKE, Design, Experiment, checked, engine_at, with_changes
-from halfcheetah.train_policy import HELP, Search, search_policy
+from halfcheetah import demo as story
+from halfcheetah import guard_certificate as certifying
+from halfcheetah.experiment import SMOKE, Design, Experiment, engine_at
+from halfcheetah.figures import FIGURES, draw_all
+from halfcheetah.guard import SMALL, TASKS, Guarded, Sizes
+from halfcheetah.guard_results import SETTINGS, Counts, compare_guards, compare_settings
+from halfcheetah.pets import SMALL as SMALL_LOOP
+from halfcheetah.pets import compare_in_loop
+from halfcheetah.train_policy import Search, search_policy
 from pac_core import PACError
+from pac_rl.loops import Loop
 from pac_rl.returns import returns_in_words
 
-FIGURE_NAMES = (
-    *("certificate", "ablation", "steps", "levels", "tables", "baselines", "shapes", "coverage"),
-    *("propagation", "all"),
-)
+FILE = click.Path(path_type=Path)
 
 
 class Commands(click.Group):
@@ -37,49 +44,64 @@ class Commands(click.Group):
 def main() -> None:
     """The paper's half-cheetah experiments, and ours beside them.
 
-    Each goes on where it was stopped; `--smoke-test` does the same in seconds, with tiny numbers.
+    Each goes on where it was stopped; --smoke-test does the same in seconds, with tiny numbers.
     """
 
 
-def common(out: str, address: str) -> Callable[[Any], Any]:
-    """The options of every experiment."""
+def engine_options(out: str = "halfcheetah_output", address: str = "local", guard: bool = False) -> Any:
+    """Where an experiment runs, and where it is kept; without Ray in a smoke test.
+
+    guard: of a limit and a seed, too
+    """
+    where = "Ray: local, auto, HOST:PORT; or none, in this process."
+    kept = "Folder for everything; a second run goes on."
+    options = [
+        click.option("--smoke-test", is_flag=True, help="Tiny numbers, in seconds."),
+        click.option("--address", default=address, show_default=True, help=where),
+        click.option("--out", type=FILE, default=out, show_default=True, help=kept),
+    ]
+    if guard:
+        options.append(click.option("--seed", default=0, show_default=True, help="Of everything random."))
+        limits = click.Choice(TASKS)
+        options.append(click.option("--task", type=limits, default="speed", show_default=True))
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
+
+
+@contextmanager
+def guarded(out: Path, address: str, smoke_test: bool, seed: int, task: str) -> Iterator[Guarded]:
+    """A limit and its controllers, on an engine."""
+    design, sizes = (SMOKE, SMALL) if smoke_test else (Design(), Sizes())
+    with engine_at("none" if smoke_test else address) as engine:
+        yield Guarded(Experiment(replace(design, seed=seed), out, engine), task, sizes)
+
+
+def options_of(kind: Any) -> Any:
+    """An option for each field of a dataclass that has a text; those that are not given are None."""
 
     def add(command: Any) -> Any:
-        for option in (
-            click.option("--smoke-test", is_flag=True, help="Tiny numbers, in seconds."),
-            click.option("--seed", default=0, show_default=True, help="Of everything random."),
-            click.option(
-                "--address", default=address, show_default=True, help="Ray: local, auto, HOST:PORT; or none."
-            ),
-            click.option("--out", type=click.Path(path_type=Path), default=out, show_default=True),
-        ):
-            command = option(command)
+        hints, usual = get_type_hints(kind, include_extras=True), kind()
+        for name, hint in reversed([pair for pair in hints.items() if hasattr(pair[1], "__metadata__")]):
+            of, default = get_args(hint.__origin__) or (hint.__origin__,), getattr(usual, name)
+            text = hint.__metadata__[0] + (f"  [default: {default}]" if type(default) in (int, float) else "")
+            type_ = FILE if of[0] is Path else of[0]
+            command = click.option(f"--{name.replace('_', '-')}", type=type_, help=text)(command)
         return command
 
     return add
 
 
+def changed(kind: Any, options: dict[str, Any]) -> Any:
+    """A dataclass with the options that were given."""
+    return replace(kind, **{name: value for name, value in options.items() if value is not None})
+
+
 @main.command()
-@click.argument("names", nargs=-1, type=click.Choice(FIGURE_NAMES))
-@common("halfcheetah_output", "local")
-@click.option("--n", type=int, help="Rollouts each to tune, calibrate and test.  [default: 5,000]")
-@click.option("--epsilon", type=float, help="Promised error.  [default: 0.01]")
-@click.option("--delta", type=float, help="Probability that the promise fails.  [default: 1e-5]")
-@click.option("--horizon", type=int, help="Steps of a rollout.  [default: 20]")
-@click.option("--env", help="Gymnasium's id of the environment.  [default: HalfCheetah-v5]")
-@click.option("--policy", help="An npz or a Stable-Baselines3 zip.  [default: the one that ships]")
-@click.option("--policy-std", type=float, help="Noise on each action, for a policy file that has none.")
-@click.option("--vecnormalize", help="Of such a zip: npz of mean, var, clip, epsilon; or none.")
-@click.option("--policy-sees", type=click.Choice(["observation", "state"]))
+@click.argument("names", nargs=-1, type=click.Choice([*FIGURES, "all"]))
+@engine_options()
+@click.option("--n", type=int, help="Rollouts each to tune, calibrate and test.  [default: 5000]")
+@options_of(Design)
 @click.option("--device", default="cpu", show_default=True, help="What trains: cpu, cuda, ...")
-def figures(
-    names: tuple[str, ...],
-    out: Path,
-    address: str,
-    smoke_test: bool,
-    device: str,
-    **changes: Any,
-) -> None:
+def figures(names, out, address, smoke_test, device, n, **options) -> None:
     """The paper's figures and tables, and ours beside them; without NAMES, all but propagation.
 
     \b
@@ -95,11 +117,10 @@ def figures(
 
     Trains the ensemble and rolls out first, unless the folder has them. Results are in its folder `results`.
     """
-    from halfcheetah.figures import FIGURES, draw_all
-
-    design = with_changes(SMOKE if smoke_test else Design(), **changes)
+    sizes = dict.fromkeys(("tune", "calibrate", "test"), n)
+    design = changed(SMOKE if smoke_test else Design(), options | sizes)
     steps = 100 if smoke_test else 1000
-    click.echo(f"policy    {returns_in_words(*checked(design), steps=steps)}")
+    click.echo(f"policy    {returns_in_words(*design.open(), steps=steps)}")
     with engine_at("none" if smoke_test else address, device) as engine:
         experiment = Experiment(design, out, engine, device)
         for name in names or ("all",):
@@ -107,8 +128,8 @@ def figures(
 
 
 @main.command()
-@common("demo_output", "none")
-def demo(out: Path, address: str, smoke_test: bool, seed: int) -> None:
+@engine_options("demo_output", "none")
+def demo(out: Path, address: str, smoke_test: bool) -> None:
     """From rollouts to a guarded robot, in about three minutes on two cores.
 
     Trains a small probabilistic ensemble on rollouts of the policy that comes with pac_rl, rolls out
@@ -116,70 +137,47 @@ def demo(out: Path, address: str, smoke_test: bool, seed: int) -> None:
     them, and measures them on rollouts never looked at before. Then it lets the robot run under a speed
     limit, without and with a guard that checks the tubes of what it might do next.
     """
-    from halfcheetah import demo as story
-    from halfcheetah.guard import SMALL
-
     design, sizes, episodes = (SMOKE, SMALL, 2) if smoke_test else (story.DESIGN, story.SIZES, 32)
-    design = with_changes(design, seed=seed)
     with engine_at("none" if smoke_test else address) as engine:
         story.show(Experiment(design, out, engine), sizes, episodes)
 
 
 @main.command()
-@common("halfcheetah_output", "local")
-@click.option("--task", type=click.Choice(["speed", "flip"]), default="speed", show_default=True)
-@click.option("--episodes", default=300, show_default=True, help="Compared.")
-def guard(out: Path, address: str, smoke_test: bool, seed: int, task: str, episodes: int) -> None:
+@engine_options(guard=True)
+@click.option("--episodes", default=Counts.episodes, show_default=True, help="Compared.")
+def guard(smoke_test: bool, episodes: int, **where: Any) -> None:
     """Guards compared on the same episodes: none, the predicted mean, the worst member, the paper's, ours.
 
     Tubes are fitted on rollouts of candidates, and our scale is chosen on tune episodes, none of which is
     reported on. The ensemble, trained twice in about ten minutes on two cores, is kept.
     """
-    from halfcheetah.guard import SMALL, Guarded, Sizes
-    from halfcheetah.guard_results import Counts, compare_guards
-
-    design = with_changes(SMOKE if smoke_test else Design(), seed=seed)
     counts = Counts(episodes=4, tune=2, plans=3) if smoke_test else Counts(episodes=episodes)
-    with engine_at("none" if smoke_test else address) as engine:
-        sizes = SMALL if smoke_test else Sizes()
-        compare_guards(Guarded(Experiment(design, out, engine), task, sizes), counts)
+    with guarded(smoke_test=smoke_test, **where) as guards:
+        compare_guards(guards, counts)
 
 
 @main.command()
-@common("halfcheetah_output", "local")
-@click.option("--task", type=click.Choice(["speed", "flip"]), default="speed", show_default=True)
+@engine_options(guard=True)
 @click.option("--episodes", default=64, show_default=True, help="Of each setting and scale.")
-def guard_settings(out: Path, address: str, smoke_test: bool, seed: int, task: str, episodes: int) -> None:
+def guard_settings(smoke_test: bool, episodes: int, **where: Any) -> None:
     """Which planner suits the guard: horizons, checked steps and choices, weighed on tune episodes.
 
     A row for each setting, with the ratio of our return to that of the mean constraint, which may run over
     the limit.
     """
-    from halfcheetah.guard import SMALL, Sizes
-    from halfcheetah.guard_results import SETTINGS, compare_settings
-
-    design = with_changes(SMOKE if smoke_test else Design(), seed=seed)
-    tiny = (SMALL, ((2, 2, "return"), (2, 1, "factor")), 2)
-    sizes, settings, count = tiny if smoke_test else (Sizes(), SETTINGS, episodes)
-    with engine_at("none" if smoke_test else address) as engine:
-        compare_settings(Experiment(design, out, engine), task, sizes, settings, count)
+    tiny = (((2, 2, "return"), (2, 1, "factor")), 2)
+    with guarded(smoke_test=smoke_test, **where) as guards:
+        compare_settings(guards, *(tiny if smoke_test else (SETTINGS, episodes)))
 
 
 @main.command()
-@common("halfcheetah_output", "local")
-@click.option("--task", type=click.Choice(["speed", "flip"]), default="speed", show_default=True)
-@click.option("--kind", type=click.Choice(["episode", "tube"]), default="episode", show_default=True)
+@engine_options(guard=True)
+@click.option("--kind", type=click.Choice([*certifying.KINDS]), default="episode", show_default=True)
 @click.option("--scale", "scales", type=float, multiple=True, help="Of the tubes; several.")
-@click.option("--episodes", default=380, show_default=True, help="Of each scale.")
-@click.option("--allowed", default=8, show_default=True, help="Errors with which a scale passes.")
-@click.option("--epsilon", default=0.05, show_default=True, help="Promised error.")
-@click.option("--delta", default=0.004, show_default=True, help="Probability that the promise fails.")
-@click.option("--confidence", default=0.998, show_default=True, help="Of P(unsafe given accepted).")
-@click.option("--budget", default=0.01, show_default=True, help="Of a ledger that is begun, for all in it.")
-@click.option("--ledger", type=click.Path(path_type=Path), help="[default: guard-ledger.json beside --out]")
-@click.option("--attempt", default=0, show_default=True, help="Another one has fresh episodes.")
+@options_of(certifying.Plan)
+@click.option("--ledger", type=FILE, help="[default: guard-ledger.json beside --out]")
 def guard_certificate(
-    out: Path, address: str, smoke_test: bool, seed: int, task: str, ledger: Path | None, **plan: Any
+    out: Path, address: str, smoke_test: bool, seed: int, task: str, ledger: Path | None, **options: Any
 ) -> None:
     """Prove that at most one episode in twenty of the guarded robot breaks its limit, on Ray.
 
@@ -188,53 +186,33 @@ def guard_certificate(
     P(unsafe given accepted) is a claim of its own. All three are charged to one budget of the ledger, which
     further attempts would have to share: with confidence 0.99 no statement from it is false.
     """
-    from halfcheetah.guard import SMALL, Guarded, Sizes
-    from halfcheetah.guard_certificate import Plan, certify_guard
-
-    asked, sizes = Plan(**plan), SMALL if smoke_test else Sizes()
-    if smoke_test:
-        tiny = {"epsilon": 0.4, "delta": 0.4, "episodes": 10, "allowed": 3, "confidence": 0.9, "budget": 0.9}
-        asked = replace(asked, **tiny)
+    plan = changed(certifying.SMALL if smoke_test else certifying.Plan(), options)
     # Its budget is for these statements; episodes are known by their seeds, whatever folder they lie in.
     name = "guard-smoke-ledger.json" if smoke_test else "guard-ledger.json"
-    design = with_changes(SMOKE if smoke_test else Design(), seed=seed)
-    with engine_at("none" if smoke_test else address) as engine:
-        guards = Guarded(Experiment(design, out, engine), task, sizes)
-        done = certify_guard(guards, asked, ledger or out.resolve().parent / name)
+    with guarded(out, address, smoke_test, seed, task) as guards:
+        done = certifying.certify_guard(guards, plan, ledger or out.resolve().parent / name)
     sys.exit(0 if done.certified is not None else 1)
 
 
 @main.command()
-@common("pets_output", "local")
+@engine_options("pets_output", "local")
 @click.option("--episodes", default=12, show_default=True, help="Compared.")
 @click.option("--tune", default=4, show_default=True, help="Episodes to choose our scale on.")
 @click.option("--rounds", default=3, show_default=True, help="Of the loop.")
-def pets(out: Path, address: str, smoke_test: bool, seed: int, episodes: int, tune: int, rounds: int) -> None:
+def pets(out: Path, address: str, smoke_test: bool, episodes: int, tune: int, rounds: int) -> None:
     """PETS with the guard in its loop, and five guards compared inside its planner.
 
     Finished episodes are kept; stopped before, the loop begins anew with the same numbers.
     """
-    from halfcheetah.pets import SMALL, compare_in_loop
-    from pac_rl.loops import Loop
-
-    loop = replace(SMALL if smoke_test else Loop(rounds=rounds, warm=40), seed=seed)
-    out.mkdir(parents=True, exist_ok=True)
+    tiny = (SMALL_LOOP, 1, 1)
     with engine_at("none" if smoke_test else address) as engine:
-        compare_in_loop(out, engine, loop, 1 if smoke_test else tune, 1 if smoke_test else episodes)
-
-
-def policy_options(command: Any) -> Any:
-    """An option for each field of a search."""
-    for name, default in reversed(vars(Search()).items()):
-        kind = click.Path(path_type=Path) if name in ("out", "start") else type(default)
-        command = click.option(f"--{name}", type=kind, default=default, show_default=True, help=HELP[name])(
-            command
+        compare_in_loop(
+            out, engine, *(tiny if smoke_test else (Loop(rounds=rounds, warm=40), tune, episodes))
         )
-    return command
 
 
 @main.command()
-@policy_options
+@options_of(Search)
 def train_policy(**options: Any) -> None:
     """Train the linear policy that comes with pac_rl.
 
@@ -248,4 +226,4 @@ def train_policy(**options: Any) -> None:
     train-policy --minutes 4 --start second.npz --speed 4 --tilt 0.7 --steps 250 --directions 40
         --best 15 --episodes 3 --rate 0.01 --spread 0.02 --out policy.npz
     """
-    search_policy(Search(**options))
+    search_policy(changed(Search(), options))

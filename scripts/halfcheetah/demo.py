@@ -16,12 +16,7 @@ from pac_rl import Settings
 SCALE = 1.5
 """Of the guard's tubes."""
 DESIGN = Design(
-    tune=1000,
-    calibrate=2000,
-    test=2000,
-    epsilon=0.02,
-    delta=1e-3,
-    episodes=600,
+    **{"tune": 1000, "calibrate": 2000, "test": 2000, "epsilon": 0.02, "delta": 1e-3, "episodes": 600},
     settings=Settings(hidden=128, epochs=5, batch=256),
 )
 SIZES = Sizes(planned=PLANNED[1::3], epochs=8)
@@ -61,16 +56,11 @@ def guard(guards: Guarded, episodes: int) -> None:
         done = guards.run(controller, "compare", episodes, f"demo {name}")
         errors = int(done.errors.sum())
         low, high = error_interval(errors, episodes)
-        rows.append(
-            {
-                "robot": name,
-                "episodes over the limit": f"{errors} of {episodes}",
-                "98% interval": f"{low:.2f} to {high:.2f}",
-                "steps over the limit": float(done.violation_steps.mean()),
-                "return": float(done.returns.mean()),
-            }
-        )
+        row = {"robot": name, "episodes over the limit": f"{errors} of {episodes}"}
+        row |= {"98% interval": f"{low:.2f} to {high:.2f}"}
+        row |= {"steps over the limit": float(done.violation_steps.mean())}
+        rows.append(row | {"return": float(done.returns.mean())})
     report, steps = guards.experiment.report, guards.sizes.steps
-    report.table("guard_demo", rows, title=f"{episodes} episodes of {steps} steps from rest")
+    report.table("guard_demo", rows, f"{episodes} episodes of {steps} steps from rest")
     report.figure("guard_speed_episode", draw_episode(guards, SCALE))
     print("  a measurement; `python scripts/halfcheetah guard-certificate` certifies a larger one")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,82 +14,80 @@ from pac_rl.plots import log_axis
 SIZE = "size of the tube (half-diagonal of its box, mean over steps)"
 
 
-def size_boxes(sizes: Mapping[str, np.ndarray], title: str) -> Figure:
-    """A box per name: median and quartiles, whiskers to the smallest and largest tube."""
-    figure, axes = canvas(7.0, 4.2)
-    draw_boxes(axes, sizes)
-    axes.set_ylabel(SIZE, fontsize=9)
+def new_panel(title: str, label: str, width: float = 7.0) -> tuple[Figure, Any]:
+    """A figure of one panel."""
+    figure, axes = canvas(width, 4.2)
     axes.set_title(title, loc="left", fontsize=10.5)
-    return figure
+    axes.set_ylabel(label, fontsize=9)
+    return figure, axes
 
 
-def draw_boxes(axes: Any, sizes: Mapping[str, np.ndarray]) -> None:
-    """The boxes of `size_boxes` on axes that exist."""
-    made = axes.boxplot(list(sizes.values()), whis=(0, 100), widths=0.5, patch_artist=True)
+def size_boxes(sizes: Mapping[str, np.ndarray], title: str = "", *, axes: Any = None) -> Figure:
+    """A box per name: median and quartiles, whiskers to the smallest and largest tube."""
+    figure, panel = new_panel(title, SIZE) if axes is None else (axes.figure, axes)
+    made = panel.boxplot(list(sizes.values()), whis=(0, 100), widths=0.5, patch_artist=True)
     for patch, ink in zip(made["boxes"], INK * len(sizes), strict=False):
         patch.set(facecolor=ink, alpha=0.55)
     for line in made["medians"]:
         line.set(color="black", linewidth=1.4)
-    axes.set_xticks(range(1, len(sizes) + 1), list(sizes))
-    axes.tick_params(axis="x", length=0)
-    log_axis(axes)
+    panel.set_xticks(range(1, len(sizes) + 1), list(sizes))
+    panel.tick_params(axis="x", length=0)
+    log_axis(panel)
+    return figure
 
 
-def level_lines(
-    sizes: Mapping[str, Mapping[float, np.ndarray]], name: str, title: str, *, log_x: bool
-) -> Figure:
+def level_lines(sizes: Mapping[str, Mapping[float, np.ndarray]], name: str, title: str) -> Figure:
     """Median size against epsilon or delta, with the range of nine in ten tubes."""
-    figure, axes = canvas(7.0, 4.2)
+    figure, axes = new_panel(title, SIZE + "\n(line: median, band: nine in ten tubes)")
     for (label, at), ink in zip(sizes.items(), INK * len(sizes), strict=False):
         values = list(at)
         axes.plot(values, [np.median(at[value]) for value in values], color=ink, marker="o", label=label)
         ends = [np.quantile(at[value], (0.05, 0.95)) for value in values]
         axes.fill_between(values, *zip(*ends, strict=True), color=ink, alpha=0.12)
-    if log_x:
-        axes.set_xscale("log")
     log_axis(axes)
     axes.set_xlabel(name)
-    axes.set_ylabel(SIZE + "\n(line: median, band: nine in ten tubes)", fontsize=8)
-    axes.set_title(title, loc="left", fontsize=10.5)
     axes.legend(frameon=False)
     return figure
 
 
 def level_grid(
-    rows: Sequence[float], columns: Sequence[float], panel: Callable[..., None], title: str, y_label: str
+    levels: Mapping[tuple[float, float], Any], draw: Callable[..., Any], title: str, label: str
 ) -> Figure:
-    """A panel for each epsilon (down) and delta (across), all with the same axes."""
+    """A panel for each epsilon (down) and delta (across), all with the same axes; `draw(axes, content)`."""
+    rows, columns = (list(dict.fromkeys(values)) for values in zip(*levels, strict=True))
     height = 2.0 * len(rows) + 0.9
     figure = Figure(figsize=(3.0 * len(columns) + 0.8, height), dpi=120)
     # Margins by hand: fifteen panels would keep the layout engine busy for seconds.
     margins = {"left": 0.1, "right": 0.99, "bottom": 0.5 / height, "top": 1 - 0.7 / height, "hspace": 0.3}
     shared: Any = {"sharex": True, "sharey": True, "squeeze": False}
-    axes = figure.subplots(len(rows), len(columns), gridspec_kw=margins | {"wspace": 0.06}, **shared)
-    for i, epsilon in enumerate(rows):
-        for j, delta in enumerate(columns):
-            panel(axes[i][j], epsilon, delta)
-            axes[i][j].set_title(f"epsilon {epsilon:g}, delta {delta:g}", fontsize=9)
-            axes[i][j].spines[["top", "right"]].set_visible(False)
-            axes[i][j].grid(alpha=0.25)
+    panels = figure.subplots(len(rows), len(columns), gridspec_kw=margins | {"wspace": 0.06}, **shared)
+    for axes, ((epsilon, delta), content) in zip(panels.flat, levels.items(), strict=True):
+        if content:
+            draw(content, axes=axes)
+        else:
+            axes.text(0.5, 0.5, "too few rollouts", ha="center", transform=axes.transAxes, fontsize=9)
+        axes.set_title(f"epsilon {epsilon:g}, delta {delta:g}", fontsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
     figure.suptitle(title, fontsize=11)
-    figure.supylabel(y_label, fontsize=9.5, x=0.01)
+    figure.supylabel(label, fontsize=9.5, x=0.01)
     return figure
 
 
 def error_bars(errors: Mapping[str, tuple[float, tuple[float, float]]], epsilon: float, title: str) -> Figure:
     """Measured error of each name with its exact interval, against the promise."""
-    figure, axes = canvas(7.0, 4.2)
+    figure, axes = new_panel(
+        title, "share of test rollouts outside their tube\n(whisker: exact 98% interval)"
+    )
+    clear = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     for i, ((error, (low, high)), ink) in enumerate(zip(errors.values(), INK * len(errors), strict=False)):
         axes.bar(i, max(error, 1e-9), color=ink, alpha=0.6, width=0.55)
         axes.errorbar(i, error, [[error - low], [high - error]], color="black", capsize=4)
-        clear = {"facecolor": "white", "edgecolor": "none", "pad": 1}
         axes.annotate(f"{error:.4f}", (i, high), ha="center", va="bottom", fontsize=9, bbox=clear)
     axes.axhline(epsilon, color="black", linestyle=":", label=f"promised error, epsilon = {epsilon:g}")
     axes.set_xticks(range(len(errors)), list(errors))
     log_axis(axes)
     axes.set_ylim(top=3)
-    axes.set_ylabel("share of test rollouts outside their tube\n(whisker: exact 98% interval)", fontsize=9)
-    axes.set_title(title, loc="left", fontsize=10.5)
     axes.legend(frameon=False)
     return figure
 
@@ -102,26 +100,16 @@ def returns_and_violations(
     guards: by name, the mean return, the share, and the ends of the share's exact interval
     allowed: a share to draw a line at
     """
-    figure, axes = canvas(8.4, 4.2)
+    figure, axes = new_panel(title, "episodes with a violation\n(whisker: exact 95% interval)", 8.4)
     for i, (name, (earned, share, (low, high))) in enumerate(guards.items()):
         # Rings within rings: guards of the same return and share stay visible, and the names stand apart.
-        axes.errorbar(
-            earned,
-            share,
-            [[share - low], [high - share]],
-            color=INK[i % len(INK)],
-            marker="o",
-            markersize=5 + 4 * (len(guards) - 1 - i),
-            markerfacecolor="none",
-            markeredgewidth=2,
-            capsize=4,
-            label=f"{name}: {earned:.0f}, {share:.1%}",
-        )
+        ring: Any = {"marker": "o", "markersize": 5 + 4 * (len(guards) - 1 - i), "markerfacecolor": "none"}
+        ring |= {"markeredgewidth": 2, "capsize": 4, "color": INK[i % len(INK)]}
+        ends = [[share - low], [high - share]]
+        axes.errorbar(earned, share, ends, label=f"{name}: {earned:.0f}, {share:.1%}", **ring)
     axes.axhline(allowed, color="black", linestyle=":", label=f"{allowed:.0%} of the episodes")
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=9, labelspacing=1.2)
     axes.set_ylim(-0.06, 1.06)
     axes.margins(x=0.15)
     axes.set_xlabel("mean return of an episode")
-    axes.set_ylabel("episodes with a violation\n(whisker: exact 95% interval)", fontsize=9)
-    axes.set_title(title, loc="left", fontsize=10.5)
     return figure

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
@@ -21,7 +20,7 @@ from cluster import Job, Results, RunFolder, Task, View, connected, run_here, ru
 from cluster.progress import shown
 from pac_core import GaussianForecast, PACLevel, Trajectories, max_errors
 from pac_core.tables import file_digest
-from pac_rl import Ensemble, Settings, load_policy, make_environment
+from pac_rl import Ensemble, Environment, Policy, Settings, load_policy, make_environment
 from pac_rl.policies import fitting
 from pac_rl.policy_files import NOT_NORMALISED, SHIPPED
 from pac_rl.tasks import Engine, rollout_task, train_ensemble, training_job, unit_seeds
@@ -34,25 +33,24 @@ WIDTH = 110
 class Design:
     """Everything that determines what an experiment finds; the defaults are the paper's.
 
-    Units are rollouts of `horizon` steps, each from its own reset and a burn-in drawn from `burn_in`.
-    policy_std: noise on each action, instead of the policy file's
-    vecnormalize, policy_sees: see `load_policy`
+    Units are rollouts of `horizon` steps, each from its own reset and a burn-in drawn from `burn_in`. What
+    has a text is an option of the command.
     episodes, episode_steps: of the training
     """
 
-    env: str = "HalfCheetah-v5"
-    policy: str = str(SHIPPED)
-    policy_std: float | None = None
-    vecnormalize: str | None = None
-    policy_sees: str | None = None
-    horizon: int = 20
+    env: Annotated[str, "Gymnasium's id of the environment."] = "HalfCheetah-v5"
+    policy: Annotated[str, "An npz or a Stable-Baselines3 zip, instead of the one that ships."] = str(SHIPPED)
+    policy_std: Annotated[float | None, "Noise on each action, instead of the policy file's."] = None
+    vecnormalize: Annotated[str | None, "Of such a zip: npz of mean, var, clip, epsilon; or none."] = None
+    policy_sees: Annotated[str | None, "observation or state, instead of what the file says."] = None
+    horizon: Annotated[int, "Steps of a rollout."] = 20
+    epsilon: Annotated[float, "Promised error."] = 0.01
+    delta: Annotated[float, "Probability that the promise fails."] = 1e-5
+    seed: Annotated[int, "Of everything random."] = 0
     burn_in: tuple[int, int] = (0, 200)
     tune: int = 5000
     calibrate: int = 5000
     test: int = 5000
-    epsilon: float = 0.01
-    delta: float = 1e-5
-    seed: int = 0
     episodes: int = 1600
     episode_steps: int = 200
     settings: Settings = field(default_factory=Settings)
@@ -65,6 +63,10 @@ class Design:
     def sizes(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in ("tune", "calibrate", "test", "seed")}
 
+    @property
+    def training(self) -> dict[str, int]:
+        return {"episodes": self.episodes, "steps": self.episode_steps, "seed": self.seed}
+
     def __str__(self) -> str:
         return f"{self.env}, n = {self.calibrate:,}, epsilon {self.epsilon:g}, delta {self.delta:g}"
 
@@ -75,17 +77,18 @@ class Design:
             found["vecnormalize"] = file_digest(self.vecnormalize)
         return found
 
+    def open(self) -> tuple[Environment, Policy]:
+        """Robot and policy; a design that cannot lead anywhere is refused here, before any long work."""
+        max_errors(self.calibrate, self.level)
+        unit_seeds(**self.sizes)
+        about: Any = {"std": self.policy_std, "vecnormalize": self.vecnormalize, "sees": self.policy_sees}
+        robot = make_environment(self.env)
+        return robot, fitting(robot, load_policy(self.policy, **about))
+
 
 SMOKE = Design(
-    tune=256,
-    calibrate=320,
-    test=256,
-    epsilon=0.1,
-    delta=1e-3,
-    episodes=64,
-    episode_steps=100,
-    burn_in=(0, 40),
-    horizon=10,
+    **{"tune": 256, "calibrate": 320, "test": 256, "epsilon": 0.1, "delta": 1e-3, "horizon": 10},
+    **{"episodes": 64, "episode_steps": 100, "burn_in": (0, 40)},
     settings=Settings(members=3, hidden=48, layers=3, epochs=3, batch=256, rate=5e-3),
 )
 """An experiment of seconds; its level is one that so few units can prove."""
@@ -113,34 +116,23 @@ class Experiment:
 
     def __init__(self, design: Design, out: Path, engine: Engine, device: str = "cpu") -> None:
         self.design, self.out, self.engine, self.device = design, out, engine, device
-        self.robot, self.policy = checked(design)
+        self.robot, self.policy = design.open()
         self.report = Report(out / "results")
 
     @cached_property
     def episodes(self) -> tuple[Job, RunFolder]:
         """The training episodes: their finished job, and where they lie."""
-        design = self.design
-        lengths = {"episodes": design.episodes, "steps": design.episode_steps, "seed": design.seed}
-        job, folder = training_job(design.env, self.policy, **lengths), RunFolder(self.out / "model/episodes")
+        job = training_job(self.design.env, self.policy, **self.design.training)
+        folder = RunFolder(self.out / "model/episodes")
         self.engine(job, folder)
         return job, folder
 
     @cached_property
     def ensemble(self) -> Ensemble:
         """The dynamics model."""
-        design = self.design
-        return train_ensemble(
-            self.out,
-            design.env,
-            self.policy,
-            design.settings,
-            episodes=design.episodes,
-            steps=design.episode_steps,
-            seed=design.seed,
-            engine=self.engine,
-            device=self.device,
-            progress=say,
-        )
+        options: Any = {"engine": self.engine, "device": self.device, "progress": say}
+        settings, training = self.design.settings, self.design.training
+        return train_ensemble(self.out, self.design.env, self.policy, settings, **training, **options)
 
     def run(self, name: str) -> tuple[Task, RunFolder]:
         """A finished run: of the policy's own rollouts ("closed"), or of given plans ("plans").
@@ -171,25 +163,14 @@ class Experiment:
 
     @cache  # noqa: B019
     def case(self, name: str, propagation: str = "particles") -> Case:
-        """The forecasts of a run by one propagation; see `run`."""
-        stored = propagation in ("particles", "one-step")
-        task, folder = self._run(name, "particles" if stored else propagation)
+        """The forecasts of a run by one propagation."""
+        task, folder = self._run(name, "particles" if propagation == "one-step" else propagation)
         view = View(propagation="one-step") if propagation == "one-step" else View()
-        words = {"closed": "closed loop", "plans": "given plans"}[name]
-        case = Case(words, task.results(folder), view)
-        failed = [case.part(part)[0].failed for part in ("tune", "calibrate", "test")]
-        if lost := sum(int(marks.sum()) for marks in failed if marks is not None):
-            say(f"{words}, {propagation}: the ensemble explodes on {lost:,} units, which count as errors")
+        case = Case({"closed": "closed loop", "plans": "given plans"}[name], task.results(folder), view)
+        marks = [case.part(part)[0].failed for part in ("tune", "calibrate", "test")]
+        if lost := sum(int(failed.sum()) for failed in marks if failed is not None):
+            say(f"{case.name}, {propagation}: the ensemble explodes on {lost:,} units, which count as errors")
         return case
-
-
-def checked(design: Design) -> tuple[Any, Any]:
-    """Robot and policy of a design, which is refused if it cannot lead anywhere, before any long work."""
-    max_errors(design.calibrate, design.level)
-    unit_seeds(**design.sizes)
-    about: Any = {"std": design.policy_std, "vecnormalize": design.vecnormalize, "sees": design.policy_sees}
-    robot = make_environment(design.env)
-    return robot, fitting(robot, load_policy(design.policy, **about))
 
 
 @contextmanager
@@ -222,31 +203,17 @@ class Report:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def table(self, name: str, rows: list[dict[str, Any]], *, title: str = "") -> None:
+    def table(self, name: str, rows: list[dict[str, Any]], title: str) -> None:
         """Prints the rows and writes them to `name`.csv, with all digits."""
         table = pd.DataFrame(rows)
         table.to_csv(self.folder / f"{name}.csv", index=False, na_rep="nan")
-        shown = table.map(lambda cell: f"{cell:.4g}" if isinstance(cell, float) else str(cell))
-        text = shown.replace("nan", "-").to_string(index=False)
+        cells = table.map(lambda cell: f"{cell:.4g}" if isinstance(cell, float) else str(cell))
+        text = cells.replace("nan", "-").to_string(index=False)
         if max(map(len, text.splitlines())) > WIDTH:  # a column for each row, then
-            text = shown.replace("nan", "-").T.to_string(header=False)
-        print(f"\n{title or name}\n{text}\n  (also in {self.folder / name}.csv)", flush=True)
+            text = cells.replace("nan", "-").T.to_string(header=False)
+        print(f"\n{title}\n{text}\n  (also in {self.folder / name}.csv)", flush=True)
 
-    def figure(self, name: str, figure: Any) -> Path:
+    def figure(self, name: str, figure: Any) -> None:
         """Writes the figure to `name`.png."""
-        path = self.folder / f"{name}.png"
-        figure.savefig(path)
-        print(f"figure {path}", flush=True)
-        return path
-
-
-def with_changes(design: Design, **changes: Any) -> Design:
-    """The design with those options that were given; `n` is each of tune, calibrate and test."""
-    n = changes.pop("n", None)
-    changes |= dict.fromkeys(("tune", "calibrate", "test"), n)
-    return replace(design, **{name: value for name, value in changes.items() if value is not None})
-
-
-def all_seeds(design: Design) -> np.ndarray:
-    """`[N]` of all units, which are also their names."""
-    return np.asarray(unit_seeds(**design.sizes))
+        figure.savefig(self.folder / f"{name}.png")
+        print(f"figure {self.folder / name}.png", flush=True)

@@ -8,26 +8,16 @@ from typing import Any
 
 import numpy as np
 
+import pac_core
 from halfcheetah.experiment import Case
-from pac_core import (
-    ConfidenceSets,
-    Likelihood,
-    LinearFeatures,
-    PACLevel,
-    Predictor,
-    accumulated,
-    evaluate,
-    fit_shape,
-    fit_temperature,
-    fit_threshold,
-    max_errors,
-)
+from pac_core import ConfidenceSets, Evaluation, PACLevel, Predictor, fit_shape, fit_threshold
 from pac_core.choices import deviation
 from pac_core.failures import unit_scores
 from pac_core.predictors import Score
 from pac_rl import Environment
 
-ABLATIONS = {"C+D": (fit_temperature,), "A+D": (accumulated,), "A+C+D": (accumulated, fit_temperature)}
+CALIBRATED, ACCUMULATED = pac_core.fit_temperature, pac_core.accumulated
+ABLATIONS = {"C+D": (CALIBRATED,), "A+D": (ACCUMULATED,), "A+C+D": (ACCUMULATED, CALIBRATED)}
 """Preparations of the paper's figures: A accumulated variance, C calibrated; D, the direct bound, in all."""
 EPSILONS, DELTAS = (0.01, 0.02, 0.03, 0.04, 0.05), (1e-1, 1e-3, 1e-5)
 WATCHED = {"forward velocity": "forward velocity", "rooty": "torso pitch"}
@@ -64,7 +54,7 @@ class Fitted:
 @cache
 def fit_ablation(case: Case, name: str) -> Fitted:
     """One of `ABLATIONS`, of a case with one-step variances; A+C+D is the paper's tube."""
-    return Fitted.of(Likelihood.fit(*case.part("tune"), ABLATIONS[name]), case)
+    return Fitted.of(pac_core.Likelihood.fit(*case.part("tune"), ABLATIONS[name]), case)
 
 
 def fit_ablations(case: Case) -> dict[str, Fitted]:
@@ -86,7 +76,7 @@ def fit_watched(case: Case, level: PACLevel, robot: Environment) -> Fitted:
     """The tube `features` on the watched numbers, whose widths count in their own units."""
     names = watched(robot)
     rows = [robot.names.index(name) for name in names]
-    features = LinearFeatures(tuple(names.values()), np.eye(len(robot.names))[rows])
+    features = pac_core.LinearFeatures(tuple(names.values()), np.eye(len(robot.names))[rows])
     return fit_case(case, level, shape="features", features=features, units=(1.0,) * len(names))
 
 
@@ -95,23 +85,27 @@ def hindsight(case: Case, level: PACLevel) -> ConfidenceSets:
     forecast, truth = case.part("test")
     score = fit_shape(forecast, truth, level, shape="box")
     ordered = np.sort(np.asarray(unit_scores(score, forecast, truth)))
-    return score.sets(forecast, float(ordered[-1 - max_errors(len(ordered), level)]))
+    return score.sets(forecast, float(ordered[-1 - pac_core.max_errors(len(ordered), level)]))
+
+
+def measured(found: Evaluation) -> dict[str, Any]:
+    """The error on the test part, with its exact interval."""
+    return {"error": found.all.error, "98% interval": "{:.4f}..{:.4f}".format(*found.all.interval)}
 
 
 def row(case: Case, tube: ConfidenceSets, level: PACLevel, robot: Environment) -> dict[str, Any]:
     """Error with its exact interval, and every size, on the test part."""
-    found = evaluate(tube, case.part("test")[1], level)
+    found = pac_core.evaluate(tube, case.part("test")[1], level)
     unit = deviation(case.part("tune")[1].marked())
     whole = tube.region.center.shape[-1] == len(unit)
-    made = {
-        "error": found.all.error,
-        "98% interval": "{:.4f}..{:.4f}".format(*found.all.interval),
-        "refuted": "yes" if found.refuted else "no",
-        "size": found.all.mean if whole else float("nan"),
-        "normalised": float(np.mean(tube.normalised_size(unit))) if whole else float("nan"),
-        "volume^(1/d)": float(np.mean(tube.volume_root())) if whole else float("nan"),
-        "mean width": float(np.mean(tube.mean_width(32))) if whole else float("nan"),
+    sizes: dict[str, Any] = {
+        "size": lambda: found.all.mean,
+        "normalised": lambda: np.mean(tube.normalised_size(unit)),
+        "volume^(1/d)": lambda: np.mean(tube.volume_root()),
+        "mean width": lambda: np.mean(tube.mean_width(32)),
     }
+    made = measured(found) | {"refuted": "yes" if found.refuted else "no"}
+    made |= {name: float(size()) if whole else float("nan") for name, size in sizes.items()}
     for name, words in watched(robot).items():  # the mean over the tubes that are not empty
         along = np.eye(len(robot.names))[robot.names.index(name)]
         made[f"half-width, {words}"] = float(np.nanmean(tube.support(along) + tube.support(-along)) / 2)

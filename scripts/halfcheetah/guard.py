@@ -7,54 +7,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 
+import pac_core
+import pac_rl
 from cluster import Job, RunFolder, Stage
 from halfcheetah.experiment import Experiment, say
-from pac_core import (
-    GaussianForecast,
-    HalfSpace,
-    LinearFeatures,
-    PACLevel,
-    Trajectories,
-    fit_shape,
-    fit_threshold,
-)
+from pac_core import GaussianForecast, HalfSpace, PACLevel, Trajectories, fit_shape, fit_threshold
 from pac_core.failures import unit_scores
-from pac_rl import (
-    FACTORS,
-    Controller,
-    Ensemble,
-    Episodes,
-    FittedTubes,
-    Function,
-    Governed,
-    MeanTubes,
-    MemberTubes,
-    Policy,
-    Transitions,
-    candidates_around,
-    execute,
-    make_environment,
-    simulate,
-)
+from pac_rl import Transitions, tasks
 from pac_rl.limits import SPEED
 from pac_rl.runs import BATCH
-from pac_rl.tasks import (
-    EPISODES,
-    NEEDS,
-    SimulateEpisodes,
-    episodes_stage,
-    fit_ensemble,
-    read_arrays,
-    read_episodes,
-    read_rollouts,
-)
 from pac_rl.trajectories import TRAINING_SEEDS
 
 TASKS = ("speed", "flip")
@@ -125,15 +93,13 @@ class Guarded:
 
     def training_seeds(self, kind: str) -> list[np.ndarray]:
         """Of each sort of "governed" or "planned" training episodes; no part of the study has them."""
-        place, share, sorts = {
-            "governed": (1, 2, self.sizes.governed),
-            "planned": (50, 4, self.sizes.planned),
-        }[kind]
+        known = {"governed": (1, 2, self.sizes.governed), "planned": (50, 4, self.sizes.planned)}
+        place, share, sorts = known[kind]
         each = max(1, self.experiment.design.episodes // (share * len(sorts)))
         return [self._first + 10**6 * (place + i) + np.arange(each) for i in range(len(sorts))]
 
     @cached_property
-    def ensemble(self) -> Ensemble:
+    def ensemble(self) -> pac_rl.Ensemble:
         """Trained twice, because it must know where a guard holds the robot, and the planner's own mistakes.
 
         A planner picks what the model is mistaken about, so the second model also learns from episodes that
@@ -142,79 +108,76 @@ class Guarded:
         """
         experiment, settings = self.experiment, self.experiment.design.settings
         policies = tuple(self._governed(*governed) for governed in self.sizes.governed)
-        governed = self._collect("governed", SimulateEpisodes, policies)
+        governed = self._collect("governed", tasks.SimulateEpisodes, (policies,))
 
         def near_the_limit() -> Transitions:
-            usual = read_rollouts(*experiment.episodes).take(slice(0, None, 4))
-            return Transitions.join([Transitions.of(usual), Transitions.of(read_rollouts(*governed))])
+            usual = tasks.read_rollouts(*experiment.episodes).take(slice(0, None, 4))
+            return Transitions.join([Transitions.of(usual), Transitions.of(tasks.read_rollouts(*governed))])
 
         first = self._fit("first", near_the_limit, settings)
         planned = self._collect("planned", SimulatePlanner, (experiment.policy, first, self.sizes.planned))
 
         def all_episodes() -> Transitions:
-            return Transitions.join([near_the_limit(), Transitions.of(read_rollouts(*planned))])
+            return Transitions.join([near_the_limit(), Transitions.of(tasks.read_rollouts(*planned))])
 
         return self._fit("ensemble", all_episodes, replace(settings, epochs=self.sizes.epochs))
 
     def _collect(self, kind: str, scorer: Any, acting: tuple[Any, ...]) -> tuple[Job, RunFolder]:
         """Training episodes of this kind: their finished job, and where they lie."""
         design, groups = self.experiment.design, self.training_seeds(kind)
-        firsts, policies = (
-            tuple(int(group[0]) for group in groups),
-            (acting,) if kind == "governed" else acting,
-        )
-        stage = Stage(scorer, (design.env, *policies, firsts, design.episode_steps), needs=NEEDS)
+        firsts = tuple(int(group[0]) for group in groups)
+        stage = Stage(scorer, (design.env, *acting, firsts, design.episode_steps), needs=tasks.NEEDS)
         ids = np.concatenate(groups).tolist()
         job = Job.of(kind, ids, [stage], size=len(groups[0]), unit="episode")
         folder = RunFolder(self.home / kind)
         self.experiment.engine(job, folder)
         return job, folder
 
-    def _fit(self, name: str, transitions: Any, settings: Any) -> Ensemble:
+    def _fit(self, name: str, transitions: Any, settings: Any) -> pac_rl.Ensemble:
         options = {"device": self.experiment.device, "progress": say}
         file = self.home / f"{name}.safetensors"
-        return fit_ensemble(file, transitions, self.experiment.design.env, settings, **options)
+        return tasks.fit_ensemble(file, transitions, self.experiment.design.env, settings, **options)
 
     @cached_property
-    def base(self) -> Controller:
+    def base(self) -> pac_rl.Controller:
         """The planner without a guard."""
         parts = (self.experiment.robot, self.ensemble, self.experiment.policy, self.limits, None)
-        return Controller(*parts, **self.options)
+        return pac_rl.Controller(*parts, **self.options)
 
     @property
     def options(self) -> dict[str, Any]:
         """Of the planner, beside what it is made of: what a certificate names."""
-        made = {"horizon": self.sizes.horizon, "checked": self.sizes.checked, "factors": FACTORS}
+        made = {"horizon": self.sizes.horizon, "checked": self.sizes.checked, "factors": pac_rl.FACTORS}
         return made | {"choice": self.sizes.choice, "fallback": "hold"}
 
     @cached_property
-    def ours(self) -> FittedTubes:
+    def ours(self) -> pac_rl.FittedTubes:
         """Intervals of the one number that the limit reads, at scale 1."""
-        features = LinearFeatures((self.feature,), self.along[None])
+        features = pac_core.LinearFeatures((self.feature,), self.along[None])
         sides = (1,) if self.task == "speed" else (0,)
         return self.tubes(shape="features", features=features, sides=sides, units=(1.0,))
 
-    def guarded(self, scale: float) -> Controller:
+    def guarded(self, scale: float) -> pac_rl.Controller:
         """Our controller at a scale of its tubes."""
         return replace(self.base, guard=self.ours.scaled(scale))
 
-    def controllers(self, scale: float) -> dict[str, Controller]:
+    def controllers(self, scale: float) -> dict[str, pac_rl.Controller]:
         """Every guard to compare, on the same ensemble and candidates; ours at this scale."""
         return {
             "no guard": self.base.bare(),
-            "mean": replace(self.base, guard=MeanTubes()),
-            "worst member": replace(self.base, guard=MemberTubes()),
+            "mean": replace(self.base, guard=pac_rl.MeanTubes()),
+            "worst member": replace(self.base, guard=pac_rl.MemberTubes()),
             "paper's tube": replace(self.base, guard=self.tubes(shape="joint")),
             "ours": self.guarded(scale),
         }
 
-    def tubes(self, **options: Any) -> FittedTubes:
+    def tubes(self, **options: Any) -> pac_rl.FittedTubes:
         """Tubes of a shape from one half of the carried out candidates, T from the other."""
         forecast, truth = self.carried_out
         half = len(truth) // 2
         score = fit_shape(forecast.take(slice(half)), truth[:half], LEVEL, **options)
         scores = unit_scores(score, forecast.take(slice(half, None)), truth[half:])
-        return FittedTubes(score, fit_threshold(np.asarray(scores), LEVEL))
+        return pac_rl.FittedTubes(score, fit_threshold(np.asarray(scores), LEVEL))
 
     @cached_property
     def carried_out(self) -> tuple[GaussianForecast, Trajectories]:
@@ -226,64 +189,52 @@ class Guarded:
         each = max(1, sizes.rollouts // len(sizes.governed))
         seeds = self.seeds("tubes", each * len(sizes.governed))
         self.ensemble.refuse_seen(seeds, "tubes")
-        picks = np.stack([draw.integers(len(FACTORS), size=each) for _ in sizes.governed])
+        picks = np.stack([draw.integers(len(pac_rl.FACTORS), size=each) for _ in sizes.governed])
         policies = tuple(self._governed(*governed) for governed in sizes.governed)
-        about = (self.experiment.design.env, self.experiment.policy, self.ensemble, policies, picks, sizes)
-        stage = Stage(CarryOutCandidates, about, needs=NEEDS)
+        about = (self.experiment.design.env, self.experiment.policy, self.ensemble, policies, picks)
+        about += (sizes.horizon, sizes.steps - 1)
+        stage = Stage(CarryOutCandidates, about, needs=tasks.NEEDS)
         job = Job.of("tubes", range(int(seeds[0]), int(seeds[-1]) + 1), [stage], size=each)
         folder = RunFolder(self.home / f"tubes-{self.task}-{sizes.horizon}")
         self.experiment.engine(job, folder)
-        found, mixed = read_arrays(job, folder), draw.permutation(len(seeds))
+        found, mixed = tasks.read_arrays(job, folder), draw.permutation(len(seeds))
         forecast = GaussianForecast(found["mean"], found["var"]).mark_failures()
         return forecast.take(mixed), Trajectories(found["truth"], found["lengths"])[mixed]
 
-    def run(self, controller: Controller, part: str, count: int, name: str) -> Episodes:
+    def run(self, controller: pac_rl.Controller, part: str, count: int, name: str) -> pac_rl.Episodes:
         """Episodes of a controller, on the first so many seeds of a part."""
         seeds = self.seeds(part, count)
-        stage = episodes_stage(controller, self.sizes.steps)
+        stage = tasks.episodes_stage(controller, self.sizes.steps)
         ids = range(int(seeds[0]), int(seeds[0]) + count)
-        job = Job.of("episodes", ids, [stage], size=EPISODES, unit="episode", guard=name)
+        job = Job.of("episodes", ids, [stage], size=tasks.EPISODES, unit="episode", guard=name)
         settings = f"{self.sizes.horizon}-{self.sizes.checked}-{self.sizes.choice}"
         folder = RunFolder(self.home / f"{self.task}-{part}-{count}-{settings}" / name.replace(" ", "-"))
         self.experiment.engine(job, folder)
-        return read_episodes(job, folder, controller)
+        return tasks.read_episodes(job, folder, controller)
 
-    def _governed(self, bound: float, width: float, jitter: float) -> Governed:
-        robot = self.experiment.robot
+    def _governed(self, bound: float, width: float, jitter: float) -> pac_rl.Governed:
+        robot, policy = self.experiment.robot, self.experiment.policy
         column = robot.names.index("forward velocity")
-        return Governed(self.experiment.policy, robot.view, len(robot.names), column, bound, width, jitter)
+        return pac_rl.Governed(policy, robot.view, len(robot.names), column, bound, width, jitter)
 
 
-class SimulatePlanner(SimulateEpisodes):
+class SimulatePlanner(tasks.SimulateEpisodes):
     """Episodes of planners that trust the predicted mean, down to some way below the limit; see `PLANNED`."""
 
-    def __init__(
-        self,
-        env: str,
-        policy: Policy,
-        ensemble: Ensemble,
-        planned: tuple[tuple[tuple[int, str], float], ...],
-        firsts: tuple[int, ...],
-        steps: int,
-        *,
-        device: str = "cpu",
-    ) -> None:
-        robot, model = make_environment(env), ensemble.to(device)
-        along, acting = np.eye(len(robot.names))[robot.names.index("forward velocity")], []
+    def __init__(self, env, policy, ensemble, planned, firsts, steps, *, device="cpu"):
+        robot, model, acting = pac_rl.make_environment(env), ensemble.to(device), []
+        along = np.eye(len(robot.names))[robot.names.index("forward velocity")]
         for (checked, choice), below in planned:
-            limit = HalfSpace("speed limit", along, SPEED - below)
-            options: Any = {"horizon": 6, "checked": checked, "choice": choice, "fallback": "hold"}
-            acting.append(act_as(Controller(robot, model, policy, (limit,), MeanTubes(), **options)))
+            limits = (HalfSpace("speed limit", along, SPEED - below),)
+            options = {"horizon": 6, "checked": checked, "choice": choice, "fallback": "hold"}
+            planner = pac_rl.Controller(robot, model, policy, limits, pac_rl.MeanTubes(), **options)
+            act = partial(first_actions, planner)
+            acting.append(pac_rl.Function(act, len(robot.names), len(robot.low), sees="state"))
         super().__init__(env, tuple(acting), firsts, steps, BATCH)
 
 
-def act_as(planner: Controller) -> Function:
-    """The planner as a policy that sees the state."""
-
-    def act(states: np.ndarray) -> np.ndarray:
-        return planner.decide(states).plans[:, 0].double().cpu().numpy()
-
-    return Function(act, len(planner.environment.names), len(planner.environment.low), sees="state")
+def first_actions(planner: pac_rl.Controller, states: np.ndarray) -> np.ndarray:
+    return planner.decide(states).plans[:, 0].double().cpu().numpy()
 
 
 class CarryOutCandidates:
@@ -291,28 +242,19 @@ class CarryOutCandidates:
 
     governed: the policies that lead to the starts, one for each shard
     picks: `[G, n]` which candidate
+    last: step at which a start may lie
     """
 
-    def __init__(
-        self,
-        env: str,
-        policy: Policy,
-        ensemble: Ensemble,
-        governed: tuple[Governed, ...],
-        picks: np.ndarray,
-        sizes: Sizes,
-        *,
-        device: str = "cpu",
-    ) -> None:
-        self.robot, self.policy, self.ensemble = make_environment(env), policy, ensemble.to(device)
-        self.governed, self.picks, self.sizes = governed, picks, sizes
+    def __init__(self, env, policy, ensemble, governed, picks, horizon, last, *, device="cpu"):
+        self.robot, self.policy, self.ensemble = pac_rl.make_environment(env), policy, ensemble.to(device)
+        self.governed, self.picks, self.horizon, self.last = governed, picks, horizon, last
 
     def __call__(self, shard: Any, given: Any) -> dict[str, np.ndarray]:
-        burn_in, seeds = (0, self.sizes.steps - 1), np.asarray(shard.ids)
-        starts = simulate(self.robot, self.governed[shard.number], seeds, horizon=1, burn_in=burn_in)
-        around = {"horizon": self.sizes.horizon, "factors": FACTORS}
-        found = candidates_around(self.policy, self.ensemble, self.robot, starts.start, **around)
+        burn_in, seeds = (0, self.last), np.asarray(shard.ids)
+        starts = pac_rl.simulate(self.robot, self.governed[shard.number], seeds, horizon=1, burn_in=burn_in)
+        around = {"horizon": self.horizon, "factors": pac_rl.FACTORS}
+        found = pac_rl.candidates_around(self.policy, self.ensemble, self.robot, starts.start, **around)
         picked = found.pick(torch.from_numpy(self.picks[shard.number]))
-        done = execute(self.robot, starts, picked.plans[:, 0].double().cpu().numpy())
+        done = pac_rl.execute(self.robot, starts, picked.plans[:, 0].double().cpu().numpy())
         mean, var = (part.cpu().numpy() for part in (picked.forecast.mean, picked.forecast.var))
         return {"ids": seeds, "mean": mean, "var": var, "truth": done.states, "lengths": done.lengths}

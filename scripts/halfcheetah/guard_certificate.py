@@ -10,24 +10,15 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+import pac_core
 from cluster import Job, RunFolder, Stage
 from cluster.descents import episodes_through
 from halfcheetah.guard import Guarded
-from pac_core import (
-    Descended,
-    Descent,
-    PACLevel,
-    accepted_risk,
-    claim_accepted_risk,
-    descend,
-    open_ledger,
-    verify_descent,
-    write_descent,
-)
+from pac_core import Descended, Descent, PACLevel
 from pac_core.ledger import score_digest
 from pac_core.options import refuse_unwritable
 from pac_core.tables import file_digest
@@ -44,24 +35,21 @@ narrower ones than would hold a plan that is carried out to its end."""
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be proved, and at what cost: 0.004 for each kind and 0.002 for P(unsafe given accepted).
+    """What is to be proved, and at what cost: 0.004 for each kind and 0.002 for P(unsafe given accepted)."""
 
-    scales: of the tubes; by default those of the kind
-    allowed: errors with which a scale passes
-    confidence: of P(unsafe given accepted)
-    budget: of a ledger that is begun, for all in it
-    attempt: another one has fresh episodes
-    """
-
+    episodes: Annotated[int, "Of each scale."] = 380
+    allowed: Annotated[int, "Errors with which a scale passes."] = 8
+    epsilon: Annotated[float, "Promised error."] = 0.05
+    delta: Annotated[float, "Probability that the promise fails."] = 0.004
+    confidence: Annotated[float, "Of P(unsafe given accepted)."] = 0.998
+    budget: Annotated[float, "Of a ledger that is begun, for all in it."] = 0.01
+    attempt: Annotated[int, "Another one has fresh episodes."] = 0
     kind: str = "episode"
     scales: tuple[float, ...] = ()
-    episodes: int = 380
-    allowed: int = 8
-    epsilon: float = 0.05
-    delta: float = 0.004
-    confidence: float = 0.998
-    budget: float = 0.01
-    attempt: int = 0
+
+
+SMALL = Plan(epsilon=0.4, delta=0.4, episodes=10, allowed=3, confidence=0.9, budget=0.9)
+"""Of a smoke test."""
 
 
 def certify_guard(guards: Guarded, asked: Plan, ledger: Path) -> Descended:
@@ -78,9 +66,9 @@ def certify_guard(guards: Guarded, asked: Plan, ledger: Path) -> Descended:
         tested=describe(guards),
     )
     refuse_unwritable("--ledger", ledger)
-    open_ledger(ledger, budget=asked.budget)
+    pac_core.open_ledger(ledger, budget=asked.budget)
     if asked.kind == "tube":
-        claim_accepted_risk(plan.episodes, confidence=asked.confidence, ledger=ledger)
+        pac_core.claim_accepted_risk(plan.episodes, confidence=asked.confidence, ledger=ledger)
     counts = f"{len(scales)} scales, {plan.n} episodes each, {plan.allowed} errors allowed"
     print(f"plan      {counts}; in {ledger}")
     root = guards.experiment.out / f"certify-{guards.task}-{asked.kind}-{asked.attempt}"
@@ -90,13 +78,13 @@ def certify_guard(guards: Guarded, asked: Plan, ledger: Path) -> Descended:
 
     about: Any = {"size": EPISODES, "controller": plan.controller, "unit": "episode"}
     run = episodes_through(guards.experiment.engine, stage, str(root), **about)
-    done = descend(plan, run, ledger=ledger)
+    done = pac_core.descend(plan, run, ledger=ledger)
     print(f"\n{done}")
     if asked.kind == "tube" and done.certified is not None:
         print(f"accepted  {risk(done, root, asked.confidence, ledger)}")
     file = guards.experiment.report.folder / f"guard_{guards.task}_{asked.kind}_certificate.json"
-    write_descent(done, file)
-    for check in verify_descent(done, ledger):
+    pac_core.write_descent(done, file)
+    for check in pac_core.verify_descent(done, ledger):
         print(f"{check.name:<9} {check.text}")
     print(f"wrote     {file}")
     return done
@@ -138,4 +126,6 @@ def risk(done: Descended, root: Path, confidence: float, ledger: Path) -> Any:
     job = Job.of("episodes", ids, [Stage(RunSelections)], size=EPISODES)
     found = read_arrays(job, RunFolder(root / f"scale-{done.certified!r}"))
     counts = (found["ids"], found["accepted"], found["unsafe"])
-    return accepted_risk(*counts, confidence=confidence, choices=len(done.plan.scales), ledger=ledger)
+    return pac_core.accepted_risk(
+        *counts, confidence=confidence, choices=len(done.plan.scales), ledger=ledger
+    )

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from halfcheetah.drawing import returns_and_violations
-from halfcheetah.experiment import Experiment, say
-from halfcheetah.guard import LEVEL, Guarded, Sizes
+from halfcheetah.experiment import say
+from halfcheetah.guard import LEVEL, Guarded
 from pac_core import error_interval
 from pac_rl import Controller, Episodes, MeanTubes, run_episodes
 from pac_rl.plots import plot_episodes
@@ -26,13 +26,8 @@ Rows = list[dict[str, Any]]
 SCALES = (2.0, 1.6, 1.4, 1.2, 1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 """Of our tubes, from wide to narrow; tried in this order on tune episodes, until one has a violation."""
 SETTINGS = (
-    (3, 3, "return"),
-    (3, 3, "factor"),
-    (4, 4, "factor"),
-    (6, 3, "return"),
-    (6, 6, "return"),
-    (6, 6, "factor"),
-    (9, 9, "return"),
+    *((3, 3, "return"), (3, 3, "factor"), (4, 4, "factor"), (6, 3, "return")),
+    *((6, 6, "return"), (6, 6, "factor"), (9, 9, "return")),
 )
 """Horizon, steps that are checked, and which safe plan acts."""
 
@@ -58,7 +53,7 @@ def compare_guards(guards: Guarded, counts: Counts) -> Rows:
         rows.append({"guard": shown} | row(done[name]) | latency(controller, counts.plans))
         say(f"{shown}: {done[name]}")
     title = f"Guards for the {guards.limits[0].name}, {counts.episodes} episodes of {steps} steps from rest"
-    report.table(f"guard_{guards.task}", rows, title=title)
+    report.table(f"guard_{guards.task}", rows, title)
     ratio, wide = quotient(done["ours"].returns, done["mean"].returns)
     say(f"return of ours / mean constraint's: {ratio:.4f} +- {wide:.4f} (95%, on the same episodes)")
     points = {
@@ -144,7 +139,7 @@ def draw_episode(guards: Guarded, scale: float) -> Any:
     return plot_episodes(panels, bounds, label, title, checked=checked)
 
 
-def compare_settings(experiment: Experiment, task: str, sizes: Sizes, settings: Any, episodes: int) -> Rows:
+def compare_settings(usual: Guarded, settings: Any, episodes: int) -> Rows:
     """Horizons, checked steps and choices of the planner, weighed on tune episodes.
 
     Nothing here is a promise, and none of these episodes is reported on elsewhere: it is how `Sizes` got its
@@ -152,24 +147,17 @@ def compare_settings(experiment: Experiment, task: str, sizes: Sizes, settings: 
     """
     rows: Rows = []
     for horizon, checked, choice in settings:
-        guards = Guarded(experiment, task, replace(sizes, horizon=horizon, checked=checked, choice=choice))
+        sizes = replace(usual.sizes, horizon=horizon, checked=checked, choice=choice)
+        guards = Guarded(usual.experiment, usual.task, sizes)
         mean = guards.run(replace(guards.base, guard=MeanTubes()), "tune", episodes, "mean")
         scale, tried = choose_scale(guards, episodes, SCALES[4:])
         ours = next(row for row in tried if row["scale"] == scale)
-        rows.append(
-            {
-                "horizon": horizon,
-                "checked": checked,
-                "choice": choice,
-                "mean: return": float(mean.returns.mean()),
-                "violated": f"{int(mean.errors.sum())} of {episodes}",
-                "ours: scale": scale,
-                "return": ours["return"],
-                "violations": f"{ours['violations']} of {episodes}",
-                "ours / mean": ours["return"] / float(mean.returns.mean()),
-            }
-        )
+        row = {"horizon": horizon, "checked": checked, "choice": choice}
+        row |= {"mean: return": float(mean.returns.mean())}
+        row |= {"violated": f"{int(mean.errors.sum())} of {episodes}", "ours: scale": scale}
+        row |= {"return": ours["return"], "violations": f"{ours['violations']} of {episodes}"}
+        rows.append(row | {"ours / mean": ours["return"] / row["mean: return"]})
         say(f"horizon {horizon}, {checked} checked, by {choice}: {rows[-1]['ours / mean']:.1%}")
     title = f"Settings of the planner, {episodes} tune episodes"
-    experiment.report.table(f"guard_{task}_settings", rows, title=title)
+    usual.experiment.report.table(f"guard_{usual.task}_settings", rows, title)
     return rows

@@ -18,7 +18,7 @@ from halfcheetah.fits import fit_ablation, fit_box, fit_case, fit_watched, hinds
 from pac_core import Certificate, NotEnoughData, PACLevel, fit_threshold, max_errors
 from pac_core.failures import unit_scores
 from pac_core.figures import INK, canvas
-from pac_rl import Environment, closed_loop, for_plans, propose, simulate
+from pac_rl import Ensemble, Environment, for_plans
 from pac_rl.forecasts import BATCH
 from pac_rl.plots import plot_step_sizes, plot_tubes
 
@@ -72,7 +72,7 @@ def compare(experiment: Experiment, name: str) -> Rows:
         for words in watched(robot).values():
             one[f"times, {words}"] = rows[0][f"half-width, {words}"] / one[f"half-width, {words}"]
     where = f"{ours.name}, {experiment.design}"
-    report.table(f"shapes_{name}", rows, title=f"The paper's shape (joint) and ours ({where})")
+    report.table(f"shapes_{name}", rows, f"The paper's shape (joint) and ours ({where})")
 
     shown = {"joint (the paper's)" if k == "joint" else k: t for k, t in tubes.items() if k != "features"}
     steps = {label: tube.step_size().mean(axis=0) for label, tube in shown.items()}
@@ -106,28 +106,19 @@ def propagation(experiment: Experiment) -> Rows:
             about = {"case": case.name, "propagation": kind, "power": fitted.score.power}
             about |= {"accumulated": "yes" if fitted.score.accumulate else "no"}
             found = row(case, tube, level, experiment.robot)
-            rows.append(about | found | {"ms a forecast": cost(experiment, name, kind)})
+            rows.append(
+                about | found | {"ms a forecast": cost(experiment.ensemble, experiment.design.horizon, kind)}
+            )
     title = f"The box tube by propagation, n = {experiment.design.calibrate:,}"
-    experiment.report.table("propagation", rows, title=title)
+    experiment.report.table("propagation", rows, title)
     return rows
 
 
-def cost(experiment: Experiment, name: str, kind: str) -> float:
-    """Milliseconds of one forecast among those that are computed together."""
-    robot, policy, model, horizon = (
-        experiment.robot,
-        experiment.policy,
-        experiment.ensemble,
-        experiment.design.horizon,
-    )
-    done = simulate(robot, policy, np.arange(BATCH), horizon=1, burn_in=(0, 0))
-    if name == "closed":
-        begun = time.perf_counter()
-        closed_loop(model, robot, policy, done.start, horizon=horizon, propagation=kind)
-    else:
-        plans = propose(model, robot, policy, done.start, done.seeds, horizon=horizon)
-        begun = time.perf_counter()
-        for_plans(model, done.start, plans, propagation=kind)
+def cost(model: Ensemble, horizon: int, kind: str) -> float:
+    """Milliseconds of the forecast of one plan among those that are computed together."""
+    starts, plans = np.zeros((BATCH, model.dims)), np.zeros((BATCH, horizon, model.action_dims))
+    begun = time.perf_counter()
+    for_plans(model, starts, plans, propagation=kind)
     return 1e3 * (time.perf_counter() - begun) / BATCH
 
 
@@ -154,20 +145,17 @@ def coverage(experiment: Experiment) -> Rows:
         breaches = int((counts > most).sum())
         doubt = binomtest(breaches, REPEATS, exact).pvalue
         errors[level] = counts / len(world)
-        rows.append(
-            {
-                "epsilon": level.epsilon,
-                "delta": level.delta,
-                "calibrations": REPEATS,
-                "breaches": breaches,
-                "expected": exact * REPEATS,
-                "allowed by delta": level.delta * REPEATS,
-                "mean true error": float(errors[level].mean()),
-                "as predicted": "yes" if doubt > 1e-3 else f"NO (p = {doubt:.1g})",
-            }
-        )
+        found = {
+            "epsilon": level.epsilon,
+            "delta": level.delta,
+            "calibrations": REPEATS,
+            "breaches": breaches,
+        }
+        found |= {"expected": exact * REPEATS, "allowed by delta": level.delta * REPEATS}
+        found |= {"mean true error": float(errors[level].mean())}
+        rows.append(found | {"as predicted": "yes" if doubt > 1e-3 else f"NO (p = {doubt:.1g})"})
     what = f"{design.env}, {len(world):,} rollouts as the world, n = {n:,} drawn with replacement"
-    experiment.report.table("coverage", rows, title=f"Repeated calibrations of the box tube ({what})")
+    experiment.report.table("coverage", rows, f"Repeated calibrations of the box tube ({what})")
     figure, axes = canvas(7.0, 4.2)
     for (level, found), ink in zip(errors.items(), INK, strict=False):
         label = f"{level.epsilon:g}, {level.delta:g}"

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from halfcheetah.drawing import SIZE, draw_boxes, error_bars, level_grid, level_lines, size_boxes
+from halfcheetah.drawing import SIZE, error_bars, level_grid, level_lines, size_boxes
 from halfcheetah.experiment import Experiment
-from halfcheetah.fits import DELTAS, EPSILONS, fit_ablation, fit_ablations, fit_box
+from halfcheetah.fits import DELTAS, EPSILONS, fit_ablation, fit_ablations, fit_box, measured
 from pac_core import NotEnoughData, PACLevel, evaluate, joint_cost, mass_gaussian_sets
 from pac_core.costs import Entry
 from pac_rl.plots import plot_step_sizes
@@ -33,19 +33,10 @@ def ablation(experiment: Experiment) -> Rows:
         tube = fitted.at(design.level).tube(forecast)
         found = evaluate(tube, truth, design.level)
         sizes[name] = tube.size()
-        rows.append(
-            {
-                "ablation": name,
-                "error": found.all.error,
-                "98% interval": "{:.4f}..{:.4f}".format(*found.all.interval),
-                "refuted": "yes" if found.refuted else "no",
-                "median size": found.all.median,
-                "mean": found.all.mean,
-                "smallest": found.all.smallest,
-                "largest": found.all.largest,
-            }
-        )
-    experiment.report.table("ablation", rows, title=f"Ablation ({design})")
+        about = {"ablation": name} | measured(found) | {"refuted": "yes" if found.refuted else "no"}
+        sized = {"smallest": found.all.smallest, "largest": found.all.largest}
+        rows.append(about | {"median size": found.all.median, "mean": found.all.mean} | sized)
+    experiment.report.table("ablation", rows, f"Ablation ({design})")
     title = f"The paper's ablation: A accumulated, C calibrated, D direct bound\n{design}"
     experiment.report.figure("ablation", size_boxes(sizes, title))
     return rows
@@ -62,7 +53,7 @@ def steps(experiment: Experiment) -> None:
     rows = [
         {"t": t + 1} | {name: float(size[t]) for name, size in sizes.items()} for t in range(design.horizon)
     ]
-    experiment.report.table("steps", rows, title=f"Mean size at each step ({design})")
+    experiment.report.table("steps", rows, f"Mean size at each step ({design})")
     experiment.report.figure("steps", plot_step_sizes(sizes, f"The paper's ablation, step by step\n{design}"))
 
 
@@ -95,9 +86,10 @@ def levels(experiment: Experiment) -> None:
                     rows.append(row | {"median size": float(sorted(found)[len(found) // 2])})
         other = f"delta {design.delta:g}" if name == "epsilon" else f"epsilon {design.epsilon:g}"
         where = f"{design.env}, n = {design.calibrate:,}, {other}"
-        experiment.report.table(f"levels_{name}", rows, title=f"Sizes against {name} ({where})")
+        experiment.report.table(f"levels_{name}", rows, f"Sizes against {name} ({where})")
         title = f"Size of the tubes against {name}\n{where}"
-        figure = level_lines(sizes, words[name], title, log_x=name == "delta")
+        figure = level_lines(sizes, words[name], title)
+        figure.axes[0].set_xscale("log" if name == "delta" else "linear")
         experiment.report.figure(f"levels_{name}", figure)
 
 
@@ -125,29 +117,18 @@ def tables(experiment: Experiment) -> None:
             proved += [Entry(name, *at)] if name == "A+C+D" else []
             row = {"epsilon": level.epsilon, "delta": level.delta, "ablation": name, "error": found.error}
             rows.append(row | {"median size": found.median, "mean": found.mean})
-    experiment.report.table("tables", rows, title=f"Error and size at each level, n = {n:,}")
+    experiment.report.table("tables", rows, f"Error and size at each level, n = {n:,}")
     cost = joint_cost(n, proved)
     print(f"  The {len(proved)} levels of A+C+D all hold with probability at least {1 - cost:.3f}.")
 
-    def boxes(axes: Any, *at: float) -> None:
-        draw_boxes(axes, sizes[at]) if sizes[at] else too_few(axes)
-
-    def lines(axes: Any, *at: float) -> None:
-        if not per_step[at]:
-            return too_few(axes)
-        plot_step_sizes(per_step[at], axes=axes)
-        if at == (EPSILONS[0], DELTAS[0]):
-            axes.legend(frameon=False, fontsize=7.5)
-        if at[0] == EPSILONS[-1]:
-            axes.set_xlabel("step t", fontsize=9)
-
-    def too_few(axes: Any) -> None:
-        axes.text(0.5, 0.5, f"{n:,} rollouts\nare too few", ha="center", transform=axes.transAxes, fontsize=9)
-
     title = f"{experiment.design.env}, n = {n:,}: A accumulated, C calibrated, D direct bound"
-    experiment.report.figure("tables_boxes", level_grid(EPSILONS, DELTAS, boxes, title, SIZE))
+    experiment.report.figure("tables_boxes", level_grid(sizes, size_boxes, title, SIZE))
     label = "mean size at the step (half-diagonal of the box)"
-    experiment.report.figure("tables_steps", level_grid(EPSILONS, DELTAS, lines, title, label))
+    figure = level_grid(per_step, plot_step_sizes, title, label)
+    figure.axes[0].legend(frameon=False, fontsize=7.5)
+    for axes in figure.axes[-len(DELTAS) :]:
+        axes.set_xlabel("step t", fontsize=9)
+    experiment.report.figure("tables_steps", figure)
 
 
 def baselines(experiment: Experiment) -> Rows:
@@ -165,20 +146,16 @@ def baselines(experiment: Experiment) -> Rows:
         "PAC, paper's\nA+C+D": paper.at(level).tube(forecast),
         "PAC,\nour box": fit_box(ours, level).at(level).tube(ours.part("test")[0]),
     }
-    found = {name: evaluate(tube, truth, level).all for name, tube in tubes.items()}
+    found = {name: evaluate(tube, truth, level) for name, tube in tubes.items()}
+    promise = f"error <= {level.epsilon:g}"
     rows = [
-        {
-            "sets": name.replace("\n", " "),
-            "promise": "none" if name.startswith("mass") else f"error <= {level.epsilon:g}",
-            "error": one.error,
-            "98% interval": "{:.4f}..{:.4f}".format(*one.interval),
-            "median size": one.median,
-            "mean": one.mean,
-        }
+        {"sets": name.replace("\n", " "), "promise": "none" if name.startswith("mass") else promise}
+        | measured(one)
+        | {"median size": one.all.median, "mean": one.all.mean}
         for name, one in found.items()
     ]
-    experiment.report.table("baselines", rows, title=f"Baselines ({design})")
-    errors = {name: (one.error, one.interval) for name, one in found.items()}
+    experiment.report.table("baselines", rows, f"Baselines ({design})")
+    errors = {name: (one.all.error, one.all.interval) for name, one in found.items()}
     title = f"Measured error of baselines and PAC tubes\n{design}"
     experiment.report.figure("baselines_error", error_bars(errors, level.epsilon, title))
     sizes = {name: tube.size() for name, tube in tubes.items()}

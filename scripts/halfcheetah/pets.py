@@ -14,21 +14,12 @@ from typing import Any
 
 import numpy as np
 
+import pac_rl
 from cluster import Job, RunFolder, Stage
 from halfcheetah.experiment import Report
 from pac_core import HalfSpace, LinearFeatures, PACLevel, error_interval, fit_shape, fit_threshold
 from pac_core.failures import unit_scores
-from pac_rl import (
-    FittedTubes,
-    MeanTubes,
-    MemberTubes,
-    Settings,
-    cheetah_reward,
-    for_plans,
-    load_policy,
-    make_environment,
-    speed_limit,
-)
+from pac_rl import FittedTubes, MeanTubes, MemberTubes, Settings, cheetah_reward, for_plans
 from pac_rl.loops import Loop, Round, learn
 from pac_rl.planned import Search
 from pac_rl.replays import replayed
@@ -40,13 +31,7 @@ LEVEL = PACLevel(0.1, 0.05)
 FRESH = TRAINING_SEEDS + 10**8
 """Seeds from here on: units of the paper's tube, tune episodes, compared episodes."""
 SMALL = Loop(
-    rounds=2,
-    episodes=1,
-    random=4,
-    warm=4,
-    steps=30,
-    tune=100,
-    calibrate=150,
+    **{"rounds": 2, "episodes": 1, "random": 4, "warm": 4, "steps": 30, "tune": 100, "calibrate": 150},
     settings=Settings(members=3, hidden=24, layers=2, epochs=2, batch=64),
     search=Search(horizon=4, checked=3, population=20, iterations=2),
 )
@@ -55,8 +40,8 @@ SMALL = Loop(
 
 def compare_in_loop(out: Path, engine: Engine, loop: Loop, tune: int, episodes: int) -> list[dict[str, Any]]:
     """The rounds of the loop, then a row for each guard; ours at the scale that kept the limit on tune."""
-    robot, policy, report = make_environment(), load_policy(), Report(out / "results")
-    limits, features = (speed_limit(robot),), LinearFeatures(("speed",), np.eye(len(robot.names))[:1])
+    robot, policy, report = pac_rl.make_environment(), pac_rl.load_policy(), Report(out / "results")
+    limits, features = (pac_rl.speed_limit(robot),), LinearFeatures(("speed",), np.eye(len(robot.names))[:1])
     about: Any = {"loop": loop, "policy": policy, "fallback": "hold", "progress": partial(print, flush=True)}
     ledger = out / "pets-ledger.json"
     learnt = list(learn(robot, limits, features, cheetah_reward, ledger=ledger, **about))
@@ -94,7 +79,7 @@ def compare_in_loop(out: Path, engine: Engine, loop: Loop, tune: int, episodes: 
     rows = [measure(name, *guard, 2 * 10**6, episodes) for name, guard in guards.items()]
     shown = f"{episodes} episodes of {loop.steps} steps from rest"
     title = f"Guards inside CEM after {loop.rounds} rounds of the loop, {shown}"
-    report.table("pets", rows, title=title)
+    report.table("pets", rows, title)
     return rows
 
 

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -20,45 +21,29 @@ from pac_rl.policies import Network, fitting
 from pac_rl.policy_files import load_policy, save_policy
 from pac_rl.simulators import Simulator
 
+Normal = tuple[np.ndarray, np.ndarray]
+"""Mean and scale of the observations."""
+
 
 @dataclass(frozen=True)
 class Search:
-    """A search for a policy; `HELP` says what each field is."""
+    """A search for a policy."""
 
-    out: Path = Path("policy.npz")
-    start: Path | None = None
-    env: str = "HalfCheetah-v5"
-    minutes: float = 2.0
-    directions: int = 32
-    best: int = 8
-    spread: float = 0.03
-    rate: float = 0.02
-    episodes: int = 2
-    judged: int = 16
-    steps: int = 1000
-    speed: float = 10.0
-    tilt: float = 1.5
-    std: float = 0.1
-    seed: int = 0
-
-
-HELP = {
-    "out": "File for the policy.",
-    "start": "A linear policy to go on from.",
-    "env": "The environment's id.",
-    "minutes": "How long to search.",
-    "directions": "Random directions per step.",
-    "best": "Directions that count.",
-    "spread": "Length of a direction, per weight.",
-    "rate": "Step size.",
-    "episodes": "Episodes over which the return of a direction is averaged.",
-    "judged": "Episodes over which the return of the present policy is averaged.",
-    "steps": "Length of an episode.",
-    "speed": "Forward velocity beyond which nothing is gained: a slower gait stumbles less.",
-    "tilt": "An episode ends when the pitch is beyond this angle, so that policies learn not to flip.",
-    "std": "Noise on the actions, in the search and of the policy that is saved.",
-    "seed": "Of the search.",
-}
+    out: Annotated[Path, "File for the policy."] = Path("policy.npz")
+    start: Annotated[Path | None, "A linear policy to go on from."] = None
+    env: Annotated[str, "The environment's id."] = "HalfCheetah-v5"
+    minutes: Annotated[float, "How long to search."] = 2.0
+    directions: Annotated[int, "Random directions per step."] = 32
+    best: Annotated[int, "Directions that count."] = 8
+    spread: Annotated[float, "Length of a direction, per weight."] = 0.03
+    rate: Annotated[float, "Step size."] = 0.02
+    episodes: Annotated[int, "Episodes over which the return of a direction is averaged."] = 2
+    judged: Annotated[int, "Episodes over which the return of the present policy is averaged."] = 16
+    steps: Annotated[int, "Length of an episode."] = 1000
+    speed: Annotated[float, "Velocity beyond which nothing is gained: slower gaits stumble less."] = 10.0
+    tilt: Annotated[float, "Pitch at which an episode ends, so that policies learn not to flip."] = 1.5
+    std: Annotated[float, "Noise on the actions, in the search and of the policy that is saved."] = 0.1
+    seed: Annotated[int, "Of the search."] = 0
 
 
 def search_policy(args: Search) -> None:
@@ -80,7 +65,7 @@ def search_policy(args: Search) -> None:
         delta = rng.standard_normal((args.directions, *weights.shape))
         moved, judged = args.spread * delta, np.repeat(weights[None], args.judged, axis=0)
         tried = np.concatenate([np.repeat(weights + sign * moved, args.episodes, axis=0) for sign in (1, -1)])
-        returns, seen = in_threads(simulator, np.concatenate([tried, judged]), mean, scale, args, rng)
+        returns, seen = in_threads(simulator, np.concatenate([tried, judged]), (mean, scale), args, rng)
         plus, minus = returns[: len(tried)].reshape(2, args.directions, args.episodes).mean(axis=2)
         now = returns[len(tried) :].mean()
         if now > best[0]:
@@ -108,29 +93,19 @@ def search_policy(args: Search) -> None:
 
 
 def in_threads(
-    simulator: Simulator,
-    weights: np.ndarray,
-    mean: np.ndarray,
-    scale: np.ndarray,
-    args: Search,
-    rng: np.random.Generator,
+    simulator: Simulator, weights: np.ndarray, normal: Normal, args: Search, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """`episodes`, with a share of the weights for each CPU."""
     count = threads()
     shares, draws = np.array_split(weights, count), rng.spawn(count)
     with ThreadPoolExecutor(count) as pool:
-        done = pool.map(lambda part, draw: episodes(simulator, part, mean, scale, args, draw), shares, draws)
+        done = pool.map(lambda part, draw: episodes(simulator, part, normal, args, draw), shares, draws)
         returns, seen = zip(*done, strict=True)
     return np.concatenate(returns), np.concatenate(seen)
 
 
 def episodes(
-    simulator: Simulator,
-    weights: np.ndarray,
-    mean: np.ndarray,
-    scale: np.ndarray,
-    args: Search,
-    rng: np.random.Generator,
+    simulator: Simulator, weights: np.ndarray, normal: Normal, args: Search, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """`[B]` the return of one episode with each of the weights `[B, A, I]`, and the observations seen."""
     environment = simulator.environment
@@ -140,7 +115,7 @@ def episodes(
     for _ in range(args.steps):
         observed = environment.view(states)[alive]
         seen.append(observed[:: max(1, len(observed) // 8)])
-        wanted = np.einsum("bai,bi->ba", weights[alive], (observed - mean) / scale)
+        wanted = np.einsum("bai,bi->ba", weights[alive], (observed - normal[0]) / normal[1])
         noise = args.std * rng.standard_normal(wanted.shape)
         done = np.clip(wanted + noise, environment.low, environment.high)
         states[alive], ended, diverged = simulator.step(physics, alive, done)

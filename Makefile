@@ -15,7 +15,7 @@ help:
 	@sed -n 's/^# //p' Makefile
 
 demo: $(READY)
-	@$(BIN)/python scripts/demo_halfcheetah.py
+	@$(BIN)/python scripts/halfcheetah demo
 
 test: lint
 	@$(MAKE) --no-print-directory -j 2 types suite

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from cluster.folders import RunFolder
-from cluster.launching import asked, launch, ledger_for, resumable, run_watched
+from cluster.launching import asked, engine_at, launch, ledger_for, resumable
 from cluster.options import engine_options, ledger_option
 from cluster.session import ADDRESSES, connected
 from cluster.stored_logits import logits
@@ -99,13 +99,12 @@ def run_rl(
         "policy_sees": policy_sees,
     }
     asked(calibrate, engine["levels"], shape)
-    with resumable(place):
+    with resumable(place), engine_at("none") as here:
         task = rl_task(
             env=env,
             policy=chosen,
             **acting,
-            ensemble=ensemble
-            or partial(trained, place, run_watched, env=env, policy=chosen, seed=seed, **acting),
+            ensemble=ensemble or partial(trained, place, here, env=env, policy=chosen, seed=seed, **acting),
             trained_on=trained_on,
             horizon=horizon,
             burn_in=burn_in,

@@ -6,8 +6,9 @@ import resource
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,25 @@ def launch(
         return _certify(task, results, levels, book, shape) if levels else []
 
 
-def run_watched(job: Job, folder: RunFolder) -> State:
-    """Runs a job in this process, and shows how far it is."""
-    with shown(job.name, job.configuration.get("unit", "unit")) as progress:
-        return run_here(job, folder, progress=progress)
+@contextmanager
+def engine_at(address: str, device: str = "cpu") -> Iterator[Callable[[Job, RunFolder], State]]:
+    """What runs jobs and shows how far they are: Ray at an address, or with "none" this process.
+
+    device: of the scorers in this process
+    """
+
+    def watched(run: Callable[..., State], job: Job, folder: RunFolder) -> State:
+        about = job.configuration
+        words = [job.name, *(str(about[name]) for name in ("guard", "scale") if name in about)]
+        with shown(", ".join(words), about.get("unit", "unit")) as progress:
+            return run(job, folder, progress=progress)
+
+    if address == "none":
+        yield partial(watched, partial(run_here, device=device))
+    else:
+        with connected(address) as session:
+            say("ray", str(session))
+            yield partial(watched, run_on_ray)
 
 
 def asked(calibrate: int, levels: Sequence[PACLevel], shape: str) -> None:

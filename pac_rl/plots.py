@@ -28,7 +28,7 @@ def plot_tubes(
 
     >>> from pac_core import GaussianForecast, PACLevel, fit_tube
     >>> walk = np.random.default_rng(0).normal(size=(300, 5, 2)).cumsum(axis=1)
-    >>> still = GaussianForecast(np.zeros((100, 5, 2)), np.ones((100, 5, 2)))
+    >>> still = GaussianForecast(0 * walk[:100], 0 * walk[:100] + 1)
     >>> tube = fit_tube(still, walk[:100], still, walk[100:200], PACLevel(0.1, 0.1)).tube(still)
     >>> figure = plot_tubes({"box": tube}, walk[200:], {0: "x, m", 1: "y, m"}, rows=[0, 7])
     >>> len(figure.axes)
@@ -38,7 +38,8 @@ def plot_tubes(
 
     if not tubes:
         raise InvalidInput("tubes must be one or more, got none")
-    figure = Figure(figsize=(3.6 * len(columns), 2.3 * len(rows) + 0.6), dpi=130, layout="constrained")
+    size = (3.6 * len(columns), 2.3 * len(rows) + 0.6)
+    figure = Figure(figsize=size, dpi=130, layout="constrained")
     panels = figure.subplots(len(rows), len(columns), squeeze=False, sharex=True, sharey="col")
     time = np.arange(1, truth.shape[1] + 1)
     for line, unit in zip(panels, rows, strict=True):
@@ -53,10 +54,7 @@ def plot_tubes(
             axes.grid(alpha=0.25)
     for axes in panels[-1]:
         axes.set_xlabel("step t")
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    figure.suptitle(title, fontsize=11)
-    return figure
+    return _finish(figure, panels[0][0], title, fontsize=10)
 
 
 def plot_step_sizes(steps: Mapping[str, NDArray[np.float64]], title: str = "", *, axes: Any = None) -> Any:
@@ -122,10 +120,7 @@ def plot_episodes(
             close.tick_params(labelsize=7)
             close.set_title(f"the last {CLOSE_UP} steps, near the limit", fontsize=8, loc="left")
     row[0].set_ylabel(label)
-    handles, labels = row[-1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-    figure.suptitle(title, fontsize=11)
-    return figure
+    return _finish(figure, row[-1], title, fontsize=8)
 
 
 def _draw_episode(axes: Any, values: Any, tubes: Any, bounds: Sequence[float], checked: int | None) -> None:
@@ -145,6 +140,14 @@ def _draw_episode(axes: Any, values: Any, tubes: Any, bounds: Sequence[float], c
     axes.plot(time[over], values[over], ".", color=INK[1], label="over the limit")
     for i, bound in enumerate(bounds):
         axes.axhline(bound, color=INK[1], linestyle="--", linewidth=1, label=None if i else "limit")
+
+
+def _finish(figure: Any, panel: Any, title: str, **style: Any) -> Any:
+    """Puts the title above the figure, and below it what the lines of a panel mean."""
+    handles, labels = panel.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, **style)
+    figure.suptitle(title, fontsize=11)
+    return figure
 
 
 def log_axis(axes: Any) -> None:

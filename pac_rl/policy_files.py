@@ -23,7 +23,7 @@ from pac_core.tables import read_arrays
 from pac_rl.policies import ACTIVATIONS, Network
 
 SHIPPED = Path(__file__).parent / "halfcheetah_policy.npz"
-"""A linear policy for HalfCheetah-v5, made by `scripts/train_policy.py`."""
+"""A linear policy for HalfCheetah-v5, made by `scripts/halfcheetah train-policy`."""
 
 
 MOST_BYTES = 128 * 2**20

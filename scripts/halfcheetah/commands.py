@@ -12,9 +12,10 @@ from typing import Any, get_args, get_type_hints
 
 import click
 
+from cluster.launching import engine_at
 from halfcheetah import demo as story
 from halfcheetah import guard_certificate as certifying
-from halfcheetah.experiment import SMOKE, Design, Experiment, engine_at
+from halfcheetah.experiment import SMOKE, Design, Experiment
 from halfcheetah.figures import FIGURES, draw_all
 from halfcheetah.guard import SMALL, TASKS, Guarded, Sizes
 from halfcheetah.guard_results import SETTINGS, Counts, compare_guards, compare_settings

@@ -6,18 +6,15 @@ rollouts with their forecasts in `closed` and `plans`. Interrupted, the same com
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
 from tqdm import tqdm
 
-from cluster import Job, Results, RunFolder, Task, View, connected, run_here, run_on_ray
-from cluster.progress import shown
+from cluster import Job, Results, RunFolder, Task, View
 from pac_core import GaussianForecast, PACLevel, Trajectories, max_errors
 from pac_core.tables import file_digest
 from pac_rl import Ensemble, Environment, Policy, Settings, load_policy, make_environment
@@ -171,24 +168,6 @@ class Experiment:
         if lost := sum(int(failed.sum()) for failed in marks if failed is not None):
             say(f"{case.name}, {propagation}: the ensemble explodes on {lost:,} units, which count as errors")
         return case
-
-
-@contextmanager
-def engine_at(address: str, device: str = "cpu") -> Iterator[Engine]:
-    """What runs jobs: Ray at an address, or with "none" this process; it shows how far they are."""
-
-    def watched(run: Any, job: Job, folder: RunFolder) -> Any:
-        of = job.configuration.get("guard", job.configuration.get("scale", ""))
-        name = f"{job.name}, {of}" if of else job.name
-        with shown(name, job.configuration.get("unit", "unit")) as progress:
-            return run(job, folder, progress=progress)
-
-    if address == "none":
-        yield partial(watched, partial(run_here, device=device))
-    else:
-        with connected(address) as session:
-            print(f"ray       {session}")
-            yield partial(watched, run_on_ray)
 
 
 def say(what: Any) -> None:

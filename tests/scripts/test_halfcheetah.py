@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from halfcheetah.commands import main
+from halfcheetah.drawing import returns_and_violations
+from halfcheetah.experiment import SMOKE, Design, Experiment
+from halfcheetah.guard import GOVERNED, PARTS, PLANNED, TASKS, Guarded, SimulatePlanner, Sizes
+from halfcheetah.ours import REPEATS, count_beyond, largest_kept
 from pac_program import run as pac
 from scipy.stats import binom, binomtest
 from script_runs import ROOT, script, table_in
@@ -35,14 +39,6 @@ from pac_rl import Ensemble, Settings, load_policy
 from pac_rl.policy_files import SHIPPED
 from pac_rl.tasks import read_rollouts
 from pac_rl.trajectories import TRAINING_SEEDS
-
-sys.path.insert(0, str(ROOT / "scripts"))
-
-from halfcheetah.commands import main
-from halfcheetah.drawing import returns_and_violations
-from halfcheetah.experiment import SMOKE, Design, Experiment
-from halfcheetah.guard import GOVERNED, PARTS, PLANNED, TASKS, Guarded, SimulatePlanner, Sizes
-from halfcheetah.ours import REPEATS, count_beyond, largest_kept
 
 SETTINGS = Settings(members=2, hidden=16, layers=2, epochs=1, batch=128)
 TINY = replace(SMOKE, episodes=40, episode_steps=30, settings=SETTINGS)

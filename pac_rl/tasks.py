@@ -20,9 +20,9 @@ import torch
 from numpy.typing import NDArray
 
 from cluster.driver import Task
-from cluster.inprocess import run_here
-from cluster.scoring import Job, Stage
-from cluster.storage import RunFolder
+from cluster.engines import run_here
+from cluster.folders import RunFolder
+from cluster.jobs import Job, Stage
 from pac_core import GaussianForecast, InvalidInput, Record, refuse_overlap
 from pac_core.bounds import whole
 from pac_core.options import say

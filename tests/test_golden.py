@@ -13,8 +13,8 @@ import pytest
 from pac_program import run as pac
 
 from cluster.driver import Task, certify_run
-from cluster.inprocess import run_here
-from cluster.storage import RunFolder
+from cluster.engines import run_here
+from cluster.folders import RunFolder
 from cluster.tasks import rl_task
 from pac_core import PACLevel, SecondLook, read_certificate, read_descent, read_family, verify_descent
 

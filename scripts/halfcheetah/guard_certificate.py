@@ -16,7 +16,7 @@ import numpy as np
 
 import pac_core
 from cluster import Job, RunFolder, Stage
-from cluster.descents import episodes_through
+from cluster.engines import episodes_through
 from halfcheetah.guard import Guarded
 from pac_core import Descended, Descent, PACLevel
 from pac_core.ledger import score_digest

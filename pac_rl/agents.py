@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
+from array_api_compat import array_namespace, is_torch_array
 from numpy.typing import NDArray
-from torch import Tensor
 
-from pac_core import InvalidInput
+from pac_core import Checked, InvalidInput
+from pac_core.arrays import Array
 from pac_rl.fallbacks import UNKNOWN, Fallback, checked_fallback, fallback_action
 from pac_rl.guards import GuardedPlans, ranked_safe
 
@@ -41,7 +41,7 @@ class GuardedAgent:
         self.reason = ""
         self._plan: NDArray[np.float64] = np.zeros((0, 0))
         self._waiting = 0  # actions at the head of the plan that may still be carried out
-        self._best: tuple[float, Tensor | None] = (-np.inf, None)
+        self._best: tuple[float, Array | None] = (-np.inf, None)
         agent.set_trajectory_eval_fn(self._watched)
 
     def act(self, observation: Any, **_: Any) -> NDArray[np.float64]:
@@ -63,7 +63,7 @@ class GuardedAgent:
         horizon = self.guard.horizon  # None: as long as the plan was, of which something is carried out
         if horizon is None or len(self._plan) < horizon or not np.isfinite(np.asarray(observation)).all():
             return False
-        checked = self.guard.check(observation, torch.from_numpy(self._plan)[None].to(self._device))
+        checked = self._check(observation, self._plan)
         self.reason = checked.reason(0)
         return bool(checked.safe[0])
 
@@ -82,7 +82,7 @@ class GuardedAgent:
         if seen is not None and np.array_equal(plan, seen):
             self.reason = "safe: checked while planning"
             return np.asarray(plan, dtype=np.float64)
-        checked = self.guard.check(observation, torch.from_numpy(plan)[None].to(self._device))
+        checked = self._check(observation, plan)
         self.reason = checked.reason(0)
         if bool(checked.safe[0]):
             return np.asarray(plan, dtype=np.float64)
@@ -101,15 +101,14 @@ class GuardedAgent:
         planner = self.agent.optimizer.optimizer
         if getattr(planner, "elite", None) is not None:
             planner.elite = None
-        if isinstance(getattr(planner, "mean", None), Tensor):
-            planner.mean = torch.zeros_like(planner.mean)
+        if is_torch_array(mean := getattr(planner, "mean", None)):
+            planner.mean = mean.new_zeros(mean.shape)
 
-    @property
-    def _device(self) -> torch.device:
-        device: torch.device = self.agent.optimizer.initial_solution.device
-        return device
+    def _check(self, observation: Any, plan: NDArray[Any]) -> Checked:
+        where = self.agent.optimizer.initial_solution  # on the planner's device
+        return self.guard.check(observation, array_namespace(where).asarray(plan[None], device=where.device))
 
-    def _watched(self, initial_state: Any, plans: Tensor) -> Tensor:
+    def _watched(self, initial_state: Any, plans: Array) -> Array:
         """The guarded values, keeping the best safe plan in mind."""
         values = self.guard(initial_state, plans)
         i = int(values.argmax())

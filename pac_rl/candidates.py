@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
+from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
 from pac_core import GaussianForecast, InvalidInput
 from pac_core.arrays import Array, like
 from pac_core.bounds import whole
-from pac_rl.ensembles import Ensemble
-from pac_rl.environments import Environment
-from pac_rl.forecasts import matching, one_step, starting
-from pac_rl.policies import Policy, actions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pac_rl.ensembles import Ensemble
+    from pac_rl.environments import Environment
+    from pac_rl.policies import Policy
 
 FACTORS = tuple(round(0.05 * i, 2) for i in range(21))
 """By which the policy's actions are scaled: from nothing at all to the policy itself."""
@@ -23,44 +27,44 @@ FACTORS = tuple(round(0.05 * i, 2) for i in range(21))
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """C plans from each of E starts, on the ensemble's device.
+    """C plans from each of E starts, numpy or torch.
 
     plans: `[E, C, H, A]`
     mean, var: `[E, C, H, D]` forecast states, with the variances of each step alone
     members: `[M, E, C, H, D]` the way each member of the ensemble sees it alone; None unless asked for
     """
 
-    plans: Tensor
-    mean: Tensor
-    var: Tensor
-    members: Tensor | None = None
+    plans: Array
+    mean: Array
+    var: Array
+    members: Array | None = None
 
     @property
     def forecast(self) -> GaussianForecast:
         """`[E * C, H, D]` of all plans, a row each: what tubes are made of."""
-        return GaussianForecast(self.mean.flatten(0, 1), self.var.flatten(0, 1))
+        return GaussianForecast(*(part.reshape(-1, *part.shape[2:]) for part in (self.mean, self.var)))
 
-    def pick(self, which: Tensor, instead: Candidates | None = None) -> Candidates:
+    def pick(self, which: Array, instead: Candidates | None = None) -> Candidates:
         """One plan from each start: candidate `which` `[E]`, or where that is -1, the first of `instead`."""
-        each, own = torch.arange(len(which), device=which.device), which >= 0
+        xp = array_namespace(which)
+        each, own = xp.arange(len(which), device=which.device), which >= 0
 
-        def part(mine: Tensor, stand_in: Tensor) -> Tensor:
-            taken = mine[each, which.clamp(min=0)]
-            return torch.where(own[:, None, None], taken, stand_in[:, 0])[:, None]
+        def part(mine: Array, stand_in: Array) -> Array:
+            taken = mine[each, xp.clip(which, min=0)]
+            return xp.where(own[:, None, None], taken, stand_in[:, 0])[:, None]
 
         other = self if instead is None else instead
         members = None
         if self.members is not None:
             ways = other.members if other.members is not None else self.members
-            members = torch.stack([part(*pair) for pair in zip(self.members, ways, strict=True)])
+            members = xp.stack([part(*pair) for pair in zip(self.members, ways, strict=True)])
         return Candidates(
             part(self.plans, other.plans), part(self.mean, other.mean), part(self.var, other.var), members
         )
 
-    def table(self, rows: Array) -> Tensor:
+    def table(self, rows: Array) -> Array:
         """`[E, C]` what was found for each of the rows of `forecast`."""
-        found: Tensor = rows.reshape(self.plans.shape[:2])
-        return found
+        return rows.reshape(self.plans.shape[:2])
 
 
 def candidates_around(
@@ -83,11 +87,16 @@ def candidates_around(
         spread evenly over the range of `factors`
     members: whether to send the plans through each member alone, too, which takes as long again
     """
+    import torch  # not at the top: candidates and their tubes need no torch
+
+    from pac_rl.forecasts import matching, one_step, starting
+    from pac_rl.policies import actions
+
     matching(ensemble, environment, policy)
     whole("horizon", horizon, least=1)
     given = starting(ensemble, starts)
     width, count = len(environment.low), len(given)
-    scaled = _factors(factors)
+    scaled = torch.from_numpy(_factors(factors))
     if perturbations is not None:
         extra = like(given, perturbations)
         if extra.ndim != 4 or (len(extra), *extra.shape[2:]) != (count, horizon, width) or not extra.shape[1]:
@@ -121,6 +130,8 @@ def candidates_around(
 
 def ways_of_members(ensemble: Ensemble, starts: Tensor, plans: Tensor) -> Tensor:
     """`[M, B, H, D]` where each member alone expects the plans `[B, H, A]` to lead."""
+    import torch
+
     members = ensemble.settings.members
     states, steps = starts.expand(members, -1, -1), []
     for t in range(plans.shape[1]):
@@ -129,8 +140,8 @@ def ways_of_members(ensemble: Ensemble, starts: Tensor, plans: Tensor) -> Tensor
     return torch.stack(steps, dim=2)
 
 
-def _factors(factors: Sequence[float]) -> Tensor:
+def _factors(factors: Sequence[float]) -> NDArray[np.float64]:
     values = np.asarray(factors, dtype=np.float64)
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
         raise InvalidInput(f"factors must be one or more finite numbers, got {factors!r}")
-    return torch.from_numpy(values)
+    return values

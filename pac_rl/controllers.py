@@ -53,7 +53,7 @@ class Decision:
     candidates: Candidates
 
     @property
-    def plans(self) -> Tensor:
+    def plans(self) -> Array:
         """`[E, H, A]` what will be done, if nobody plans again."""
         return self.acting.plans[:, 0]
 
@@ -203,9 +203,11 @@ class Controller:
             members=self.guard is not None and self.guard.members,
         )
 
-    def _worth(self, found: Candidates) -> Tensor:
+    def _worth(self, found: Candidates) -> Array:
         """`[E, C]` by which safe candidates are ranked."""
         if self.choice == "factor":
             return torch.as_tensor(self.factors).to(found.mean).expand(found.plans.shape[:2])
-        rewards = shaped("reward", self.reward(found.mean, found.plans), tuple(found.plans.shape[:3]))
+        rewards = shaped(
+            "reward", self.reward(found.mean, found.plans), tuple(found.plans.shape[:3]), found.mean
+        )
         return rewards.sum(dim=-1)

@@ -11,14 +11,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from mbrl.models import GaussianMLP, OneDTransitionRewardModel
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional
 
@@ -26,7 +23,11 @@ from pac_core import InvalidInput, Record, UnreadableFile, ids_digest, refuse_ov
 from pac_core.bounds import whole
 from pac_core.files import whole_file
 from pac_core.splits import unit_names
+from pac_rl.environments import required
 from pac_rl.trajectories import Rollouts
+
+if TYPE_CHECKING:
+    from mbrl.models import GaussianMLP, OneDTransitionRewardModel
 
 FORMAT = "pac-sets ensemble 1"
 READ_ANEW = "pac-sets ensemble 2"
@@ -261,7 +262,7 @@ class Ensemble:
         environment: whose state the model forecasts, number by number in the order of `Environment.names`
         trained_on: ids of the rollouts that it has seen, as far as they can be units; see `trained_on`
         """
-        if type(model) is not OneDTransitionRewardModel:
+        if type(model) is not required("mbrl.models").OneDTransitionRewardModel:
             kind = type(model).__name__
             raise InvalidInput(f"model must be mbrl-lib's OneDTransitionRewardModel, got {kind}")
         if model.obs_process_fn is not None:
@@ -335,7 +336,7 @@ class Ensemble:
         for end in ("min_logvar", "max_logvar"):
             weights[end] += logs
         network.load_state_dict(weights)
-        model = OneDTransitionRewardModel(
+        model = required("mbrl.models").OneDTransitionRewardModel(
             network, normalize=True, learned_rewards=False, no_delta_list=list(self.absolute)
         )
         model.input_normalizer.mean, model.input_normalizer.std = self.shift[None], self.scale[None]
@@ -425,7 +426,7 @@ def new_network(
     """mbrl-lib's ensemble of Gaussian networks with fresh weights, drawn from the seed."""
     with torch.random.fork_rng():  # mbrl-lib draws from the global generator
         torch.manual_seed(settings.seed)
-        return GaussianMLP(
+        return required("mbrl.models").GaussianMLP(
             dims + action_dims,
             dims,
             torch.device(device),
@@ -438,7 +439,7 @@ def new_network(
 
 def _check_network(network: Any, *, elites: bool = False) -> None:
     """Refuses a network that `Ensemble.step` would run as another."""
-    if type(network) is not GaussianMLP:
+    if type(network) is not required("mbrl.models").GaussianMLP:
         raise InvalidInput(f"the network must be mbrl-lib's GaussianMLP, got {type(network).__name__}")
     if network.deterministic:
         raise InvalidInput(
@@ -504,9 +505,8 @@ def _unpacked(stored: Any) -> NDArray[Any] | None:
 
 def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     """A safetensors file with a description, complete or not there at all."""
-    content = save(
-        {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, _header(about)
-    )
+    here = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    content = required("safetensors.torch").save(here, _header(about))
     with whole_file(path) as part:
         part.write_bytes(content)
 
@@ -515,13 +515,14 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     """What `write_tensors` wrote, on the CPU."""
     if not Path(path).is_file():
         raise UnreadableFile(f"there is no ensemble file {path}")
+    library = required("safetensors")
     try:
-        with safe_open(path, framework="pt") as file:
+        with library.safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             if header.get("format") not in (FORMAT, READ_ANEW):
                 raise UnreadableFile(f"{path} is not a {FORMAT!r} file")
             return {name: file.get_tensor(name) for name in list(file.keys())}, json.loads(header["about"])
-    except (SafetensorError, OSError, json.JSONDecodeError, KeyError) as error:
+    except (library.SafetensorError, OSError, json.JSONDecodeError, KeyError) as error:
         raise UnreadableFile(f"{path} is cut off or no ensemble: {error}") from None
 
 

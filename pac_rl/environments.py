@@ -10,27 +10,38 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from threading import Lock
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import gymnasium
-import mujoco
 import numpy as np
-from gymnasium.envs.mujoco import MujocoEnv
-from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from pac_core import InvalidInput
 
+if TYPE_CHECKING:
+    from gymnasium.envs.mujoco import MujocoEnv
+
 Physics: TypeAlias = NDArray[np.float64]
 """`[B, S]` what MuJoCo needs to go on: time, qpos, qvel and activations of each simulation."""
-Observe: TypeAlias = Callable[[MujocoEnv, Physics, Physics], NDArray[np.float64]]
+Observe: TypeAlias = "Callable[[MujocoEnv, Physics, Physics], NDArray[np.float64]]"
 """From the environment and the physics before and after a step to states `[B, D]`."""
-Ends: TypeAlias = Callable[[MujocoEnv, Physics], NDArray[np.bool_]]
+Ends: TypeAlias = "Callable[[MujocoEnv, Physics], NDArray[np.bool_]]"
 """From the environment and physics to `[B]` whether the episode ends there."""
 
-FULL = int(mujoco.mjtState.mjSTATE_FULLPHYSICS)
 _ONE_AT_A_TIME = Lock()  # threads share Gymnasium's environment, which keeps one state
+
+
+def required(module: str) -> Any:
+    """The module of this name, refused in one sentence where it is not installed.
+
+    Tubes and guards work without a simulator, so whatever needs one asks for it only then.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        more = " and then mbrl-lib itself, pip install --no-deps mbrl==0.2.0" if module[:4] == "mbrl" else ""
+        raise InvalidInput(f"{module} is needed here: install pac-sets[rl]{more} ({error})") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +65,12 @@ class Environment:
     @cached_property
     def low(self) -> NDArray[np.float64]:
         """`[A]` the smallest action."""
-        return np.asarray(cast(Box, self.gym.action_space).low, dtype=np.float64)
+        return np.asarray(self.gym.action_space.low, dtype=np.float64)  # type: ignore[attr-defined]
 
     @cached_property
     def high(self) -> NDArray[np.float64]:
         """`[A]` the largest action."""
-        return np.asarray(cast(Box, self.gym.action_space).high, dtype=np.float64)
+        return np.asarray(self.gym.action_space.high, dtype=np.float64)  # type: ignore[attr-defined]
 
     @property
     def dt(self) -> float:
@@ -70,12 +81,19 @@ class Environment:
         """`[S]` the physics Gymnasium's own reset gives for this seed."""
         with _ONE_AT_A_TIME:
             self.gym.reset(seed=seed)
-            physics = np.empty(mujoco.mj_stateSize(self.gym.model, FULL))
-            mujoco.mj_getState(self.gym.model, self.gym.data, physics, FULL)
-        return physics
+            return read_physics(self.gym)
 
     def __repr__(self) -> str:
         return f"Environment({self.id}: {len(self.names)} state numbers, {len(self.low)} action numbers)"
+
+
+def read_physics(gym: MujocoEnv) -> NDArray[np.float64]:
+    """`[S]` the physics of Gymnasium's simulation as it stands."""
+    mujoco = required("mujoco")
+    full = mujoco.mjtState.mjSTATE_FULLPHYSICS
+    physics = np.empty(mujoco.mj_stateSize(gym.model, full))
+    mujoco.mj_getState(gym.model, gym.data, physics, full)
+    return physics
 
 
 def make_environment(
@@ -108,6 +126,7 @@ def make_environment(
         )
     if observe is not pets_state and names is None:
         raise InvalidInput("names must be given with observe, one for each number of the state, got None")
+    gymnasium, mujoco = required("gymnasium"), required("mujoco")
     loud = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(_without_total_mass)
     try:
@@ -118,7 +137,7 @@ def make_environment(
         raise InvalidInput(f"id must be an environment that Gymnasium can make: {error}") from None
     finally:
         mujoco.set_mju_user_warning(loud)
-    if not isinstance(gym, MujocoEnv):
+    if not isinstance(gym, required("gymnasium.envs.mujoco").MujocoEnv):
         raise InvalidInput(f"id must name a MuJoCo environment of Gymnasium, got {type(gym).__name__}")
     names = names or pets_names(gym)
     return Environment(id, gym, tuple(names), observe, ends, view or (lambda states: states))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -15,12 +15,14 @@ from torch import Tensor
 from pac_core import InvalidInput, Predictor, TubeChecker
 from pac_core.arrays import like, returned
 from pac_core.bounds import whole
-from pac_rl.ensembles import Ensemble
-from pac_rl.environments import Environment
 from pac_rl.fallbacks import UNKNOWN, Fallback, NoSafePlan, checked_fallback, fallback_action
 from pac_rl.forecasts import for_plans, matching, one_step, starting
 from pac_rl.guards import Forecast, MakesTubes, check_all, of_plans
 from pac_rl.policies import Policy, actions
+
+if TYPE_CHECKING:
+    from pac_rl.ensembles import Ensemble
+    from pac_rl.environments import Environment
 
 ContinueWith: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
 """From a state `[D]` and first actions `[N, A]` to whole plans `[N, H, A]`."""

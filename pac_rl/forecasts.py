@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -13,9 +13,11 @@ from torch import Tensor
 from pac_core import GaussianForecast, InvalidInput
 from pac_core.arrays import Array, like
 from pac_core.bounds import whole
-from pac_rl.ensembles import Ensemble
-from pac_rl.environments import Environment
 from pac_rl.policies import Policy, actions, fitting, has_derivative
+
+if TYPE_CHECKING:
+    from pac_rl.ensembles import Ensemble
+    from pac_rl.environments import Environment
 
 BATCH = 128
 """Forecasts that are computed together; a smaller batch is padded to it, see `trajectories.BATCH`."""

@@ -2,7 +2,8 @@
 
 The objectives are those of mbrl-lib: from an initial state and plans to a value for each. mbrl-lib's
 CEM, iCEM and MPPI take NaN for nearly 0, which outranks every negative return, and MPPI cannot take
-infinities; so a guarded objective is always finite.
+infinities; so a guarded objective is always finite. Plans may be numpy or torch arrays; nothing here needs a
+simulator, mbrl-lib or torch itself.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-import torch
-from torch import Tensor
+import numpy as np
+from array_api_compat import array_namespace, device
 
 from pac_core import Checked, GaussianForecast, InvalidInput, TubeChecker, TubeLike
+from pac_core.arrays import Array, doubles, like
 from pac_core.bounds import whole
-from pac_rl.scored_plans import ScoredForecast, ScoredPlans
 
 FLOOR = 1e30
 """Values of safe plans lie above minus this, those of unsafe ones below; float32 holds both."""
@@ -25,14 +26,14 @@ LEAST = 0.01
 WORST = 1e35
 """The penalty where nothing is known; float32 still holds the sum of thousands."""
 
-Evaluate: TypeAlias = Callable[[Any, Tensor], Tensor]
+Evaluate: TypeAlias = Callable[[Any, Array], Array]
 """From an initial state `[D]` and plans `[B, H, A]` to their values `[B]`."""
-Forecast: TypeAlias = Callable[[Tensor, Tensor], GaussianForecast]
+Forecast: TypeAlias = Callable[[Array, Array], GaussianForecast]
 """From starts `[N, D]` and plans `[N, H, A]` to a forecast, as `partial(for_plans, ensemble)`.
 
 The first steps must not depend on how many follow.
 """
-Reward: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Reward: TypeAlias = Callable[[Array, Array], Array]
 """From states `[N, H, D]` after each action and actions `[N, H, A]` to rewards `[N, H]`."""
 
 
@@ -56,12 +57,12 @@ class GuardedPlans:
     reward: Reward | None
     horizon: int | None
 
-    def __call__(self, initial_state: Any, plans: Tensor) -> Tensor:
+    def __call__(self, initial_state: Any, plans: Array) -> Array:
         """`[B]` values of plans `[B, H, A]` from one state `[D]`."""
-        starts = _states(initial_state, 1, plans).expand(len(plans), -1)
+        starts = _starts(initial_state, plans)
         return self._ranked(starts, plans, lambda: self.evaluate(initial_state, plans))  # type: ignore[misc]
 
-    def evaluate_many(self, initial_states: Any, plans: Tensor) -> Tensor:
+    def evaluate_many(self, initial_states: Any, plans: Array) -> Array:
         """`[S, B]` values of plans `[S, B, H, A]` from states `[S, D]`, all checked at once.
 
         Returns too are computed at once on the mean trajectory, or by an objective that has an
@@ -70,45 +71,45 @@ class GuardedPlans:
         states = _states(initial_states, 2, plans)
         if plans.ndim != 4 or len(plans) != len(states):
             raise InvalidInput(f"plans must have shape [{len(states)}, B, H, A], got {tuple(plans.shape)}")
-        starts = states.repeat_interleave(plans.shape[1], dim=0)
+        xp, count = array_namespace(plans), int(plans.shape[1])
+        starts, rows = xp.repeat(states, count, axis=0), xp.reshape(plans, (-1, *plans.shape[2:]))
 
-        def values() -> Tensor:
+        def values() -> Array:
             together = getattr(self.evaluate, "evaluate_many", None)
             if together is not None:
                 found = together(initial_states, plans)
-                return shaped("evaluate_many", found, tuple(plans.shape[:2])).flatten()
+                return xp.reshape(shaped("evaluate_many", found, tuple(plans.shape[:2]), plans), (-1,))
             found = [self.evaluate(*one) for one in zip(initial_states, plans, strict=True)]  # type: ignore[misc]
-            return torch.cat([shaped("evaluate", values, (plans.shape[1],)) for values in found])
+            return xp.concat([shaped("evaluate", values, (count,), plans) for values in found])
 
-        return self._ranked(starts, plans.flatten(0, 1), values).reshape(plans.shape[:2])
+        return self._ranked(starts, rows, values).reshape(plans.shape[:2])
 
-    def check(self, initial_state: Any, plans: Tensor) -> Checked:
+    def check(self, initial_state: Any, plans: Array) -> Checked:
         """What the checker says of plans `[B, H, A]` from one state `[D]`, over the tube's steps."""
-        starts = _states(initial_state, 1, plans).expand(len(plans), -1)
+        starts = _starts(initial_state, plans)
         steps = self._steps(plans)
         return self._checked(self._forecast(starts, plans[:, :steps]), (len(plans), steps))
 
-    def _forecast(self, starts: Tensor, plans: Tensor) -> GaussianForecast:
+    def _forecast(self, starts: Array, plans: Array) -> GaussianForecast:
         return of_plans(self.forecast(starts, plans), plans)
 
-    def _ranked(self, starts: Tensor, plans: Tensor, values: Callable[[], Tensor]) -> Tensor:
+    def _ranked(self, starts: Array, plans: Array, values: Callable[[], Array]) -> Array:
         steps = self._steps(plans)
         if self.evaluate is not None:
             checked = self._checked(self._forecast(starts, plans[:, :steps]), (len(plans), steps))
-            return rank(shaped("evaluate", values(), (len(plans),)), checked)
+            return rank(shaped("evaluate", values(), (len(plans),), plans), checked)
         forecast = self._forecast(starts, plans)
         part = GaussianForecast(forecast.mean[:, :steps], forecast.var[:, :steps])
         checked = self._checked(part, (len(plans), steps))
-        if isinstance(forecast, ScoredForecast):
-            return rank(shaped("the forecast", forecast.returns, (len(plans),)), checked)
-        assert self.reward is not None  # guard_plans saw to it
-        rewards = shaped("reward", self.reward(forecast.mean, plans), tuple(plans.shape[:2]))
-        return rank(rewards.sum(dim=1), checked)
+        if self.reward is None:  # a `ScoredForecast`, guard_plans saw to it
+            return rank(shaped("the forecast", forecast.returns, (len(plans),), plans), checked)  # type: ignore[attr-defined]
+        rewards = shaped("reward", self.reward(forecast.mean, plans), tuple(plans.shape[:2]), plans)
+        return rank(array_namespace(rewards).sum(rewards, axis=1), checked)
 
     def _checked(self, forecast: GaussianForecast, shape: tuple[int, int]) -> Checked:
         return check_all(self.checker, self.predictor.tube(forecast), shape)
 
-    def _steps(self, plans: Tensor) -> int:
+    def _steps(self, plans: Array) -> int:
         steps = int(plans.shape[-2])
         if self.horizon is not None and self.horizon > steps:
             raise InvalidInput(f"plans must have at least the tube's {self.horizon} steps, got {steps}")
@@ -141,7 +142,7 @@ def guard_plans(
     The tube's promise is about plans drawn like the calibration plans, and not about the plan that
     the planner picks with this objective: picking is a selection, which needs its own certificate.
     """
-    ways = [evaluate is not None, reward is not None, isinstance(forecast, ScoredPlans)]
+    ways = [evaluate is not None, reward is not None, hasattr(forecast, "reward")]
     if sum(ways) != 1:
         raise InvalidInput(
             "returns must come from one of evaluate, reward and a forecast by ScoredPlans, got "
@@ -169,40 +170,48 @@ def check_all(checker: TubeChecker, tube: TubeLike, shape: tuple[int, int]) -> C
     return checked
 
 
-def rank(values: Tensor, checked: Checked) -> Tensor:
+def rank(values: Array, checked: Checked) -> Array:
     """`[B]` finite values: those of safe plans above -FLOOR, unsafe ones below by how unsafe they are.
 
     The penalty grows with the eighth root of the violation, so that float32 tells violations apart that
     differ by a millionth, from 1e-12 to 1e26; what is larger, or unknown, is worst.
 
-    >>> import numpy as np
     >>> margin = np.array([1.0, -0.5, -2.0, np.nan])[:, None, None]
-    >>> checked = Checked(torch.from_numpy(margin), torch.from_numpy(margin[:, 0, 0] >= 0), ("speed",))
-    >>> rank(torch.tensor([-7.0, 9.0, 9.0, 9.0]), checked).argsort(descending=True).tolist()
+    >>> checked = Checked(margin, margin[:, 0, 0] >= 0, ("speed",))
+    >>> (-rank(np.array([-7.0, 9.0, 9.0, 9.0]), checked)).argsort().tolist()
     [0, 1, 2, 3]
     """
-    dtype = torch.promote_types(values.dtype, torch.float32)  # half precision ends at 65,504
-    amount = -torch.as_tensor(checked.worst).to(values.device, torch.float64).clamp(max=0)
-    penalty = (-FLOOR * (1 + LEAST) * (1 + 1e12 * amount) ** (1 / 8)).clamp(min=-WORST)
-    safe = shaped("the check", torch.as_tensor(checked.safe).to(values.device), tuple(values.shape))
-    kept = torch.where(values.isnan(), -WORST, values.to(torch.float64).clamp(-FLOOR, FLOOR))
-    return torch.where(safe, kept, penalty).to(dtype)
+    xp = array_namespace(values)
+    dtype = xp.result_type(values.dtype, xp.float32)  # half precision ends at 65,504
+    wide = doubles(values)
+    amount = -xp.clip(like(wide, checked.worst), max=0)
+    with np.errstate(over="ignore"):
+        penalty = xp.clip(-FLOOR * (1 + LEAST) * (1 + 1e12 * amount) ** (1 / 8), min=-WORST)
+    safe = shaped("the check", like(wide == 0, checked.safe), tuple(values.shape), values)
+    kept = xp.where(xp.isnan(values), xp.full_like(wide, -WORST), xp.clip(wide, -FLOOR, FLOOR))
+    return xp.astype(xp.where(safe, kept, penalty), dtype)
 
 
-def ranked_safe(values: Tensor) -> Tensor:
+def ranked_safe(values: Array) -> Array:
     """`[B]` which values of a guarded objective are those of safe plans."""
     return values > -FLOOR * (1 + LEAST / 2)
 
 
-def _states(states: Any, axes: int, plans: Tensor) -> Tensor:
-    given = torch.as_tensor(states).to(plans.device)
+def _starts(state: Any, plans: Array) -> Array:
+    """`[N, D]` one state for all of N plans."""
+    given = _states(state, 1, plans)
+    return array_namespace(plans).broadcast_to(given, (len(plans), *given.shape))
+
+
+def _states(states: Any, axes: int, plans: Array) -> Array:
+    given = array_namespace(plans).asarray(states, device=device(plans))
     if given.ndim != axes:
         wanted = "[D]" if axes == 1 else "[S, D]"
         raise InvalidInput(f"the initial state must have shape {wanted}, got {tuple(given.shape)}")
     return given
 
 
-def of_plans(forecast: Any, plans: Tensor) -> GaussianForecast:
+def of_plans(forecast: Any, plans: Array) -> GaussianForecast:
     """`forecast`, refused unless it is one of exactly these plans `[N, H, A]`: fewer would be broadcast."""
     if not isinstance(forecast, GaussianForecast):
         raise InvalidInput(f"forecast must return a GaussianForecast, got {type(forecast).__name__}")
@@ -214,9 +223,9 @@ def of_plans(forecast: Any, plans: Tensor) -> GaussianForecast:
     return forecast
 
 
-def shaped(name: str, values: Any, shape: tuple[int, ...]) -> Tensor:
-    """What a user's function returned, refused unless it is of exactly this shape."""
-    given = torch.as_tensor(values)
+def shaped(name: str, values: Any, shape: tuple[int, ...], to: Array) -> Array:
+    """What a user's function returned, in the library of `to`, refused unless it is of exactly this shape."""
+    given = array_namespace(to).asarray(values)
     if tuple(given.shape) != shape:
         raise InvalidInput(f"{name} must return values of shape {shape}, got {tuple(given.shape)}")
     return given

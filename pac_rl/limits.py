@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pac_core import FeatureLimit, HalfSpace, InvalidInput, KeepOutBall, KeepOutBox, Limit, StayIn, TubeLike
 from pac_core.arrays import number
-from pac_rl.environments import Environment
+
+if TYPE_CHECKING:
+    from pac_rl.environments import Environment
 
 __all__ = [
     "FeatureLimit",

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from mbrl.planning import TrajectoryOptimizerAgent
 from numpy.typing import NDArray
-from omegaconf import OmegaConf
 from torch import Tensor
 
 from pac_core import GaussianForecast, InvalidInput, TubeChecker, TubeLike
@@ -19,7 +17,7 @@ from pac_core.bounds import whole
 from pac_rl.agents import GuardedAgent
 from pac_rl.candidates import Candidates, candidates_around, ways_of_members
 from pac_rl.ensembles import Ensemble
-from pac_rl.environments import Environment
+from pac_rl.environments import Environment, required
 from pac_rl.fallbacks import Fallback
 from pac_rl.forecasts import as_tensor, for_plans, starting
 from pac_rl.guards import Forecast, MakesTubes, Reward, guard_plans
@@ -102,7 +100,7 @@ def guarded_cem(
     policy: where each search begins; by default, where the last one ended
     """
     search, checker = search or Search(), TubeChecker(at_every_step(limits))
-    options = OmegaConf.create(
+    options = required("omegaconf").OmegaConf.create(
         {
             "_target_": "mbrl.planning.CEMOptimizer",
             "num_iterations": search.iterations,
@@ -112,11 +110,11 @@ def guarded_cem(
             "device": str(ensemble.device),
         }
     )
-    usual: Any = {"optimizer_cfg": options, "planning_horizon": search.horizon}
-    if policy is None:
-        agent = TrajectoryOptimizerAgent(action_lb=environment.low, action_ub=environment.high, **usual)
-    else:
-        agent = FromPolicy(ensemble, environment, policy, **usual)
+    agent = required("mbrl.planning").TrajectoryOptimizerAgent(
+        options, environment.low, environment.high, planning_horizon=search.horizon
+    )
+    if policy is not None:
+        agent.plan = partial(_plan_from_policy, agent, agent.plan, (policy, ensemble, environment))
     forecast: Forecast = partial(for_plans, ensemble, propagation="one-step", batch=search.population)
     if isinstance(predictor, PlanTubes):
         forecast = predictor.forecast
@@ -124,19 +122,15 @@ def guarded_cem(
     return GuardedAgent(agent, guard, fallback=fallback)
 
 
-class FromPolicy(TrajectoryOptimizerAgent):  # type: ignore[misc] # mbrl-lib has no types
-    """CEM that begins each search at what a policy would do, along the predicted mean."""
-
-    def __init__(self, ensemble: Ensemble, environment: Environment, policy: Policy, **options: Any) -> None:
-        super().__init__(action_lb=environment.low, action_ub=environment.high, **options)
-        self.around = (policy, ensemble, environment)
-
-    def plan(self, obs: NDArray[np.float64], **_: Any) -> NDArray[np.float64]:
-        horizon = len(self.optimizer.initial_solution)
-        found = candidates_around(*self.around, obs[None], horizon=horizon, factors=(1.0,))
-        self.optimizer.previous_solution = found.plans[0, 0].to(self.optimizer.initial_solution)
-        planned: NDArray[np.float64] = super().plan(obs)
-        return planned
+def _plan_from_policy(agent: Any, plan: Any, around: Any, observation: NDArray[np.float64]) -> Any:
+    """The agent's search, begun at what a policy would do along the predicted mean."""
+    first = agent.optimizer.initial_solution
+    policy, ensemble, environment = around
+    found = candidates_around(
+        policy, ensemble, environment, observation[None], horizon=len(first), factors=(1.0,)
+    )
+    agent.optimizer.previous_solution = found.plans[0, 0].to(first)
+    return plan(observation)
 
 
 def plan_episode(environment: Environment, agent: GuardedAgent, seed: int, *, steps: int) -> Rollouts:

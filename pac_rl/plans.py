@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,11 +11,13 @@ from numpy.typing import NDArray
 from pac_core import InvalidInput
 from pac_core.arrays import like
 from pac_core.bounds import whole
-from pac_rl.ensembles import Ensemble
-from pac_rl.environments import Environment
 from pac_rl.forecasts import BATCH, matching, one_step, padded, starting
 from pac_rl.policies import Policy, actions
 from pac_rl.trajectories import checked_seeds
+
+if TYPE_CHECKING:
+    from pac_rl.ensembles import Ensemble
+    from pac_rl.environments import Environment
 
 SPREADS = (0.1, 0.3, 0.6)
 """Deviations of the perturbation; each plan draws one of them."""

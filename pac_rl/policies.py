@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import InvalidInput
-from pac_rl.environments import Environment
+
+if TYPE_CHECKING:
+    from pac_rl.environments import Environment
 
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "elu": torch.nn.functional.elu}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import mujoco
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from pac_core import InvalidInput
 from pac_core.bounds import whole
-from pac_rl.environments import FULL, Environment
+from pac_rl.environments import Environment, read_physics
 from pac_rl.policies import Policy, actions, fitting
 
 
@@ -85,9 +84,8 @@ def policy_returns(
             states = torch.from_numpy(environment.observe(gym, before, physics))
             noise = torch.from_numpy(rng.standard_normal((1, policy.outputs)))
             done = actions(environment, policy, states, noise)[0].numpy()
-            before, physics = physics, np.empty_like(physics)
             _, reward, ended, _, _ = gym.step(done)
-            mujoco.mj_getState(gym.model, gym.data, physics[0], FULL)
+            before, physics = physics, read_physics(gym)[None]
             found[i] += float(reward)
             if ended or not np.isfinite(physics).all():
                 break

@@ -7,13 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 from array_api_compat import array_namespace
-from torch import Tensor
 
-from pac_core import ConfidenceSets, InvalidInput, LinearFeatures, Threshold, Trajectories
-from pac_core.arrays import Array, like
+from pac_core import ConfidenceSets, InvalidInput, LinearFeatures, Threshold, Trajectories, TubeLike
+from pac_core.arrays import Array, doubles, like
 from pac_core.predictors import Score
 from pac_rl.candidates import Candidates
-from pac_rl.limits import TubeLike
 
 
 class TrajectoryTube(TubeLike, Protocol):
@@ -128,23 +126,25 @@ class FittedTubes:
 class HullTube:
     """The hull of a few trajectories `[M, B, H, D]`: a point per step if there is one."""
 
-    ways: Tensor
+    ways: Array
 
     def support(self, direction: Any) -> Array:
-        return (self.ways @ like(self.ways, direction)).amax(dim=0)
+        return array_namespace(self.ways).max(self.ways @ like(self.ways, direction), axis=0)
 
     def box(self) -> tuple[Array, Array]:
-        return self.ways.amin(dim=0), self.ways.amax(dim=0)
+        xp = array_namespace(self.ways)
+        return xp.min(self.ways, axis=0), xp.max(self.ways, axis=0)
 
     def contains(self, truth: Any) -> Array:
         """`[B]` whether the truth is within the box of the trajectories; a single one holds nothing else."""
         marked = truth.marked() if isinstance(truth, Trajectories) else truth
         states = like(self.ways, marked)
         lower, upper = self.box()
-        inside = (lower <= states) & (states <= upper) & states.isfinite()
+        xp = array_namespace(states)
+        inside = (lower <= states) & (states <= upper) & xp.isfinite(states)
         if isinstance(truth, Trajectories):
-            inside |= states.isnan()  # steps after the end
-        return inside.all(dim=2).all(dim=1)
+            inside |= xp.isnan(states)  # steps after the end
+        return xp.all(inside, axis=(1, 2))
 
 
 @dataclass(frozen=True)
@@ -166,4 +166,5 @@ class MemberTubes:
     def __call__(self, candidates: Candidates) -> HullTube:
         if candidates.members is None:
             raise InvalidInput("candidates must have been made with members=True, got none of their ways")
-        return HullTube(candidates.members.flatten(1, 2).double())
+        ways = candidates.members
+        return HullTube(doubles(ways.reshape(len(ways), -1, *ways.shape[3:])))

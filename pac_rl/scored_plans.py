@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from pac_core import GaussianForecast, InvalidInput
 from pac_core.bounds import whole
-from pac_rl.ensembles import Ensemble
 from pac_rl.forecasts import as_tensor, padded, particles, starting
+
+if TYPE_CHECKING:
+    from pac_rl.ensembles import Ensemble
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from threading import local
+from typing import Any
 
-import mujoco
 import numpy as np
-from mujoco.rollout import Rollout
 from numpy.typing import NDArray
 
 from pac_core import InvalidInput
-from pac_rl.environments import Environment, Physics
+from pac_rl.environments import Environment, Physics, required
 
 
 class Simulator:
@@ -58,12 +57,12 @@ class Simulator:
             )
         return states, ended, diverged
 
-    def _pool(self) -> Rollout:
+    def _pool(self) -> Any:
         """A pool of no threads: what calls it, does the work."""
         if not hasattr(self._own, "pool"):
-            self._own.pool, self._own.data = Rollout(nthread=0), [mujoco.MjData(self._model)]
-        pool: Rollout = self._own.pool
-        return pool
+            self._own.pool = required("mujoco.rollout").Rollout(nthread=0)
+            self._own.data = [required("mujoco").MjData(self._model)]
+        return self._own.pool
 
 
 def observed(

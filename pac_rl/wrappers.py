@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import gymnasium
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from pac_core import InvalidInput
-from pac_rl.environments import FULL, Environment
+from pac_rl.environments import Environment, read_physics, required
 from pac_rl.fallbacks import NoSafePlan
 from pac_rl.filters import ActionFilter, Filtered
+
+if TYPE_CHECKING:
+    from gymnasium import Wrapper
+else:
+    try:
+        from gymnasium import Wrapper
+    except ImportError:  # refused where one is made
+        Wrapper = object
 
 
 class MujocoState:
@@ -31,15 +37,14 @@ class MujocoState:
     def __call__(self, env: Any, observation: Any) -> NDArray[np.float64]:
         """`[D]` to be called once after each reset and each step."""
         gym = env.unwrapped
-        physics = np.empty((1, mujoco.mj_stateSize(gym.model, FULL)))
-        mujoco.mj_getState(gym.model, gym.data, physics[0], FULL)
+        physics = read_physics(gym)[None]
         fresh = self._before is None or physics[0, 0] <= self._before[0, 0]  # the clock went back: a reset
         before = physics if fresh or self._before is None else self._before
         self._before = physics
         return np.asarray(self.environment.observe(gym, before, physics)[0], dtype=np.float64)
 
 
-class GuardedEnv(gymnasium.Wrapper):
+class GuardedEnv(Wrapper):
     """Checks each action, replaces the unsafe ones, and tells in `info["guard"]` what it did.
 
     certify: from a state and an action to a `Filtered`, as an `ActionFilter`; actions are rounded to the
@@ -63,6 +68,7 @@ class GuardedEnv(gymnasium.Wrapper):
         *,
         state: Callable[[Any, Any], Any] | None = None,
     ) -> None:
+        required("gymnasium")
         super().__init__(env)
         kind = np.dtype(getattr(env.action_space, "dtype", None) or np.float64)
         if kind.kind != "f":  # a checked action would be rounded to one that was not

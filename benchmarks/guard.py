@@ -30,6 +30,7 @@ from pac_core import (
 )
 from pac_rl import (
     Ensemble,
+    Guard,
     GuardedAgent,
     ScoredPlans,
     Settings,
@@ -104,8 +105,10 @@ def planning() -> Iterator[Figure]:
     bare.set_trajectory_eval_fn(returns)
 
     def guarded(evaluate: Any, forecast: Any, **scoring: Any) -> Callable[[], Any]:
-        guard = guard_plans(evaluate, forecast, calibrated(HORIZON), checker, **scoring)
-        return partial(GuardedAgent(planner(), guard, fallback="stop").safe_plan, state)
+        guard = Guard(checker, calibrated(HORIZON), fallback="stop")
+        return partial(
+            GuardedAgent(planner(), guard_plans(evaluate, forecast, guard, **scoring)).safe_plan, state
+        )
 
     def reward(states: Any, actions: Any) -> Any:
         return states[..., 0]

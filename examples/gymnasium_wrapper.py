@@ -25,9 +25,10 @@ speed = LinearFeatures(("speed",), np.eye(18)[:1])
 predictor = fit_tube(*parts[0], *parts[1], LEVEL, shape="features", features=speed)
 
 checker = TubeChecker([pac_rl.speed_limit(robot, 3.2096)])
-guard = pac_rl.ActionFilter.of(model, robot, policy, predictor, checker, fallback="hold")
+guard = pac_rl.Guard(checker, predictor, fallback="hold")
+filtered = pac_rl.ActionFilter.of(model, robot, policy, guard)
 bare = pac_rl.make_environment("HalfCheetah-v5").gym
-for env in (bare, pac_rl.GuardedEnv(bare, guard, state=pac_rl.MujocoState(robot))):
+for env in (bare, pac_rl.GuardedEnv(bare, filtered, state=pac_rl.MujocoState(robot))):
     (observation, _), speeds, info = env.reset(seed=0), [], {}
     for _ in range(60):
         action = policy(torch.from_numpy(observation)[None], torch.zeros(1, 6))[0].clamp(-1, 1).numpy()

@@ -31,9 +31,10 @@ new = pac_rl.simulate(robot, policy, range(1000, 1010), horizon=H, burn_in=(0, 2
 forecast = partial(pac_rl.for_plans, model)
 for limit in (1e9, 3.2096):
     checker = TubeChecker([pac_rl.speed_limit(robot, limit)])
-    guard = pac_rl.guard_plans(None, forecast, predictor, checker, reward=lambda x, actions: x[..., 0])
+    guard = pac_rl.Guard(checker, predictor, fallback="hold")
+    plans = pac_rl.guard_plans(None, forecast, guard, reward=lambda x, actions: x[..., 0])
     agent = TrajectoryOptimizerAgent(cem, robot.low, robot.high, planning_horizon=H)
-    guarded = pac_rl.GuardedAgent(agent, guard, fallback="hold")  # .act(state) goes on to act
+    guarded = pac_rl.GuardedAgent(agent, plans)  # .act(state) goes on to act
     chosen = {i: plan for i in range(10) if (plan := guarded.safe_plan(new.start[i])) is not None}
     speeds = pac_rl.execute(robot, new.take(list(chosen)), np.stack(list(chosen.values()))).states[..., 0]
     print(f"limit {limit:g} m/s: {len(chosen)} of 10 have a safe plan, fastest {speeds.max():.2f}")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pac_rl.fallbacks import Fallback, NoSafePlan
     from pac_rl.filters import ActionFilter, Filtered, held, then_policy
     from pac_rl.forecasts import PROPAGATIONS, closed_loop, for_plans
-    from pac_rl.guards import GuardedPlans, guard_plans
+    from pac_rl.guards import Guard, GuardedPlans, MemberForecast, guard_plans
     from pac_rl.limits import (
         FeatureLimit,
         HalfSpace,
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 __all__ = [
     "FACTORS", "PROPAGATIONS", "ActionFilter", "Candidates", "Checked", "Controller", "Decision",
     "Ensemble", "Environment", "Episodes", "Epoch", "Fallback", "FeatureLimit", "Filtered",
-    "FittedTubes", "Function", "Governed", "GuardedAgent", "GuardedEnv", "GuardedPlans", "HalfSpace",
-    "HullTube", "KeepOutBall", "KeepOutBox", "Limit", "MeanTubes", "MemberTubes", "ModelReturns",
-    "MujocoState", "Network", "NoSafePlan", "Noisy", "Policy", "PolicyRatios", "Rollouts", "ScaledTube",
-    "ScoredForecast", "ScoredPlans", "Selections", "Settings", "StayIn", "Traces", "Transitions",
-    "TubeChecker", "candidates_around", "cheetah_reward", "closed_loop", "execute", "for_plans",
-    "guard_plans", "held", "load_policy", "make_environment", "model_returns", "no_flip", "policy_ratios",
-    "propose", "run_episodes", "run_to_selection", "save_policy", "simulate", "speed_limit", "then_policy",
-    "train",
+    "FittedTubes", "Function", "Governed", "Guard", "GuardedAgent", "GuardedEnv", "GuardedPlans",
+    "HalfSpace", "HullTube", "KeepOutBall", "KeepOutBox", "Limit", "MeanTubes", "MemberForecast",
+    "MemberTubes", "ModelReturns", "MujocoState", "Network", "NoSafePlan", "Noisy", "Policy",
+    "PolicyRatios", "Rollouts", "ScaledTube", "ScoredForecast", "ScoredPlans", "Selections", "Settings",
+    "StayIn", "Traces", "Transitions", "TubeChecker", "candidates_around", "cheetah_reward",
+    "closed_loop", "execute", "for_plans", "guard_plans", "held", "load_policy", "make_environment",
+    "model_returns", "no_flip", "policy_ratios", "propose", "run_episodes", "run_to_selection",
+    "save_policy", "simulate", "speed_limit", "then_policy", "train",
 ]
 # fmt: on
 
@@ -67,7 +67,7 @@ _MODULES = {
     "pac_rl.fallbacks": "Fallback NoSafePlan",
     "pac_rl.filters": "ActionFilter Filtered held then_policy",
     "pac_rl.forecasts": "PROPAGATIONS closed_loop for_plans",
-    "pac_rl.guards": "GuardedPlans guard_plans",
+    "pac_rl.guards": "Guard GuardedPlans MemberForecast guard_plans",
     "pac_rl.limits": "FeatureLimit HalfSpace KeepOutBall KeepOutBox Limit StayIn no_flip speed_limit",
     "pac_rl.plans": "propose",
     "pac_rl.policies": "Function Governed Network Noisy Policy",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pac_core import Checked, InvalidInput
 from pac_core.arrays import Array
-from pac_rl.fallbacks import UNKNOWN, Fallback, checked_fallback, fallback_action
+from pac_rl.fallbacks import UNKNOWN, checked_fallback
 from pac_rl.guards import GuardedPlans, ranked_safe
 
 
@@ -24,19 +24,21 @@ class GuardedAgent:
     for a new plan if that is unsafe, or shorter than the tube: a tube without a horizon of its own is of a
     whole plan, so that every action gets a new one.
 
-    agent: mbrl-lib's, with CEM, iCEM or MPPI; its objective is set to `guard`
-    fallback: "hold", "stop" or a backup policy, see `Fallback`; to be chosen
+    agent: mbrl-lib's, with CEM, iCEM or MPPI; its objective is set to `plans`
+    plans: the guarded objective, of a guard with a fallback
 
     decisions: how often it planned; replaced: how often the best safe plan stood in for the planner's
     own; fallbacks: how often no plan was safe; reason: of the last check, in words
     """
 
-    def __init__(self, agent: Any, guard: GuardedPlans, *, fallback: Fallback) -> None:
+    def __init__(self, agent: Any, plans: GuardedPlans) -> None:
+        guard = plans.guard
+        checked_fallback(guard.fallback)
         if guard.horizon is not None and agent.replan_freq > guard.horizon:
             raise InvalidInput(
                 f"replan_freq must be at most the tube's {guard.horizon} steps, got {agent.replan_freq}"
             )
-        self.agent, self.guard, self.fallback = agent, guard, checked_fallback(fallback)
+        self.agent, self.plans, self.guard = agent, plans, guard
         self.decisions = self.replaced = self.fallbacks = 0
         self.reason = ""
         self._plan: NDArray[np.float64] = np.zeros((0, 0))
@@ -52,7 +54,7 @@ class GuardedAgent:
                 self.fallbacks += 1
                 bounds = (self.agent.optimizer_args[end] for end in ("action_lb", "action_ub"))
                 low, high = (np.asarray(end, dtype=np.float64) for end in bounds)
-                return fallback_action(self.fallback, observation, low, high, self.reason)
+                return self.guard.act(observation, low, high, self.reason)
             # Not beyond the tube, even if replan_freq was changed since.
             self._plan, self._waiting = plan, len(plan[: self.guard.horizon][: self.agent.replan_freq])
         action, self._plan, self._waiting = self._plan[0], self._plan[1:], self._waiting - 1
@@ -106,11 +108,11 @@ class GuardedAgent:
 
     def _check(self, observation: Any, plan: NDArray[Any]) -> Checked:
         where = self.agent.optimizer.initial_solution  # on the planner's device
-        return self.guard.check(observation, array_namespace(where).asarray(plan[None], device=where.device))
+        return self.plans.check(observation, array_namespace(where).asarray(plan[None], device=where.device))
 
     def _watched(self, initial_state: Any, plans: Array) -> Array:
         """The guarded values, keeping the best safe plan in mind."""
-        values = self.guard(initial_state, plans)
+        values = self.plans(initial_state, plans)
         i = int(values.argmax())
         if ranked_safe(values[i]) and float(values[i]) > self._best[0]:
             self._best = (float(values[i]), plans[i].clone())

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pac_core import GaussianForecast, InvalidInput
 from pac_core.arrays import Array, like
 from pac_core.bounds import whole
+from pac_rl.guards import MemberForecast
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +43,10 @@ class Candidates:
     @property
     def forecast(self) -> GaussianForecast:
         """`[E * C, H, D]` of all plans, a row each: what tubes are made of."""
-        return GaussianForecast(*(part.reshape(-1, *part.shape[2:]) for part in (self.mean, self.var)))
+        mean, var = (part.reshape(-1, *part.shape[2:]) for part in (self.mean, self.var))
+        if self.members is None:
+            return GaussianForecast(mean, var)
+        return MemberForecast(mean, var, self.members.reshape(len(self.members), *mean.shape))
 
     def pick(self, which: Array, instead: Candidates | None = None) -> Candidates:
         """One plan from each start: candidate `which` `[E]`, or where that is -1, the first of `instead`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -17,17 +17,16 @@ from pac_core.bounds import whole
 from pac_rl.candidates import FACTORS, Candidates, candidates_around
 from pac_rl.ensembles import Ensemble
 from pac_rl.environments import Environment
-from pac_rl.fallbacks import NoSafePlan
+from pac_rl.fallbacks import Fallback, NoSafePlan, checked_fallback
 from pac_rl.forecasts import matching
-from pac_rl.guards import check_all, shaped
-from pac_rl.limits import Limit
-from pac_rl.policies import Policy, fitting
+from pac_rl.guards import Guard, shaped
+from pac_rl.limits import Limit, at_every_step
+from pac_rl.policies import Function, Policy, fitting
 from pac_rl.scaled_tubes import FittedTubes, Tubes
 
 Reward: TypeAlias = Callable[[Any, Any], Any]
 """From states reached `[..., D]` and actions `[..., A]`, numpy or torch, to rewards `[...]`."""
 CHOICES = ("return", "factor")
-FALLBACKS = ("hold", "stop")
 
 
 def cheetah_reward(states: Any, actions: Any) -> Any:
@@ -77,8 +76,7 @@ class Controller:
     choice: "return", the largest predicted return; or "factor", the largest factor
     checked: how many steps of a plan must keep the limits; all H by default. Fewer leave the later ones to
         later plans, which are made before they are reached
-    fallback: where no candidate is safe: "hold" (the action 0), "stop" (an error), or another policy; to be
-        chosen, because what the action 0 does depends on the robot
+    fallback: where no candidate is safe, see `Fallback`; or another policy
 
     It acts on the state alone, without noise: equal states get equal actions in a batch of equal size.
     A guard is no promise by itself. What is promised of a guarded controller is proved by running it, on
@@ -95,15 +93,14 @@ class Controller:
     reward: Reward = cheetah_reward
     choice: str = "return"
     checked: int | None = None
-    fallback: str | Policy = field(kw_only=True)
+    fallback: Fallback | Policy = field(kw_only=True)
     perturbed: int = 0
     spread: float = 0.3
 
     def __post_init__(self) -> None:
         matching(self.ensemble, self.environment, self.policy)
         whole("horizon", self.horizon, least=1)
-        if any(getattr(limit, "steps", None) is not None for limit in self.limits):
-            raise InvalidInput("limits must hold at every step of a controller that plans again, got steps")
+        at_every_step(self.limits)
         if self.checked is not None and whole("checked", self.checked, least=1) > self.horizon:
             raise InvalidInput(f"checked must be at most the horizon {self.horizon}, got {self.checked}")
         TubeChecker(self.limits)  # refuses none at all
@@ -115,12 +112,8 @@ class Controller:
             )
         if self.choice not in CHOICES:
             raise InvalidInput(f"choice must be one of {', '.join(CHOICES)}, got {self.choice!r}")
-        if isinstance(self.fallback, str) and self.fallback not in FALLBACKS:
-            raise InvalidInput(
-                f"fallback must be a policy or one of {', '.join(FALLBACKS)}, got {self.fallback!r}"
-            )
-        if not isinstance(self.fallback, str):
-            fitting(self.environment, self.fallback)
+        if not isinstance(checked_fallback(self.fallback), str):
+            fitting(self.environment, self._backup)
 
     def scaled(self, scale: float) -> Controller:
         """The same controller with tubes of another scale."""
@@ -148,7 +141,8 @@ class Controller:
             safe = torch.ones(rows, dtype=torch.bool, device=found.plans.device)
             margin = torch.full(rows, torch.nan, device=found.plans.device)
         else:
-            checked = check_all(TubeChecker(self.limits), self.guard(found), (rows.numel(), self.horizon))
+            guard = Guard(TubeChecker(self.limits), self.guard, horizon=self.horizon)
+            checked = guard.check(found.forecast, found.plans.flatten(0, 1))
             margins = checked.margin[:, : self.checked].flatten(1)
             safe, margin = found.table((margins >= 0).all(dim=1)), found.table(margins.amin(dim=1))
         worth = self._worth(found)
@@ -173,7 +167,16 @@ class Controller:
             raise NoSafePlan(f"no candidate of {len(self.factors)} is safe")
         if isinstance(self.fallback, str):
             return self._around(self.policy, states, (0.0,))
-        return self._around(self.fallback, states, (1.0,))
+        return self._around(self._backup, states, (1.0,))
+
+    @property
+    def _backup(self) -> Policy:
+        """The fallback as a policy; a function of one state is called for each."""
+        backup: Any = self.fallback
+        if hasattr(backup, "outputs"):
+            return cast(Policy, backup)
+        sizes = len(self.environment.names), len(self.environment.low)
+        return Function(lambda states: np.stack([backup(state) for state in states]), *sizes, sees="state")
 
     def _shifts(self, count: int) -> NDArray[np.float64] | None:
         """`[E, P, H, A]` the same for every state, so that a decision is a function of its state."""

@@ -134,7 +134,7 @@ def _run(
         if kept is not None and along is not None:
             kept.states[moving, t], kept.actions[moving, t] = states, done
             if controller.guard is not None:
-                tube = controller.guard(decision.acting)
+                tube = controller.guard.tube(decision.acting.forecast)
                 shape = (BATCH, controller.horizon)
                 ends = (returned("support", tube.support(way), shape, states) for way in (along, -along))
                 kept.upper[moving, t], kept.lower[moving, t] = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pac_core import InvalidInput, Predictor, TubeChecker
+from pac_core import InvalidInput
 from pac_core.arrays import like, returned
 from pac_core.bounds import whole
-from pac_rl.fallbacks import UNKNOWN, Fallback, NoSafePlan, checked_fallback, fallback_action
+from pac_rl.fallbacks import UNKNOWN, NoSafePlan, checked_fallback
 from pac_rl.forecasts import for_plans, matching, one_step, starting
-from pac_rl.guards import Forecast, MakesTubes, check_all, of_plans
+from pac_rl.guards import Forecast, Guard
 from pac_rl.policies import Policy, actions
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ class ActionFilter:
     """Hands on actions whose plan is safe, and the fallback's in place of others.
 
     low, high: `[A]` the range of actions; what lies outside is cut off before it is checked
-    forecast, predictor, checker: as for `guard_plans`
+    forecast: as for `guard_plans`
+    guard: its fallback's action is checked in the same way, and carried out in any case
     continue_with: what would follow the action, as `then_policy` or `held`
-    fallback: see `Fallback`; its action is checked in the same way, and carried out in any case
     dtype: of the actions that are carried out: they are rounded to it before they are checked
 
     What is promised of a tube holds for plans drawn like the calibration plans. An agent that chooses
@@ -69,14 +69,12 @@ class ActionFilter:
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     forecast: Forecast
-    predictor: MakesTubes
-    checker: TubeChecker
+    guard: Guard
     continue_with: ContinueWith
-    fallback: Fallback
     dtype: Any = np.float64
 
     def __post_init__(self) -> None:
-        checked_fallback(self.fallback)
+        checked_fallback(self.guard.fallback)
         kind = np.dtype(self.dtype)
         if kind.kind != "f":
             raise InvalidInput(f"dtype must be one of floats, got {kind}")
@@ -97,20 +95,20 @@ class ActionFilter:
         ensemble: Ensemble,
         environment: Environment,
         backup: Policy,
-        predictor: Predictor,
-        checker: TubeChecker,
+        guard: Guard,
         *,
         continue_with: ContinueWith | None = None,
-        fallback: Fallback | None = None,
         propagation: str = "particles",
     ) -> ActionFilter:
         """For a known robot: an action is followed by the backup policy along the predicted mean.
 
-        propagation: as for the calibration plans of `predictor`
+        guard: of a predictor of trajectories; where it has no fallback, the backup policy is it
+        propagation: as for the calibration plans of the guard's predictor
         """
         matching(ensemble, environment, backup)
-        if predictor.domain is None or predictor.domain[0] != "trajectories":
-            raise InvalidInput(f"predictor must be of trajectories, got one of {predictor.domain}")
+        domain = getattr(guard.predictor, "domain", None)
+        if domain is None or domain[0] != "trajectories":
+            raise InvalidInput(f"predictor must be of trajectories, got one of {domain}")
 
         def act(state: NDArray[np.float64]) -> NDArray[np.float64]:
             row = torch.as_tensor(state)[None]
@@ -120,10 +118,8 @@ class ActionFilter:
             environment.low,
             environment.high,
             partial(for_plans, ensemble, propagation=propagation, batch=2),
-            predictor,
-            checker,
-            continue_with or then_policy(ensemble, environment, backup, horizon=predictor.domain[1]),
-            act if fallback is None else fallback,
+            replace(guard, fallback=guard.fallback or act),
+            continue_with or then_policy(ensemble, environment, backup, horizon=domain[1]),
         )
 
     def __call__(self, state: Any, action: Any) -> Filtered:
@@ -136,20 +132,19 @@ class ActionFilter:
         known = bool(np.isfinite(wanted).all())
         proposed = self._rounded(np.clip(wanted if known else np.zeros_like(wanted), self.low, self.high))
         # Stopping needs no second candidate: it is not an action.
-        stand_in = proposed if self.fallback == "stop" else self._instead(here, "")
+        stops = self.guard.fallback == "stop"
+        stand_in = proposed if stops else self._rounded(self.guard.act(here, self.low, self.high, ""))
         if not np.isfinite(here).all():
-            if self.fallback == "stop":
+            if stops:
                 raise NoSafePlan(UNKNOWN)
             return Filtered(stand_in, False, True, UNKNOWN, -np.inf, fallback=True)
         plans = self._plans(here, np.stack([proposed, stand_in]))
-        forecast = of_plans(self.forecast(torch.from_numpy(here).expand(2, -1), plans), plans)
-        tube = self.predictor.tube(forecast)
-        checked = check_all(self.checker, tube, (2, int(plans.shape[1])))
+        checked = self.guard.check(self.forecast(torch.from_numpy(here).expand(2, -1), plans), plans)
         safe, worst = (np.asarray(part.tolist()) for part in (checked.safe, checked.worst))
         reason = checked.reason(0) if known else "the action is not a number"
         if known and safe[0]:
             return Filtered(proposed, True, not np.array_equal(proposed, wanted), reason, float(worst[0]))
-        if self.fallback == "stop":
+        if stops:
             raise NoSafePlan(reason)
         # The very action that was checked: a backup policy asked again may answer otherwise.
         return Filtered(stand_in, bool(safe[1]), True, reason, float(worst[1]), fallback=True)
@@ -158,9 +153,6 @@ class ActionFilter:
         """The action to carry out, and whether it was found safe: the way of safe-control-gym."""
         decision = self(state, action)
         return decision.action, decision.safe
-
-    def _instead(self, state: NDArray[np.float64], reason: str) -> NDArray[np.float64]:
-        return self._rounded(fallback_action(self.fallback, state, self.low, self.high, reason))
 
     def _rounded(self, action: NDArray[np.float64]) -> NDArray[np.float64]:
         """As it will be carried out; the range ends at numbers of the dtype, so it is not left."""

@@ -9,15 +9,17 @@ simulator, mbrl-lib or torch itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from array_api_compat import array_namespace, device
+from numpy.typing import NDArray
 
 from pac_core import Checked, GaussianForecast, InvalidInput, TubeChecker, TubeLike
 from pac_core.arrays import Array, doubles, like
 from pac_core.bounds import whole
+from pac_rl.fallbacks import Fallback, checked_fallback, fallback_action
 
 FLOOR = 1e30
 """Values of safe plans lie above minus this, those of unsafe ones below; float32 holds both."""
@@ -44,18 +46,83 @@ class MakesTubes(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class GuardedPlans:
-    """A guarded objective; made by `guard_plans`, called as the objective it guards.
+class MemberForecast(GaussianForecast):
+    """A forecast, and where each of M members of the ensemble alone expects the plans to lead.
 
-    horizon: how many steps of a plan the tube is of; None for all
+    members: `[M, B, H, D]`
     """
+
+    members: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Guard:
+    """Which plans are safe, by how much, and what acts where none is: what all guarded planners share.
+
+    checker: the limits
+    predictor: makes the tubes, a `Predictor` as a rule
+    fallback: needed wherever the guard acts, see `Fallback`; an objective only ranks, and needs none
+    horizon: steps of a plan that the tube covers and the guard checks; by default those the predictor was
+        calibrated for, and the whole plan where it does not say. Nothing is said of later steps
+
+    The tube's promise is about plans drawn like the calibration plans, and not about the plan that a planner
+    picks with a guard: picking is a selection, which needs its own certificate.
+    """
+
+    checker: TubeChecker
+    predictor: MakesTubes
+    fallback: Fallback | None = None
+    horizon: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.fallback is not None:
+            checked_fallback(self.fallback)
+        domain = getattr(self.predictor, "domain", None)
+        if self.horizon is None and domain is not None:
+            object.__setattr__(self, "horizon", int(domain[1]))
+        if self.horizon is not None:
+            whole("horizon", self.horizon, least=1)
+
+    def steps(self, plans: Array) -> int:
+        """How many steps of plans `[..., H, A]` are checked; plans shorter than the tube are refused."""
+        steps = int(plans.shape[-2])
+        if self.horizon is not None and self.horizon > steps:
+            raise InvalidInput(f"plans must have at least the tube's {self.horizon} steps, got {steps}")
+        return self.horizon or steps
+
+    def check(self, forecast: Any, plans: Array) -> Checked:
+        """What the checker says of plans `[N, H, A]` by their forecast, over the steps that are checked.
+
+        forecast: of all H steps, or of those that are checked. Refused unless it and its tube are of exactly
+            these plans and steps: fewer would be broadcast, or leave the last steps unchecked
+        """
+        steps = self.steps(plans)
+        if isinstance(forecast, GaussianForecast) and forecast.mean.shape[1] == plans.shape[1] > steps:
+            forecast = _first_steps(forecast, steps)
+        tube = self.predictor.tube(of_plans(forecast, plans[:, :steps]))
+        checked, shape = self.checker(tube), (len(plans), steps)
+        if tuple(checked.margin.shape[:2]) != shape:
+            raise InvalidInput(
+                f"forecast and predictor must make a tube of {shape[0]} plans x {shape[1]} steps, got "
+                f"{tuple(checked.margin.shape[:2])}"
+            )
+        return checked
+
+    def act(
+        self, state: Any, low: NDArray[np.float64], high: NDArray[np.float64], reason: str
+    ) -> NDArray[np.float64]:
+        """`[A]` the fallback's action in this state; raises `NoSafePlan` if the fallback is to stop."""
+        return fallback_action(checked_fallback(self.fallback), state, low, high, reason)
+
+
+@dataclass(frozen=True, eq=False)
+class GuardedPlans:
+    """A guarded objective; made by `guard_plans`, called as the objective it guards."""
 
     evaluate: Evaluate | None
     forecast: Forecast
-    predictor: MakesTubes
-    checker: TubeChecker
+    guard: Guard
     reward: Reward | None
-    horizon: int | None
 
     def __call__(self, initial_state: Any, plans: Array) -> Array:
         """`[B]` values of plans `[B, H, A]` from one state `[D]`."""
@@ -85,52 +152,29 @@ class GuardedPlans:
         return self._ranked(starts, rows, values).reshape(plans.shape[:2])
 
     def check(self, initial_state: Any, plans: Array) -> Checked:
-        """What the checker says of plans `[B, H, A]` from one state `[D]`, over the tube's steps."""
-        starts = _starts(initial_state, plans)
-        steps = self._steps(plans)
-        return self._checked(self._forecast(starts, plans[:, :steps]), (len(plans), steps))
-
-    def _forecast(self, starts: Array, plans: Array) -> GaussianForecast:
-        return of_plans(self.forecast(starts, plans), plans)
+        """What the checker says of plans `[B, H, A]` from one state `[D]`, over the guard's steps."""
+        steps = self.guard.steps(plans)
+        return self.guard.check(self.forecast(_starts(initial_state, plans), plans[:, :steps]), plans)
 
     def _ranked(self, starts: Array, plans: Array, values: Callable[[], Array]) -> Array:
-        steps = self._steps(plans)
         if self.evaluate is not None:
-            checked = self._checked(self._forecast(starts, plans[:, :steps]), (len(plans), steps))
+            checked = self.guard.check(self.forecast(starts, plans[:, : self.guard.steps(plans)]), plans)
             return rank(shaped("evaluate", values(), (len(plans),), plans), checked)
-        forecast = self._forecast(starts, plans)
-        part = GaussianForecast(forecast.mean[:, :steps], forecast.var[:, :steps])
-        checked = self._checked(part, (len(plans), steps))
+        forecast = of_plans(self.forecast(starts, plans), plans)
+        checked = self.guard.check(forecast, plans)
         if self.reward is None:  # a `ScoredForecast`, guard_plans saw to it
             return rank(shaped("the forecast", forecast.returns, (len(plans),), plans), checked)  # type: ignore[attr-defined]
         rewards = shaped("reward", self.reward(forecast.mean, plans), tuple(plans.shape[:2]), plans)
         return rank(array_namespace(rewards).sum(rewards, axis=1), checked)
 
-    def _checked(self, forecast: GaussianForecast, shape: tuple[int, int]) -> Checked:
-        return check_all(self.checker, self.predictor.tube(forecast), shape)
-
-    def _steps(self, plans: Array) -> int:
-        steps = int(plans.shape[-2])
-        if self.horizon is not None and self.horizon > steps:
-            raise InvalidInput(f"plans must have at least the tube's {self.horizon} steps, got {steps}")
-        return self.horizon or steps
-
 
 def guard_plans(
-    evaluate: Evaluate | None,
-    forecast: Forecast,
-    predictor: MakesTubes,
-    checker: TubeChecker,
-    *,
-    reward: Reward | None = None,
-    horizon: int | None = None,
+    evaluate: Evaluate | None, forecast: Forecast, guard: Guard, *, reward: Reward | None = None
 ) -> GuardedPlans:
     """The objective `evaluate` with unsafe plans below all safe ones, of the same signature.
 
     A safe plan keeps its value. An unsafe one gets a finite penalty that grows with how far its tube
-    may break a limit; a safe one whose value is NaN gets the worst. A plan longer than the tube is
-    checked over its first `horizon` steps (by default those the predictor was calibrated for) and
-    nothing is said of the rest; the state after those steps is the next plan's affair.
+    may break a limit; a safe one whose value is NaN gets the worst.
 
     evaluate: None where one pass through the model serves both: returns on the forecast's own mean
         trajectory, with `reward`; or, with `ScoredPlans` as the forecast, over its particles
@@ -138,9 +182,6 @@ def guard_plans(
     It ranks, and never falls back: where no plan is safe, a planner carries out the least unsafe one it
     saw, and one that returns a mean of plans may carry out what was never checked. `GuardedAgent` checks
     what is carried out, and lets a fallback act; `ranked_safe` tells which values are those of safe plans.
-
-    The tube's promise is about plans drawn like the calibration plans, and not about the plan that
-    the planner picks with this objective: picking is a selection, which needs its own certificate.
     """
     ways = [evaluate is not None, reward is not None, hasattr(forecast, "reward")]
     if sum(ways) != 1:
@@ -148,26 +189,15 @@ def guard_plans(
             "returns must come from one of evaluate, reward and a forecast by ScoredPlans, got "
             f"{sum(ways)} of them"
         )
-    domain = getattr(predictor, "domain", None)
-    if horizon is None and domain is not None:
-        horizon = int(domain[1])
-    if horizon is not None:
-        whole("horizon", horizon, least=1)
-    return GuardedPlans(evaluate, forecast, predictor, checker, reward, horizon)
+    return GuardedPlans(evaluate, forecast, guard, reward)
 
 
-def check_all(checker: TubeChecker, tube: TubeLike, shape: tuple[int, int]) -> Checked:
-    """What the checker says of a tube, refused unless it is of all these plans x steps.
-
-    Fewer would leave plans, or their last steps, unchecked.
-    """
-    checked = checker(tube)
-    if tuple(checked.margin.shape[:2]) != shape:
-        raise InvalidInput(
-            f"forecast and predictor must make a tube of {shape[0]} plans x {shape[1]} steps, got "
-            f"{tuple(checked.margin.shape[:2])}"
-        )
-    return checked
+def _first_steps(forecast: GaussianForecast, steps: int) -> GaussianForecast:
+    """The forecast of so many steps; a plan that fails later on has not failed in them."""
+    cut: dict[str, Any] = {"mean": forecast.mean[:, :steps], "var": forecast.var[:, :steps], "failed": None}
+    if isinstance(forecast, MemberForecast):
+        cut["members"] = forecast.members[:, :, :steps]
+    return replace(forecast, **cut)
 
 
 def rank(values: Array, checked: Checked) -> Array:

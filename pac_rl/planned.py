@@ -11,20 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pac_core import GaussianForecast, InvalidInput, TubeChecker, TubeLike
+from pac_core import GaussianForecast, InvalidInput, TubeChecker
 from pac_core.arrays import returned
 from pac_core.bounds import whole
 from pac_rl.agents import GuardedAgent
-from pac_rl.candidates import Candidates, candidates_around, ways_of_members
+from pac_rl.candidates import candidates_around, ways_of_members
 from pac_rl.ensembles import Ensemble
 from pac_rl.environments import Environment, required
 from pac_rl.fallbacks import Fallback
 from pac_rl.forecasts import as_tensor, for_plans, starting
-from pac_rl.guards import Forecast, MakesTubes, Reward, guard_plans
+from pac_rl.guards import Guard, MakesTubes, MemberForecast, Reward, guard_plans
 from pac_rl.limits import Limit, at_every_step
 from pac_rl.policies import Policy
 from pac_rl.runs import broken_limits
-from pac_rl.scaled_tubes import Tubes
 from pac_rl.simulators import Simulator, observed
 from pac_rl.trajectories import Rollouts, Track
 
@@ -52,41 +51,22 @@ class Search:
             )
 
 
-class PlanTubes:
-    """The tubes of a guard (`MeanTubes`, `MemberTubes`, `FittedTubes`) for the plans of another planner.
-
-    Forecast and tube belong together: a tube is of the plans that were forecast last.
-    """
-
-    def __init__(self, ensemble: Ensemble, tubes: Tubes, batch: int) -> None:
-        self.ensemble, self.tubes, self.batch = ensemble, tubes, batch
-        self._plans: Tensor | None = None
-        self._ways: Tensor | None = None
-
-    def forecast(self, starts: Tensor, plans: Tensor) -> GaussianForecast:
-        """One-step forecasts, and the way of each member where the guard looks at those."""
-        made = for_plans(self.ensemble, starts, plans, propagation="one-step", batch=self.batch)
-        self._plans = plans
-        if self.tubes.members:
-            with torch.no_grad():
-                origin, given = starting(self.ensemble, starts), as_tensor("plans", plans, self.ensemble)
-                self._ways = ways_of_members(self.ensemble, origin, given)
+def forecast_plans(
+    ensemble: Ensemble, starts: Tensor, plans: Tensor, *, members: bool, batch: int
+) -> GaussianForecast:
+    """One-step forecasts of plans `[N, H, A]`; with the way of each member, if the guard looks at those."""
+    made = for_plans(ensemble, starts, plans, propagation="one-step", batch=batch)
+    if not members:
         return made
-
-    def tube(self, forecast: GaussianForecast) -> TubeLike:
-        """The guard's tube of the first steps of the plans."""
-        steps = forecast.mean.shape[1]
-        if self._plans is None or len(self._plans) != len(forecast.mean):
-            raise InvalidInput("forecast must be of the plans that were forecast last, got another")
-        ways = None if self._ways is None else self._ways[:, :, None, :steps]
-        plans, mean, var = (part[:, None] for part in (self._plans[:, :steps], forecast.mean, forecast.var))
-        return self.tubes(Candidates(plans, mean, var, ways))
+    with torch.no_grad():
+        origin, given = starting(ensemble, starts), as_tensor("plans", plans, ensemble)
+        return MemberForecast(made.mean, made.var, ways_of_members(ensemble, origin, given))
 
 
 def guarded_cem(
     environment: Environment,
     ensemble: Ensemble,
-    predictor: MakesTubes | PlanTubes,
+    predictor: MakesTubes,
     limits: tuple[Limit, ...],
     reward: Reward,
     *,
@@ -96,7 +76,7 @@ def guarded_cem(
 ) -> GuardedAgent:
     """mbrl-lib's CEM by returns along the forecast's mean, unsafe plans below all safe ones.
 
-    predictor: of tubes; or the tubes of another guard, as `PlanTubes`
+    predictor: of tubes, such as a `Predictor` or `FittedTubes`
     policy: where each search begins; by default, where the last one ended
     """
     search, checker = search or Search(), TubeChecker(at_every_step(limits))
@@ -115,11 +95,10 @@ def guarded_cem(
     )
     if policy is not None:
         agent.plan = partial(_plan_from_policy, agent, agent.plan, (policy, ensemble, environment))
-    forecast: Forecast = partial(for_plans, ensemble, propagation="one-step", batch=search.population)
-    if isinstance(predictor, PlanTubes):
-        forecast = predictor.forecast
-    guard = guard_plans(None, forecast, predictor, checker, reward=reward, horizon=search.checked)
-    return GuardedAgent(agent, guard, fallback=fallback)
+    members = getattr(predictor, "members", False)
+    forecast = partial(forecast_plans, ensemble, members=members, batch=search.population)
+    guard = Guard(checker, predictor, fallback, search.checked)
+    return GuardedAgent(agent, guard_plans(None, forecast, guard, reward=reward))
 
 
 def _plan_from_policy(agent: Any, plan: Any, around: Any, observation: NDArray[np.float64]) -> Any:

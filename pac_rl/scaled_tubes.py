@@ -8,10 +8,18 @@ from typing import Any, Protocol
 import numpy as np
 from array_api_compat import array_namespace
 
-from pac_core import ConfidenceSets, InvalidInput, LinearFeatures, Threshold, Trajectories, TubeLike
+from pac_core import (
+    ConfidenceSets,
+    GaussianForecast,
+    InvalidInput,
+    LinearFeatures,
+    Threshold,
+    Trajectories,
+    TubeLike,
+)
 from pac_core.arrays import Array, doubles, like
 from pac_core.predictors import Score
-from pac_rl.candidates import Candidates
+from pac_rl.guards import MemberForecast
 
 
 class TrajectoryTube(TubeLike, Protocol):
@@ -22,13 +30,13 @@ class TrajectoryTube(TubeLike, Protocol):
 
 
 class Tubes(Protocol):
-    """From candidates to a tube of each, a row for a row of `Candidates.forecast`."""
+    """Makes the tubes of a guard; a predictor of trajectories, too, if it says `members`."""
 
     @property
     def members(self) -> bool:
-        """Whether it looks at each member's own way."""
+        """Whether it needs a `MemberForecast`."""
 
-    def __call__(self, candidates: Candidates) -> TrajectoryTube: ...
+    def tube(self, forecast: GaussianForecast) -> TrajectoryTube: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,8 +121,8 @@ class FittedTubes:
     def __post_init__(self) -> None:
         checked_scale(self.scale)
 
-    def __call__(self, candidates: Candidates) -> ScaledTube:
-        forecast = candidates.forecast.wide()
+    def tube(self, forecast: GaussianForecast) -> ScaledTube:
+        forecast = forecast.wide()
         return ScaledTube(self.score.sets(forecast, self.threshold), forecast.mean, self.scale)
 
     def scaled(self, scale: float) -> FittedTubes:
@@ -153,8 +161,8 @@ class MeanTubes:
 
     members: bool = False
 
-    def __call__(self, candidates: Candidates) -> HullTube:
-        return HullTube(candidates.forecast.wide().mean[None])
+    def tube(self, forecast: GaussianForecast) -> HullTube:
+        return HullTube(forecast.wide().mean[None])
 
 
 @dataclass(frozen=True)
@@ -163,8 +171,7 @@ class MemberTubes:
 
     members: bool = True
 
-    def __call__(self, candidates: Candidates) -> HullTube:
-        if candidates.members is None:
-            raise InvalidInput("candidates must have been made with members=True, got none of their ways")
-        ways = candidates.members
-        return HullTube(doubles(ways.reshape(len(ways), -1, *ways.shape[3:])))
+    def tube(self, forecast: GaussianForecast) -> HullTube:
+        if not isinstance(forecast, MemberForecast):
+            raise InvalidInput("forecast must have the ways of members (members=True), got one without")
+        return HullTube(doubles(forecast.members))

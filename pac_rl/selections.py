@@ -74,7 +74,7 @@ def _select(controller: Controller, seeds: NDArray[np.int64], steps: int) -> Sel
         plans = decision.plans.double().cpu().numpy()
         ready = np.flatnonzero(run.alive & (due == t))
         if len(ready):
-            tube = controller.guard(decision.acting)  # type: ignore[misc]
+            tube = controller.guard.tube(decision.acting.forecast)  # type: ignore[union-attr]
             states = np.full((BATCH, horizon, dims), np.inf)
             lengths = np.full(BATCH, horizon)
             going = ready

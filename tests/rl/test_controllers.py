@@ -28,7 +28,6 @@ from pac_rl import (
     StayIn,
     TubeChecker,
 )
-from pac_rl.candidates import Candidates
 
 FACTORS = (0.0, 0.25, 0.5, 0.75, 1.0)
 STARTS = np.random.default_rng(1).normal(size=(6, 18)) * 0.3
@@ -59,7 +58,7 @@ def test_the_chosen_candidate_is_safe_and_the_best_of_those(
     made = replace(made, limits=(HalfSpace("speed", AHEAD, between),))
     decision = made.decide(STARTS)
     found = decision.candidates
-    checked = TubeChecker(made.limits)(made.guard(found)).safe.reshape(6, 5)  # type: ignore[misc]
+    checked = TubeChecker(made.limits)(made.guard.tube(found.forecast)).safe.reshape(6, 5)  # type: ignore[union-attr]
     assert torch.equal(decision.safe, checked)
     worth = found.mean[..., 0].sum(dim=2) - 0.1 * (found.plans**2).sum(dim=(2, 3))
     for i in range(6):
@@ -84,7 +83,7 @@ def test_steps_that_are_not_checked_are_left_to_later_plans(controller: Controll
     class Late:
         members = False
 
-        def __call__(self, candidates: object) -> HullTube:
+        def tube(self, forecast: object) -> HullTube:
             way = torch.zeros((1, 30, 3, 18), dtype=torch.float64)
             way[:, :, 2, 0] = 9.0
             return HullTube(way)
@@ -131,7 +130,7 @@ def test_a_tube_that_makes_no_sense_is_unsafe(controller: Controller) -> None:
     class Nonsense:
         members = False
 
-        def __call__(self, candidates: object) -> HullTube:
+        def tube(self, forecast: object) -> HullTube:
             return HullTube(torch.full((1, 30, 3, 18), torch.nan, dtype=torch.float64))
 
     decision = replace(controller, guard=Nonsense()).decide(STARTS)
@@ -141,8 +140,8 @@ def test_a_tube_that_makes_no_sense_is_unsafe(controller: Controller) -> None:
 
 def test_a_tube_of_fewer_steps_than_the_plan_is_refused(controller: Controller) -> None:
     class Short(MeanTubes):
-        def __call__(self, candidates: Candidates) -> HullTube:
-            return HullTube(candidates.forecast.wide().mean[None, :, :2])
+        def tube(self, forecast: GaussianForecast) -> HullTube:
+            return HullTube(forecast.wide().mean[None, :, :2])
 
     for checked in (None, 3, 1):
         with pytest.raises(InvalidInput, match="a tube of 30 plans x 3 steps, got"):
@@ -178,6 +177,8 @@ def test_the_fallback_is_the_one_that_was_chosen(controller: Controller, policy:
     full = controller.bare().decide(STARTS)
     torch.testing.assert_close(backup.plans[:, 0], full.plans[:, 0])
     assert backup.chosen.tolist() == [-1] * 6
+    mine = replace(controller, limits=never, fallback=lambda state: np.full(6, 0.25)).decide(STARTS)
+    assert (mine.plans == 0.25).all()
     stop = replace(controller, limits=never, fallback="stop")
     with pytest.raises(NoSafePlan, match="no candidate of 5 is safe"):
         stop.decide(STARTS)
@@ -188,7 +189,7 @@ def test_the_fallback_is_the_one_that_was_chosen(controller: Controller, policy:
 def test_bad_controllers_are_refused(controller: Controller) -> None:
     with pytest.raises(InvalidInput, match="choice must be one of return, factor"):
         replace(controller, choice="luck")
-    with pytest.raises(InvalidInput, match="fallback must be a policy or one of hold, stop"):
+    with pytest.raises(InvalidInput, match="fallback must be 'hold', 'stop' or a function of the state"):
         replace(controller, fallback="pray")
     with pytest.raises(InvalidInput, match="limits must be one or more"):
         replace(controller, limits=())
@@ -293,7 +294,8 @@ def test_a_scaled_controller_has_wider_tubes(controller: Controller) -> None:
     twice = once.scaled(2.0)
     margins = [one.decide(STARTS).candidates for one in (once, twice)]
     assert torch.equal(margins[0].mean, margins[1].mean)
-    found = [TubeChecker(one.limits)(one.guard(margins[0])).margin for one in (once, twice)]  # type: ignore[misc]
+    forecast = margins[0].forecast
+    found = [TubeChecker(one.limits)(one.guard.tube(forecast)).margin for one in (once, twice)]  # type: ignore[union-attr]
     torch.testing.assert_close(found[0] - found[1], torch.full_like(found[0], 0.2))
 
 
@@ -310,7 +312,7 @@ def test_the_worst_member_decides() -> None:
 def test_members_must_have_been_asked_for(controller: Controller) -> None:
     found = controller.decide(STARTS).candidates
     with pytest.raises(InvalidInput, match="members=True"):
-        MemberTubes()(found)
+        MemberTubes().tube(found.forecast)
 
 
 def test_a_scaled_tube_of_features_knows_no_other_number() -> None:

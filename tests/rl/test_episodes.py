@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from pac_core import InvalidInput, OverlappingSplits
+from pac_core import GaussianForecast, InvalidInput, OverlappingSplits
 from pac_rl import (
     Controller,
     Ensemble,
@@ -27,7 +27,6 @@ from pac_rl import (
     run_to_selection,
     simulators,
 )
-from pac_rl.candidates import Candidates
 from pac_rl.runs import BATCH
 from pac_rl.tasks import RunEpisodes, RunSelections
 
@@ -44,8 +43,8 @@ class WholeSpace:
 
     members = False
 
-    def __call__(self, candidates: Candidates) -> HullTube:
-        mean = candidates.forecast.wide().mean
+    def tube(self, forecast: GaussianForecast) -> HullTube:
+        mean = forecast.wide().mean
         return HullTube(np.inf * mean.new_tensor([-1.0, 1.0])[:, None, None, None] + 0 * mean)
 
 
@@ -110,8 +109,8 @@ def test_what_happened_is_not_broadcast(controller: Controller) -> None:
         run_episodes(replace(controller, limits=(lenient,)), [1, 2], steps=1)
 
     class Held(MeanTubes):
-        def __call__(self, candidates: Any) -> Any:
-            tube = super().__call__(candidates)
+        def tube(self, forecast: Any) -> Any:
+            tube = super().tube(forecast)
             object.__setattr__(tube, "contains", lambda truth: torch.ones(1, dtype=torch.bool))
             return tube
 
@@ -223,7 +222,9 @@ def test_selection_executes_the_plan_that_was_chosen(controller: Controller) -> 
         assert getattr(again, name)[0] == getattr(thin, name)[1]
 
 
-def test_the_whole_plan_is_carried_out_from_where_the_robot_stood(controller: Controller) -> None:
+def test_the_whole_plan_is_carried_out_from_where_the_robot_stood(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the tube is asked about is what `execute` makes of the very plan, from the very reset."""
     asked: dict[str, Any] = {}
 
@@ -235,13 +236,19 @@ def test_the_whole_plan_is_carried_out_from_where_the_robot_stood(controller: Co
     class Tubes:
         members = False
 
-        def __call__(self, candidates: Candidates) -> HullTube:
-            asked["plans"] = candidates.plans
-            return Recording(candidates.forecast.wide().mean[None])
+        def tube(self, forecast: GaussianForecast) -> HullTube:
+            return Recording(forecast.wide().mean[None])
 
     roomy = (HalfSpace("speed", np.eye(18)[0], 100.0),)
+    decide = Controller.decide
+
+    def deciding(self: Controller, *states: Any, **options: Any) -> Any:
+        asked["plans"] = (found := decide(self, *states, **options)).plans
+        return found
+
+    monkeypatch.setattr(Controller, "decide", deciding)
     run_to_selection(replace(controller, guard=Tubes(), limits=roomy, choice="factor"), [5], steps=1)
-    plan = asked["plans"][5].double().numpy()
+    plan = asked["plans"][5:6].double().numpy()
     assert len(np.unique(plan, axis=1)[0]) == 3  # its steps differ
     physics = controller.environment.reset(int(np.random.default_rng(5).integers(2**31)))[None]
     blank = np.zeros((1, 3, 18))
@@ -278,8 +285,8 @@ class Blind:
 
     members = False
 
-    def __call__(self, candidates: Candidates) -> HullTube:
-        return HullTube(candidates.forecast.wide().mean[None] - 1e9)
+    def tube(self, forecast: GaussianForecast) -> HullTube:
+        return HullTube(forecast.wide().mean[None] - 1e9)
 
 
 def test_steps_that_were_not_checked_do_not_make_a_plan_unsafe(controller: Controller) -> None:

@@ -18,7 +18,9 @@ from pac_rl import (
     ActionFilter,
     Controller,
     Ensemble,
+    Guard,
     GuardedAgent,
+    GuardedPlans,
     NoSafePlan,
     for_plans,
     guard_plans,
@@ -34,13 +36,17 @@ PLANS = torch.tensor([[0.5, 0.3, 0.0], [0.5, 0.5, 0.0], [0.9, 0.9, 0.9], [-1.0, 
 SAFE = [True, False, False, True]
 
 
+def line(fallback: Any) -> GuardedPlans:
+    return guard_plans(rightwards, forecast, Guard(WALL, Tubes(), fallback))
+
+
 def checked_of(*worst: float) -> Checked:
     margin = torch.tensor(worst, dtype=torch.float64)[:, None, None]
     return Checked(margin, margin[:, 0, 0] >= 0, ("wall",))
 
 
 def test_safe_plans_keep_their_value_and_unsafe_ones_rank_by_how_unsafe_they_are() -> None:
-    values = guard_plans(rightwards, forecast, Tubes(), WALL)(np.zeros(1), PLANS)
+    values = guard_plans(rightwards, forecast, Guard(WALL, Tubes()))(np.zeros(1), PLANS)
     assert values.dtype == torch.float32
     assert values[[0, 3]].tolist() == pytest.approx([0.5 + 0.8 + 0.8, -3.0])
     assert values.argsort(descending=True).tolist() == [0, 3, 1, 2]
@@ -85,9 +91,9 @@ def test_a_check_of_other_plans_or_of_fewer_steps_is_refused() -> None:
         rank(torch.zeros(3), checked_of(1.0))
     for short in (lambda s, p: forecast(s[:1], p[:1]), lambda s, p: forecast(s, p[:, :2])):
         with pytest.raises(InvalidInput, match="of 4 plans x 3 steps, got"):
-            guard_plans(rightwards, short, Tubes(), WALL)(np.zeros(1), PLANS)
+            guard_plans(rightwards, short, Guard(WALL, Tubes()))(np.zeros(1), PLANS)
         with pytest.raises(InvalidInput, match="of 4 plans x 3 steps, got"):
-            guard_plans(rightwards, short, Tubes(), WALL).check(np.zeros(1), PLANS)
+            guard_plans(rightwards, short, Guard(WALL, Tubes())).check(np.zeros(1), PLANS)
 
 
 def test_a_safe_plan_of_unknown_value_is_as_bad_as_can_be() -> None:
@@ -111,11 +117,11 @@ def test_the_tubes_own_mean_can_score_the_return_in_one_pass() -> None:
         return forecast(starts, plans)
 
     tubes = Tubes(2)
-    alone = guard_plans(None, counted, tubes, WALL, reward=lambda states, actions: states[..., 0])
+    alone = guard_plans(None, counted, Guard(WALL, tubes), reward=lambda states, actions: states[..., 0])
     plans = torch.cat([PLANS, torch.ones_like(PLANS[:, :1])], dim=1)  # a fourth step, beyond the wall
     values = alone(np.zeros(1), plans)
     assert (calls, tubes.seen) == ([4], [2])  # one pass of all steps; the tube is of the first two
-    both = guard_plans(rightwards, counted, Tubes(2), WALL)(np.zeros(1), plans)
+    both = guard_plans(rightwards, counted, Guard(WALL, Tubes(2)))(np.zeros(1), plans)
     assert calls == [4, 2]
     torch.testing.assert_close(values, both)
     assert ranked_safe(values).tolist() == SAFE
@@ -124,8 +130,8 @@ def test_the_tubes_own_mean_can_score_the_return_in_one_pass() -> None:
 def test_many_initial_states_at_once() -> None:
     starts = np.array([[0.0], [0.3], [-2.0]])
     plans = torch.stack([PLANS, PLANS.flip(0), PLANS])
-    mean = guard_plans(None, forecast, Tubes(), WALL, reward=lambda states, actions: states[..., 0])
-    for guard in (guard_plans(rightwards, forecast, Tubes(), WALL), mean):
+    mean = guard_plans(None, forecast, Guard(WALL, Tubes()), reward=lambda states, actions: states[..., 0])
+    for guard in (guard_plans(rightwards, forecast, Guard(WALL, Tubes())), mean):
         many = guard.evaluate_many(starts, plans)
         one = torch.stack([guard(start, some) for start, some in zip(starts, plans, strict=True)])
         torch.testing.assert_close(many, one)
@@ -136,13 +142,13 @@ def test_many_initial_states_at_once() -> None:
 
 def test_refusals() -> None:
     with pytest.raises(InvalidInput, match="one of evaluate, reward and a forecast by ScoredPlans, got 0"):
-        guard_plans(None, forecast, Tubes(), WALL)
+        guard_plans(None, forecast, Guard(WALL, Tubes()))
     with pytest.raises(InvalidInput, match="at least the tube's 4 steps, got 3"):
-        guard_plans(rightwards, forecast, Tubes(4), WALL)(np.zeros(1), PLANS)
+        guard_plans(rightwards, forecast, Guard(WALL, Tubes(4)))(np.zeros(1), PLANS)
     with pytest.raises(InvalidInput, match=r"evaluate must return values of shape \(4,\), got \(4, 1\)"):
-        guard_plans(lambda s, p: p.sum(1), forecast, Tubes(), WALL)(np.zeros(1), PLANS)
+        guard_plans(lambda s, p: p.sum(1), forecast, Guard(WALL, Tubes()))(np.zeros(1), PLANS)
     with pytest.raises(InvalidInput, match=r"initial state must have shape \[D\]"):
-        guard_plans(rightwards, forecast, Tubes(), WALL)(np.zeros((1, 1)), PLANS)
+        guard_plans(rightwards, forecast, Guard(WALL, Tubes()))(np.zeros((1, 1)), PLANS)
 
 
 class Together:
@@ -160,17 +166,17 @@ def test_what_objectives_and_forecasts_return_is_not_broadcast() -> None:
     with pytest.raises(
         InvalidInput, match=r"evaluate_many must return values of shape \(3, 4\), got \(4, 3\)"
     ):
-        guard_plans(Together(), forecast, Tubes(), WALL).evaluate_many(starts, plans)
+        guard_plans(Together(), forecast, Guard(WALL, Tubes())).evaluate_many(starts, plans)
     sizes = iter([1, 4, 7])  # 12 in all
     with pytest.raises(InvalidInput, match=r"evaluate must return values of shape \(4,\), got \(1,\)"):
-        guard_plans(lambda s, p: torch.zeros(next(sizes)), forecast, Tubes(), WALL).evaluate_many(
+        guard_plans(lambda s, p: torch.zeros(next(sizes)), forecast, Guard(WALL, Tubes())).evaluate_many(
             starts, plans
         )
     one: Any = lambda s, p: forecast(s[:1], p[:1])  # noqa: E731
     with pytest.raises(InvalidInput, match=r"forecast must be of 4 plans x 3 steps, got \(1, 3\)"):
-        guard_plans(None, one, Tubes(), WALL, reward=lambda x, a: x[..., 0])(np.zeros(1), PLANS)
+        guard_plans(None, one, Guard(WALL, Tubes()), reward=lambda x, a: x[..., 0])(np.zeros(1), PLANS)
     with pytest.raises(InvalidInput, match="forecast must return a GaussianForecast, got tuple"):
-        guard_plans(rightwards, lambda s, p: (s, p), Tubes(), WALL)(np.zeros(1), PLANS)  # type: ignore[arg-type, return-value]
+        guard_plans(rightwards, lambda s, p: (s, p), Guard(WALL, Tubes()))(np.zeros(1), PLANS)  # type: ignore[arg-type, return-value]
 
 
 COMMON = {"num_iterations": 4, "population_size": 80, "device": "cpu"}
@@ -207,7 +213,7 @@ def test_mbrl_libs_planners_keep_the_wall_and_come_near_it(name: str) -> None:
     bare = planner(name)
     bare.set_trajectory_eval_fn(rightwards)
     assert walk(bare.act).max() > 3.0  # the return alone leads through the wall
-    guarded = GuardedAgent(planner(name), guard_plans(rightwards, forecast, Tubes(), WALL), fallback="stop")
+    guarded = GuardedAgent(planner(name), guard_plans(rightwards, forecast, Guard(WALL, Tubes(), "stop")))
     path = walk(guarded.act)
     assert path.max() <= 1.0 - WIDTH + 1e-6
     assert path.max() > 0.35  # and the way up to it is used, by MPPI with its large noise the least
@@ -217,14 +223,13 @@ def test_mbrl_libs_planners_keep_the_wall_and_come_near_it(name: str) -> None:
 @pytest.mark.parametrize("name", PLANNERS)
 def test_with_no_safe_plan_the_chosen_fallback_acts_and_is_counted(name: str) -> None:
     beyond = np.array([9.0])  # from here no plan of three steps is safe
-    guard = guard_plans(rightwards, forecast, Tubes(), WALL)
-    hold = GuardedAgent(planner(name), guard, fallback="hold")
+    hold = GuardedAgent(planner(name), line("hold"))
     assert hold.act(beyond).tolist() == [0.0]
     assert np.abs(hold.act(np.array([-3.0]))).max() > 0  # and it plans again where it can
     assert (hold.decisions, hold.fallbacks) == (2, 1)
-    backup = GuardedAgent(planner(name), guard, fallback=lambda state: -state)
+    backup = GuardedAgent(planner(name), line(lambda state: -state))
     assert backup.act(beyond).tolist() == [-1.0]  # within the range of actions
-    stop = GuardedAgent(planner(name), guard, fallback="stop")
+    stop = GuardedAgent(planner(name), line("stop"))
     with pytest.raises(NoSafePlan, match="wall: may reach"):
         stop.act(beyond)
     assert stop.fallbacks == 1
@@ -232,21 +237,21 @@ def test_with_no_safe_plan_the_chosen_fallback_acts_and_is_counted(name: str) ->
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_from_a_state_that_is_no_number_the_fallback_acts(name: str) -> None:
-    lost, guard = np.array([np.nan]), guard_plans(rightwards, forecast, Tubes(), WALL)
-    hold = GuardedAgent(planner(name), guard, fallback="hold")
+    lost = np.array([np.nan])
+    hold = GuardedAgent(planner(name), line("hold"))
     assert hold.act(lost).tolist() == [0.0]
     assert (hold.decisions, hold.fallbacks, hold.reason) == (1, 1, "the state is not a number")
     assert np.abs(hold.act(np.array([-3.0]))).max() > 0
     with pytest.raises(NoSafePlan, match="the state is not a number"):
-        GuardedAgent(planner(name), guard, fallback="stop").act(lost)
+        GuardedAgent(planner(name), line("stop")).act(lost)
     with pytest.raises(InvalidInput, match="the fallback must return 1 finite numbers"):
-        GuardedAgent(planner(name), guard, fallback=lambda state: -state).act(lost)
+        GuardedAgent(planner(name), line(lambda state: -state)).act(lost)
 
 
 def test_what_was_checked_while_planning_is_not_checked_again() -> None:
     for name, checks in (("CEM", 4), ("CEM, mean of elites", 5), ("MPPI", 5)):
         tubes = Tubes()
-        agent = GuardedAgent(planner(name), guard_plans(rightwards, forecast, tubes, WALL), fallback="hold")
+        agent = GuardedAgent(planner(name), guard_plans(rightwards, forecast, Guard(WALL, tubes, "hold")))
         assert agent.safe_plan(np.zeros(1)) is not None
         assert len(tubes.seen) == checks  # one for each iteration, and one for a plan never seen
         assert (agent.reason == "safe: checked while planning") == (checks == 4)
@@ -269,7 +274,7 @@ class MeansOnly:
 
 
 def test_an_unsafe_mean_gives_way_to_the_best_safe_plan_seen() -> None:
-    agent = GuardedAgent(MeansOnly(), guard_plans(rightwards, forecast, Tubes(2), WALL), fallback="stop")
+    agent = GuardedAgent(MeansOnly(), guard_plans(rightwards, forecast, Guard(WALL, Tubes(2), "stop")))
     assert agent.act(np.zeros(1)).item() == pytest.approx(0.5)
     assert agent.reason == "wall: may reach 1.9, 0.9 above 1 at step 2 of 2"
     assert agent.act(np.zeros(1)).item() == pytest.approx(0.3)
@@ -280,7 +285,7 @@ def test_an_unsafe_mean_gives_way_to_the_best_safe_plan_seen() -> None:
 
 def test_a_waiting_plan_is_checked_from_each_new_observation() -> None:
     """What is left of a plan was safe from where it began; a push later it leads through the wall."""
-    agent = GuardedAgent(MeansOnly(), guard_plans(rightwards, forecast, Tubes(2), WALL), fallback="hold")
+    agent = GuardedAgent(MeansOnly(), guard_plans(rightwards, forecast, Guard(WALL, Tubes(2), "hold")))
     assert agent.act(np.zeros(1)).item() == pytest.approx(0.5)  # and 0.3 waits
     assert agent.act(np.full(1, 0.7)).item() == -1.0  # from 0.7 it would end at 1, and 1.1 with the tube
     assert (agent.decisions, agent.fallbacks) == (2, 0)
@@ -292,7 +297,7 @@ def test_a_waiting_plan_is_checked_from_each_new_observation() -> None:
 
 def test_what_is_left_of_a_plan_is_as_long_as_the_tube_or_made_anew() -> None:
     """A tube of three steps says nothing of the two that are left."""
-    agent = GuardedAgent(MeansOnly(), guard_plans(rightwards, forecast, Tubes(3), WALL), fallback="stop")
+    agent = GuardedAgent(MeansOnly(), guard_plans(rightwards, forecast, Guard(WALL, Tubes(3), "stop")))
     for decisions in (1, 2, 3):
         agent.act(np.zeros(1))
         assert agent.decisions == decisions
@@ -308,7 +313,7 @@ def test_what_is_left_of_a_plan_never_meets_a_tube_for_the_whole_of_it() -> None
             return super().tube(forecast)
 
     agent = GuardedAgent(
-        planner("CEM", replan_freq=2), guard_plans(rightwards, forecast, Whole(), WALL), fallback="stop"
+        planner("CEM", replan_freq=2), guard_plans(rightwards, forecast, Guard(WALL, Whole(), "stop"))
     )
     assert agent.guard.horizon is None
     walk(agent.act, 3)
@@ -320,7 +325,7 @@ def test_a_plan_of_another_shape_is_refused() -> None:
         def plan(self, observation: Any) -> np.ndarray:
             return np.zeros(3)
 
-    agent = GuardedAgent(Flat(), guard_plans(rightwards, forecast, Tubes(), WALL), fallback="stop")
+    agent = GuardedAgent(Flat(), guard_plans(rightwards, forecast, Guard(WALL, Tubes(), "stop")))
     with pytest.raises(InvalidInput, match=r"the agent's plan must have shape \[H, 1\], got \(3,\)"):
         agent.act(np.zeros(1))
 
@@ -328,19 +333,19 @@ def test_a_plan_of_another_shape_is_refused() -> None:
 def test_the_fallback_must_be_chosen() -> None:
     """The action 0 is not rest for every robot."""
     for make in (
-        lambda: GuardedAgent(MeansOnly(), guard_plans(rightwards, forecast, Tubes(), WALL)),  # type: ignore[call-arg]
-        lambda: ActionFilter(-np.ones(1), np.ones(1), forecast, Tubes(), WALL, held(1)),  # type: ignore[call-arg]
+        lambda: GuardedAgent(MeansOnly(), line(None)),
+        lambda: ActionFilter(-np.ones(1), np.ones(1), forecast, Guard(WALL, Tubes()), held(1)),
         lambda: Controller(None, None, None, (), None),  # type: ignore[arg-type, call-arg]
         lambda: guarded_cem(None, None, None, (), None),  # type: ignore[arg-type, call-arg]
         lambda: learn(None, (), None, None, ledger=""),  # type: ignore[arg-type, call-arg]
     ):
-        with pytest.raises(TypeError, match="fallback"):
+        with pytest.raises((TypeError, InvalidInput), match="fallback"):
             make()
 
 
 def test_an_episode_does_not_lean_on_the_one_before() -> None:
     for name in ("iCEM", "MPPI", "CEM"):
-        agent = GuardedAgent(planner(name), guard_plans(rightwards, forecast, Tubes(), WALL), fallback="hold")
+        agent = GuardedAgent(planner(name), guard_plans(rightwards, forecast, Guard(WALL, Tubes(), "hold")))
         torch.manual_seed(1)
         first = walk(agent.act, 3)
         agent.reset()
@@ -351,14 +356,14 @@ def test_an_episode_does_not_lean_on_the_one_before() -> None:
 def test_actions_beyond_the_tube_are_never_taken() -> None:
     agent = planner("CEM", replan_freq=3)
     with pytest.raises(InvalidInput, match="replan_freq must be at most the tube's 2 steps, got 3"):
-        GuardedAgent(agent, guard_plans(rightwards, forecast, Tubes(2), WALL), fallback="hold")
+        GuardedAgent(agent, guard_plans(rightwards, forecast, Guard(WALL, Tubes(2), "hold")))
     agent.replan_freq = 1
-    guarded = GuardedAgent(agent, guard_plans(rightwards, forecast, Tubes(2), WALL), fallback="hold")
+    guarded = GuardedAgent(agent, guard_plans(rightwards, forecast, Guard(WALL, Tubes(2), "hold")))
     agent.replan_freq = 3
     walk(guarded.act, 6)
     assert guarded.decisions >= 3  # two actions of each plan at most, whose tube is of two steps
     with pytest.raises(InvalidInput, match="fallback must be"):
-        GuardedAgent(agent, guard_plans(rightwards, forecast, Tubes(), WALL), fallback="wait")  # type: ignore[arg-type]
+        GuardedAgent(agent, guard_plans(rightwards, forecast, Guard(WALL, Tubes(), "wait")))  # type: ignore[arg-type]
 
 
 class Line:
@@ -383,7 +388,7 @@ def test_returns_from_many_states_are_mbrl_libs_own() -> None:
     one = torch.stack([returns(start, some) for start, some in zip(starts, plans, strict=True)])
     torch.testing.assert_close(many, one)
     assert many[1, 2] == pytest.approx(1.7)  # it ended at the first step
-    guard = guard_plans(returns, forecast, Tubes(), WALL)
+    guard = guard_plans(returns, forecast, Guard(WALL, Tubes()))
     assert ranked_safe(guard.evaluate_many(starts, plans)).tolist() == [SAFE, [False, False, False, True]]
 
 
@@ -401,7 +406,7 @@ def test_a_trained_ensemble_plans_under_guard(ensemble: Ensemble) -> None:
         def tube(self, forecast: Any) -> Any:
             return Tubes().tube(type(forecast)(forecast.mean[..., :1], forecast.var[..., :1]))
 
-    guard = guard_plans(returns, cloud, Steps(), WALL)
+    guard = guard_plans(returns, cloud, Guard(WALL, Steps()))
     rng = np.random.default_rng(0)
     starts, plans = rng.normal(size=(2, 18), scale=0.1), torch.from_numpy(rng.uniform(-1, 1, (2, 64, 2, 6)))
     values = guard.evaluate_many(starts, plans.float())

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 import torch
 
-from pac_core import HalfSpace, InvalidInput
-from pac_rl import Ensemble, Environment, MeanTubes, MemberTubes, Network, Rollouts, for_plans
-from pac_rl.planned import PlanTubes, Search
+from pac_core import HalfSpace, TubeChecker
+from pac_rl import Ensemble, Environment, Guard, MeanTubes, MemberTubes, Network, Rollouts
+from pac_rl.planned import Search, forecast_plans
 from pac_rl.tasks import PlanEpisodes
 
 AHEAD = np.eye(18)[0]
@@ -23,34 +22,26 @@ class Shard:
     ids: tuple[int, ...]
 
 
-def test_the_tube_of_the_mean_is_the_mean_of_the_steps_asked_for(
-    ensemble: Ensemble, episodes: Rollouts
-) -> None:
-    starts = torch.from_numpy(episodes.start[:5])
-    tubes = PlanTubes(ensemble, MeanTubes(), 5)
-    forecast = tubes.forecast(starts, PLANS)
-    plain = for_plans(ensemble, starts, PLANS, propagation="one-step", batch=5)
-    assert torch.equal(forecast.mean, plain.mean)
-    torch.testing.assert_close(tubes.tube(forecast).support(AHEAD), plain.mean[..., 0].double())
-    first = type(forecast)(forecast.mean[:, :2], forecast.var[:, :2])
-    assert tubes.tube(first).support(AHEAD).shape == (5, 2)
-
-
 def test_the_worst_member_is_worse_than_the_mean_of_a_first_step(
     ensemble: Ensemble, episodes: Rollouts
 ) -> None:
     """At the first step the mean is that of the members, so one of them lies at or above it."""
     starts = torch.from_numpy(episodes.start[:5])
-    mean, worst = (PlanTubes(ensemble, kind, 5) for kind in (MeanTubes(), MemberTubes()))
-    ends = [one.tube(one.forecast(starts, PLANS)).support(AHEAD)[:, 0] for one in (mean, worst)]
+    plain = forecast_plans(ensemble, starts, PLANS, members=False, batch=5)
+    forecast = forecast_plans(ensemble, starts, PLANS, members=True, batch=5)
+    assert torch.equal(forecast.mean, plain.mean)
+    ends = [kind.tube(forecast).support(AHEAD)[:, 0] for kind in (MeanTubes(), MemberTubes())]
+    torch.testing.assert_close(ends[0], plain.mean[:, 0, 0].double())
     assert bool((ends[1] > ends[0]).all())
 
 
-def test_a_tube_of_other_plans_is_refused(ensemble: Ensemble, episodes: Rollouts) -> None:
-    tubes, starts = PlanTubes(ensemble, MeanTubes(), 5), torch.from_numpy(episodes.start[:5])
-    other = for_plans(ensemble, starts, PLANS, propagation="one-step", batch=5)
-    with pytest.raises(InvalidInput, match="of the plans that were forecast last"):
-        tubes.tube(other)
+def test_of_longer_plans_a_guard_checks_the_first_steps(ensemble: Ensemble, episodes: Rollouts) -> None:
+    forecast = forecast_plans(ensemble, torch.from_numpy(episodes.start[:5]), PLANS, members=True, batch=5)
+    limit = TubeChecker([HalfSpace("speed", AHEAD, 1.0)])
+    for kind in (MeanTubes(), MemberTubes()):
+        checked = Guard(limit, kind, horizon=2).check(forecast, PLANS)
+        assert checked.margin.shape == (5, 2, 1)
+        torch.testing.assert_close(checked.margin, Guard(limit, kind).check(forecast, PLANS).margin[:, :2])
 
 
 def test_an_episode_is_a_function_of_its_seed(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pac_core import HalfSpace, InvalidInput, PACLevel, TubeChecker, calibrate, fit_shape
-from pac_rl import Ensemble, Rollouts, ScoredPlans, for_plans, guard_plans
+from pac_rl import Ensemble, Guard, Rollouts, ScoredPlans, for_plans, guard_plans
 from pac_rl.guards import ranked_safe
 
 PLANS = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, size=(7, 4, 6)))
@@ -48,7 +48,7 @@ def test_a_guard_needs_no_other_objective(ensemble: Ensemble, episodes: Rollouts
     reach = np.asarray(predictor.tube(for_plans(ensemble, starts[:7], PLANS.numpy())).support(np.eye(18)[0]))
     bound = float(np.median(reach.max(axis=1)))
     checker = TubeChecker([HalfSpace("speed", np.eye(18)[0], bound)])
-    values = guard_plans(None, ScoredPlans(ensemble, cost), predictor, checker)(starts[0], PLANS)
+    values = guard_plans(None, ScoredPlans(ensemble, cost), Guard(checker, predictor))(starts[0], PLANS)
     safe = reach.max(axis=1) <= bound
     assert ranked_safe(values).tolist() == safe.tolist()
     by_hand = -(PLANS**2).sum(dim=(1, 2))[torch.from_numpy(safe)]
@@ -62,4 +62,4 @@ def test_refusals(ensemble: Ensemble, episodes: Rollouts) -> None:
     with pytest.raises(InvalidInput, match=r"reward must return shape \(3, 4, 400\), got \(3, 4, 400, 18\)"):
         ScoredPlans(ensemble, lambda states, actions: states)(starts, PLANS)
     with pytest.raises(InvalidInput, match="returns must come from one of evaluate, reward and a forecast"):
-        guard_plans(None, ScoredPlans(ensemble, cost), None, None, reward=cost)  # type: ignore[arg-type]
+        guard_plans(None, ScoredPlans(ensemble, cost), Guard(None, None), reward=cost)  # type: ignore[arg-type]

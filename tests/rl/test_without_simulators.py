@@ -54,20 +54,20 @@ predictor = calibrate(fit_shape(forecast, truth, level), forecast, truth, level)
 wall = TubeChecker([HalfSpace("wall", np.ones(1), 1.0)])
 three = here(np.array([[0.5, 0.3, 0.0], [0.5, 0.6, 0.0], [-1.0, 0.0, 0.0]])[..., None])
 reward = lambda states, actions: states[..., 0]
-guard = pac_rl.guard_plans(None, model, predictor, wall, reward=reward)
+guard = pac_rl.guard_plans(None, model, pac_rl.Guard(wall, predictor), reward=reward)
 values = guard(np.zeros(1), three)
 assert type(values) is type(three), type(values)
 print([round(value, 6) for value in values.tolist()[::2]], values.tolist()[1] < -1e30)
 many = guard.evaluate_many(np.zeros((2, 1)), here(np.stack([np.asarray(three)] * 2)))
 assert many.tolist() == [values.tolist()] * 2
-other = pac_rl.guard_plans(lambda state, plans: plans[:, 0, 0], model, predictor, wall)(np.zeros(1), three)
-print(other.argmax().item())
+other = pac_rl.guard_plans(lambda state, plans: plans[:, 0, 0], model, guard.guard)
+print(other(np.zeros(1), three).argmax().item())
 print(guard.check(np.zeros(1), three).reason(1)[:15])
 forecast = model(three[:, 0] * 0, three)
 print(wall(pac_rl.ScaledTube(predictor.tube(forecast), forecast.mean, 3.0)).safe.tolist())
 print(pac_rl.HullTube(three[None]).support([1.0]).shape[0])
-from pac_rl.fallbacks import fallback_action
-print(fallback_action("hold", np.zeros(1), -np.ones(1), np.ones(1), "").tolist())
+hold = pac_rl.Guard(wall, predictor, fallback="hold")
+print(hold.act(np.zeros(1), -np.ones(1), np.ones(1), "").tolist())
 print(sorted({{"mujoco", "gymnasium", "mbrl", "torch"}} & {{*sys.modules}}))
 """
 WANTED = "[2.1, -3.0] True\n0\nwall: may reach\n[False, False, True]\n3\n[0.0]\n"

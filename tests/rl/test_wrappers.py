@@ -16,6 +16,7 @@ from pac_rl import (
     ActionFilter,
     Ensemble,
     Environment,
+    Guard,
     GuardedEnv,
     MujocoState,
     Network,
@@ -34,8 +35,9 @@ LOW, HIGH = np.array([-1.0]), np.array([1.0])
 
 
 def line_filter(**changes: Any) -> ActionFilter:
-    options: dict[str, Any] = {"continue_with": held(2), "fallback": "hold"} | changes
-    return ActionFilter(LOW, HIGH, forecast, Tubes(), WALL, **options)
+    options: dict[str, Any] = {"continue_with": held(2), "fallback": "hold", "checker": WALL} | changes
+    guard = Guard(options.pop("checker"), Tubes(), options.pop("fallback"))
+    return ActionFilter(LOW, HIGH, forecast, guard, **options)
 
 
 def test_a_safe_action_is_handed_on_and_an_unsafe_one_replaced() -> None:
@@ -168,8 +170,7 @@ class Noting(Line):
 
 def test_an_action_is_checked_as_the_environment_takes_it() -> None:
     nearest = float(np.float32(0.4))
-    guard = line_filter(continue_with=held(1))
-    guard = replace(guard, checker=NEAR)
+    guard = line_filter(continue_with=held(1), checker=NEAR)
     assert guard(np.zeros(1), [0.4]).safe  # in doubles it is
     assert not replace(guard, dtype=np.float32)(np.zeros(1), [0.4]).reason.startswith("safe")
     env = GuardedEnv(Noting(), guard)
@@ -177,7 +178,8 @@ def test_an_action_is_checked_as_the_environment_takes_it() -> None:
     told = env.step(np.array([0.4]))[-1]["guard"]
     assert (told["action"].tolist(), told["safe"], told["fallback"]) == ([0.0], True, True)
     assert told["reason"].startswith("near: may reach 0.5")
-    backup = GuardedEnv(Noting(), replace(guard, fallback=lambda state: np.array([0.4])))
+    near = line_filter(continue_with=held(1), checker=NEAR, fallback=lambda state: np.array([0.4]))
+    backup = GuardedEnv(Noting(), near)
     backup.reset(seed=0)
     told = backup.step(np.array([1.0]))[-1]["guard"]
     assert (told["action"].tolist(), told["safe"]) == ([nearest], False)  # the fallback's own, as it acts
@@ -188,9 +190,8 @@ def test_an_action_is_checked_as_the_environment_takes_it() -> None:
 
 
 def test_the_range_of_a_filter_ends_at_numbers_of_its_dtype() -> None:
-    guard = ActionFilter(
-        np.array([0.4]), np.array([0.9]), forecast, Tubes(), WALL, held(1), "hold", np.float32
-    )
+    hold = Guard(WALL, Tubes(), "hold")
+    guard = ActionFilter(np.array([0.4]), np.array([0.9]), forecast, hold, held(1), np.float32)
     assert 0.4 <= guard.low[0] < 0.4 + 1e-7
     assert 0.9 - 1e-7 < guard.high[0] <= 0.9
     for end in (guard.low[0], guard.high[0]):
@@ -288,9 +289,8 @@ def test_a_half_cheetah_under_guard(ensemble: Ensemble, cheetah: Environment, po
     predictor = fit_tube(*parts[0], *parts[1], PACLevel(0.2, 0.1))
     speed = np.eye(18)[0]
     for bound, safe in ((1e3, True), (-1e3, False)):
-        guard = ActionFilter.of(
-            ensemble, cheetah, policy, predictor, TubeChecker([HalfSpace("speed", speed, bound)])
-        )
+        checker = TubeChecker([HalfSpace("speed", speed, bound)])
+        guard = ActionFilter.of(ensemble, cheetah, policy, Guard(checker, predictor))
         env = GuardedEnv(make_environment().gym, guard, state=MujocoState(cheetah))
         env.reset(seed=0)
         _, _, _, _, info = env.step(np.full(6, 0.25, dtype=np.float32))

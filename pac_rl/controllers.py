@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,13 +19,11 @@ from pac_rl.ensembles import Ensemble
 from pac_rl.environments import Environment
 from pac_rl.fallbacks import Fallback, NoSafePlan, checked_fallback
 from pac_rl.forecasts import matching
-from pac_rl.guards import Guard, shaped
+from pac_rl.guards import Guard, Reward, shaped
 from pac_rl.limits import Limit, at_every_step
 from pac_rl.policies import Function, Policy, fitting
 from pac_rl.scaled_tubes import FittedTubes, Tubes
 
-Reward: TypeAlias = Callable[[Any, Any], Any]
-"""From states reached `[..., D]` and actions `[..., A]`, numpy or torch, to rewards `[...]`."""
 CHOICES = ("return", "factor")
 
 
@@ -189,22 +187,12 @@ class Controller:
         return np.broadcast_to(shifts, (count, *shape)).copy()
 
     def _around(
-        self,
-        policy: Policy,
-        states: Array,
-        factors: Sequence[float],
-        perturbations: NDArray[np.float64] | None = None,
+        self, policy: Policy, states: Array, factors: Sequence[float], shifts: Any = None
     ) -> Candidates:
-        return candidates_around(
-            policy,
-            self.ensemble,
-            self.environment,
-            states,
-            horizon=self.horizon,
-            factors=factors,
-            perturbations=perturbations,
-            members=self.guard is not None and self.guard.members,
-        )
+        members = self.guard is not None and self.guard.members
+        options: Any = {"horizon": self.horizon, "factors": factors, "members": members}
+        around = (policy, self.ensemble, self.environment, states)
+        return candidates_around(*around, perturbations=shifts, **options)
 
     def _worth(self, found: Candidates) -> Array:
         """`[E, C]` by which safe candidates are ranked."""

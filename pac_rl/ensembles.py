@@ -154,11 +154,8 @@ class Ensemble:
 
     def __post_init__(self) -> None:
         _check_network(self.network)
-        sizes = (
-            len(self.network),
-            self.network.hidden_layers[0][0].out_size,
-            len(self.network.hidden_layers),
-        )
+        layers = self.network.hidden_layers
+        sizes = (len(self.network), layers[0][0].out_size, len(layers))
         if sizes != (self.settings.members, self.settings.hidden, self.settings.layers):
             raise InvalidInput(f"settings must say the network's members, hidden and layers, {sizes}")
         if (self.network.out_size, self.network.in_size) != (self.dims, len(self.shift)):
@@ -395,10 +392,8 @@ class Ensemble:
             dims = len(tensors["units"])
             inputs, activation = len(tensors["shift"]), about.get("activation", "silu")
             network = new_network(settings, dims, inputs - dims, device, activation)
-            prefix = "network."
-            network.load_state_dict(
-                {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-            )
+            weights = {n.removeprefix("network."): t for n, t in tensors.items() if n[:8] == "network."}
+            network.load_state_dict(weights)
             history = tuple(Epoch(**epoch) for epoch in about["history"])
             parts: dict[str, Any] = {name: tensors[name].to(device) for name in ("shift", "scale", "units")}
             seen = _unpacked(about.get("trained_on"))
@@ -448,10 +443,7 @@ def _check_network(network: Any, *, elites: bool = False) -> None:
         )
     if network.elite_models and not elites:
         raise InvalidInput("the network must have no elite members: Ensemble.from_mbrl reads those alone")
-    if any(
-        numbers.dtype != torch.float32 or not torch.isfinite(numbers).all()
-        for numbers in network.parameters()
-    ):
+    if not all(w.dtype == torch.float32 and torch.isfinite(w).all() for w in network.parameters()):
         raise InvalidInput("the network's weights must be finite numbers in float32")
     _activation(network)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from pac_core import InvalidInput
 from pac_core.arrays import returned
 from pac_core.bounds import whole
 from pac_rl.controllers import Controller
-from pac_rl.runs import BATCH, Run, broken_limits, in_blocks, taken
+from pac_rl.runs import BATCH, Run, broken_limits
+from pac_rl.trajectories import by_seed, take_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,24 +99,25 @@ def run_episodes(
         raise InvalidInput(
             f"along must have shape [{len(controller.environment.names)}], got {direction.shape}"
         )
-    return in_blocks(lambda block: _run(controller, block, steps, direction), seeds, threads, progress)
+    return by_seed(lambda block: _run(controller, block, steps, direction), seeds, BATCH, threads, progress)
 
 
 def _run(
     controller: Controller, seeds: NDArray[np.int64], steps: int, along: NDArray[np.float64] | None
 ) -> Episodes:
     run, limits = Run(controller, seeds), controller.limits
-    returns, unbroken = np.zeros(BATCH), np.zeros(BATCH)
-    violated = np.zeros((BATCH, len(limits)), bool)
-    broken, fallbacks, decisions = (np.zeros(BATCH, np.int64) for _ in range(3))
+    names = tuple(limit.name for limit in limits)
     kept = _no_traces(controller, steps) if along is not None else None
+    (returns, unbroken), (broken, fallbacks, decisions) = np.zeros((2, BATCH)), np.zeros((3, BATCH), np.int64)
+    violated, each = np.zeros((BATCH, len(limits)), bool), np.arange(BATCH)
+    made = Episodes(each, returns, unbroken, violated, broken, fallbacks, decisions, names, kept)
     for t in range(steps):
         moving = np.flatnonzero(run.alive)
         if not len(moving):
             break
         decision = run.decide()
-        decisions[moving] += 1
-        fallbacks[moving] += ~decision.accepted.cpu().numpy()[moving]
+        made.decisions[moving] += 1
+        made.fallbacks[moving] += ~decision.accepted.cpu().numpy()[moving]
         if kept is not None:
             kept.chosen[moving, t] = decision.chosen.cpu().numpy()[moving]
             kept.margin[moving, t] = decision.margin.cpu().numpy()[moving]
@@ -127,10 +129,10 @@ def _run(
         rewards = controller.reward(states[went], done[went])
         earned[went] = returned("reward", rewards, (int(went.sum()),), states)
         now = broken_limits(limits, states)
-        violated[moving] |= now
-        returns[moving] += earned
-        unbroken[moving] += np.where(violated[moving].any(axis=1), 0.0, earned)
-        broken[moving] += np.where(went, now.any(axis=1), steps - t)
+        made.violated[moving] |= now
+        made.returns[moving] += earned
+        made.unbroken[moving] += np.where(made.violated[moving].any(axis=1), 0.0, earned)
+        made.violation_steps[moving] += np.where(went, now.any(axis=1), steps - t)
         if kept is not None and along is not None:
             kept.states[moving, t], kept.actions[moving, t] = states, done
             if controller.guard is not None:
@@ -140,18 +142,7 @@ def _run(
                 kept.upper[moving, t], kept.lower[moving, t] = (
                     sign * end[moving] for sign, end in zip((1, -1), ends, strict=True)
                 )
-    rows = run.rows
-    return Episodes(
-        seeds,
-        returns[rows],
-        unbroken[rows],
-        violated[rows],
-        broken[rows],
-        fallbacks[rows],
-        decisions[rows],
-        tuple(limit.name for limit in limits),
-        None if kept is None else taken(kept, rows),
-    )
+    return replace(take_rows(made, run.rows), seeds=seeds)
 
 
 def _no_traces(controller: Controller, steps: int) -> Traces:
@@ -160,12 +151,5 @@ def _no_traces(controller: Controller, steps: int) -> Traces:
     def unknown(*shape: int) -> NDArray[np.float64]:
         return np.full((BATCH, steps, *shape), np.nan)
 
-    chosen = np.full((BATCH, steps), -2)
-    return Traces(
-        unknown(dims),
-        unknown(width),
-        chosen,
-        unknown(),
-        unknown(controller.horizon),
-        unknown(controller.horizon),
-    )
+    ends = unknown(controller.horizon), unknown(controller.horizon)
+    return Traces(unknown(dims), unknown(width), np.full((BATCH, steps), -2), unknown(), *ends)

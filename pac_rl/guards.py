@@ -35,8 +35,8 @@ Forecast: TypeAlias = Callable[[Array, Array], GaussianForecast]
 
 The first steps must not depend on how many follow.
 """
-Reward: TypeAlias = Callable[[Array, Array], Array]
-"""From states `[N, H, D]` after each action and actions `[N, H, A]` to rewards `[N, H]`."""
+Reward: TypeAlias = Callable[[Any, Any], Any]
+"""From states reached `[..., D]` and actions `[..., A]`, numpy or torch, to rewards `[...]`."""
 
 
 class MakesTubes(Protocol):

@@ -158,16 +158,8 @@ def learn(
         ensemble = train(transitions, environment.id, loop.settings)
         say(f"round {number}: trained on {len(transitions.states):,} steps")
         predictor = _calibrated(environment, ensemble, rollouts[-1], features, loop, number, seeds, ledger)
-        agent = guarded_cem(
-            environment,
-            ensemble,
-            predictor,
-            limits,
-            reward,
-            search=loop.search,
-            policy=policy,
-            fallback=fallback,
-        )
+        options: Any = {"search": loop.search, "policy": policy, "fallback": fallback}
+        agent = guarded_cem(environment, ensemble, predictor, limits, reward, **options)
         own = seeds.take(loop.episodes).tolist()
         collected = Rollouts.join([plan_episode(environment, agent, seed, steps=loop.steps) for seed in own])
         rollouts.append(collected)

@@ -80,19 +80,15 @@ def guarded_cem(
     policy: where each search begins; by default, where the last one ended
     """
     search, checker = search or Search(), TubeChecker(at_every_step(limits))
-    options = required("omegaconf").OmegaConf.create(
-        {
-            "_target_": "mbrl.planning.CEMOptimizer",
-            "num_iterations": search.iterations,
-            "elite_ratio": search.elites,
-            "population_size": search.population,
-            "alpha": 0.1,
-            "device": str(ensemble.device),
-        }
-    )
-    agent = required("mbrl.planning").TrajectoryOptimizerAgent(
-        options, environment.low, environment.high, planning_horizon=search.horizon
-    )
+    options: dict[str, Any] = {
+        "num_iterations": search.iterations,
+        "elite_ratio": search.elites,
+        "alpha": 0.1,
+    }
+    options |= {"population_size": search.population, "device": str(ensemble.device)}
+    cem = required("omegaconf").OmegaConf.create({"_target_": "mbrl.planning.CEMOptimizer", **options})
+    bounds = (environment.low, environment.high, search.horizon)
+    agent = required("mbrl.planning").TrajectoryOptimizerAgent(cem, *bounds)
     if policy is not None:
         agent.plan = partial(_plan_from_policy, agent, agent.plan, (policy, ensemble, environment))
     members = getattr(predictor, "members", False)
@@ -105,9 +101,8 @@ def _plan_from_policy(agent: Any, plan: Any, around: Any, observation: NDArray[n
     """The agent's search, begun at what a policy would do along the predicted mean."""
     first = agent.optimizer.initial_solution
     policy, ensemble, environment = around
-    found = candidates_around(
-        policy, ensemble, environment, observation[None], horizon=len(first), factors=(1.0,)
-    )
+    start, options = observation[None], {"horizon": len(first), "factors": (1.0,)}
+    found = candidates_around(policy, ensemble, environment, start, **options)  # type: ignore[arg-type]
     agent.optimizer.previous_solution = found.plans[0, 0].to(first)
     return plan(observation)
 

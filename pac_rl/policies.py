@@ -93,11 +93,8 @@ class Network:
         for numbers in (*self.weights, *self.biases, *spread, self.shift, self.scale):
             if numbers.is_complex() or not torch.isfinite(numbers).all():
                 raise InvalidInput("a policy's numbers must be real and finite, got NaN, infinity or others")
-        if (
-            spread[-1].shape != (self.outputs,)
-            or len(self.scale) != self.inputs
-            or not (self.scale > 0).all()
-        ):
+        sized = spread[-1].shape == (self.outputs,) and len(self.scale) == self.inputs
+        if not sized or not (self.scale > 0).all():
             raise InvalidInput("std must have one number per action and scale be above 0 for each input")
         if not isinstance(self.std, tuple) and not (self.std >= 0).all():
             raise InvalidInput(f"std must be at least 0 for each action, got {float(self.std.min()):g}")
@@ -158,11 +155,10 @@ class Function:
 
 
 @dataclass(frozen=True, eq=False)
-class Noisy:
-    """Another policy with more noise on its actions, to see what lies off its path."""
+class _Wrapped:
+    """Another policy, changed."""
 
     policy: Policy
-    extra: float
 
     @property
     def inputs(self) -> int:
@@ -176,6 +172,13 @@ class Noisy:
     def squash(self) -> bool:
         return self.policy.squash
 
+
+@dataclass(frozen=True, eq=False)
+class Noisy(_Wrapped):
+    """Another policy with more noise on its actions, to see what lies off its path."""
+
+    extra: float
+
     @property
     def sees(self) -> str:
         return sight(self.policy)
@@ -186,7 +189,7 @@ class Noisy:
 
 
 @dataclass(frozen=True, eq=False)
-class Governed:
+class Governed(_Wrapped):
     """Another policy, scaled down as a number of the state nears a bound: a guard's way, without a model.
 
     What a model must know for a guard to trust it lies where the guard keeps the robot, and the policy
@@ -201,7 +204,6 @@ class Governed:
     noise: share of the policy's own noise that is left on its actions
     """
 
-    policy: Policy
     view: Callable[[Any], Any]
     dims: int
     column: int
@@ -214,14 +216,6 @@ class Governed:
     @property
     def inputs(self) -> int:
         return self.dims
-
-    @property
-    def outputs(self) -> int:
-        return self.policy.outputs
-
-    @property
-    def squash(self) -> bool:
-        return self.policy.squash
 
     def __call__(self, observations: Tensor, noise: Tensor) -> Tensor:
         near = (self.bound - observations[..., self.column, None]) / self.width

@@ -32,6 +32,17 @@ NOT_NORMALISED = "none"
 """Said of a policy that was trained without VecNormalize's observations."""
 FLATTEN = "<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"
 """The only feature extractor that hands an observation on as it is."""
+BROKEN = (
+    OSError,
+    ValueError,
+    EOFError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+)
+"""What readers raise on files that are not what they seem, beside running out of memory."""
 
 
 def load_policy(
@@ -90,9 +101,7 @@ def _named(file: Path) -> Iterator[None]:
         raise type(error)(str(error) if named else f"{file}: {error}") from None
     except UnpicklingError:
         raise UnreadableFile(f"{file} holds Python objects, which are never unpickled") from None
-    except (OSError, ValueError, EOFError, LookupError, RuntimeError, TypeError, AttributeError) as error:
-        raise UnreadableFile(f"{file} cannot be read as a policy: {error}") from None
-    except (zipfile.BadZipFile, zlib.error, OverflowError, MemoryError) as error:
+    except (*BROKEN, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise UnreadableFile(f"{file} cannot be read as a policy: {error}") from None
 
 
@@ -277,12 +286,8 @@ def _normalised(policy: Network, file: Path) -> Network:
                 f"the arrays {', '.join(missing)} are missing; there are {', '.join(arrays)}"
             )
         mean, var, clip, epsilon = (_numbers(arrays, name) for name in ("mean", "var", "clip", "epsilon"))
-        if (
-            mean.shape != policy.shift.shape
-            or var.shape != mean.shape
-            or clip.numel() != 1
-            or epsilon.numel() != 1
-        ):
+        single = clip.numel() == epsilon.numel() == 1
+        if mean.shape != policy.shift.shape or var.shape != mean.shape or not single:
             raise InvalidInput(
                 f"mean and var must have a number for each of the {policy.inputs} inputs, clip and epsilon "
                 f"one, got shapes {[list(part.shape) for part in (mean, var, clip, epsilon)]}"

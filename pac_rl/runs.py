@@ -1,29 +1,22 @@
-"""Batches of episodes under way in the simulator, and how any set of seeds is cut into them."""
+"""Batches of episodes under way in the simulator, and which limits they break."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from pac_core import InvalidInput
-from pac_core.arrays import threads as usual_threads
-from pac_core.bounds import whole
 from pac_rl.controllers import Controller, Decision
 from pac_rl.limits import Limit
 from pac_rl.simulators import Simulator, observed
-from pac_rl.trajectories import checked_seeds, one_torch_thread
 
 BATCH = 32
 """Episodes that are computed together, part of the configuration: seed i is always computed in row
 i % BATCH, whoever else is there, see `trajectories.BATCH`."""
-
-Part = TypeVar("Part")
 
 
 class Run:
@@ -82,50 +75,3 @@ def broken_limits(limits: Sequence[Limit], states: NDArray[np.float64]) -> NDArr
             )
         found[went, i] = violated[:, 0]
     return found
-
-
-def in_blocks(
-    work: Callable[[NDArray[np.int64]], Part],
-    seeds: Any,
-    threads: int | None,
-    progress: Callable[[int], None] | None,
-) -> Part:
-    """The parts of all compute batches, in the order of the seeds; each batch is one thread's work."""
-    names = checked_seeds(seeds)
-    blocks = [np.sort(names[names // BATCH == block]) for block in np.unique(names // BATCH)]
-    count = min(len(blocks), usual_threads() if threads is None else whole("threads", threads, least=1))
-    parts = []
-    with one_torch_thread(), ThreadPoolExecutor(count) as pool:
-        for part, block in zip(pool.map(work, blocks), blocks, strict=True):
-            parts.append(part)
-            if progress is not None:
-                progress(len(block))
-    return taken(joined(parts), np.searchsorted(np.concatenate(blocks), names))
-
-
-def joined(parts: Sequence[Part]) -> Part:
-    """Dataclasses of arrays, one after the other; what is no array is the same in all."""
-    first: Any = parts[0]
-    found: dict[str, Any] = {}
-    for field in fields(first):
-        values = [getattr(part, field.name) for part in parts]
-        if isinstance(values[0], np.ndarray):
-            found[field.name] = np.concatenate(values)
-        else:
-            found[field.name] = joined(values) if is_dataclass(values[0]) else values[0]
-    together: Part = type(first)(**found)
-    return together
-
-
-def taken(all_rows: Part, rows: NDArray[np.intp]) -> Part:
-    """The same dataclass with these rows of its arrays."""
-    given: Any = all_rows
-    found: dict[str, Any] = {}
-    for field in fields(given):
-        value = getattr(given, field.name)
-        if isinstance(value, np.ndarray):
-            found[field.name] = value[rows]
-        else:
-            found[field.name] = taken(value, rows) if is_dataclass(value) else value
-    part: Part = type(given)(**found)
-    return part

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from pac_core import InvalidInput, Trajectories
 from pac_core.bounds import whole
 from pac_rl.controllers import Controller
-from pac_rl.runs import BATCH, Run, broken_limits, in_blocks
+from pac_rl.runs import BATCH, Run, broken_limits
 from pac_rl.scaled_tubes import TrajectoryTube
+from pac_rl.trajectories import by_seed
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ def run_to_selection(
     whole("steps", steps, least=1)
     if controller.guard is None:
         raise InvalidInput("guard must make tubes, for a plan to leave its own, got None")
-    return in_blocks(lambda block: _select(controller, block, steps), seeds, threads, progress)
+    return by_seed(lambda block: _select(controller, block, steps), seeds, BATCH, threads, progress)
 
 
 def _select(controller: Controller, seeds: NDArray[np.int64], steps: int) -> Selections:

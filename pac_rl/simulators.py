@@ -35,15 +35,8 @@ class Simulator:
         held = np.repeat(controls[:, None], self._frames, axis=1)
         frames = np.empty((count, self._frames, physics.shape[1]))
         # The arrays are as MuJoCo wants them; its own checks would take a tenth of the time.
-        self._pool().rollout(
-            [self._model] * count,
-            self._own.data,
-            before,
-            held,
-            skip_checks=True,
-            nstep=self._frames,
-            state=frames,
-        )
+        options = {"skip_checks": True, "nstep": self._frames, "state": frames}
+        self._pool().rollout([self._model] * count, self._own.data, before, held, **options)
         after = frames[:, -1]
         # A simulation that breaks is reset by MuJoCo, and its clock with it.
         diverged = ~(abs(after[:, 0] - before[:, 0] - self.environment.dt) < self._model.opt.timestep / 2)

@@ -141,17 +141,15 @@ class Training:
             )
 
         def part(name: str) -> dict[str, Tensor]:
-            return {
-                key[len(name) + 1 :]: tensor for key, tensor in tensors.items() if key.startswith(name + ".")
-            }
+            return {key.removeprefix(name): t for key, t in tensors.items() if key.startswith(name)}
 
-        best = Ensemble.of(part("best"), about, device)
+        best = Ensemble.of(part("best."), about, device)
         self.best = replace(best, trained_on=self.latest.trained_on)  # of the same steps
-        stored = Ensemble.of(part("latest"), about, device)
+        stored = Ensemble.of(part("latest."), about, device)
         self.latest.network.load_state_dict(stored.network.state_dict())
         self.latest = replace(self.latest, history=stored.history)
         state: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in part("adam").items():
+        for key, tensor in part("adam.").items():
             number, name = key.split(".")
             state.setdefault(int(number), {})[name] = tensor
         groups = self._adam.state_dict()["param_groups"]

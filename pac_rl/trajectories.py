@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ TRAINING_SEEDS = 1_000_000_000
 """Training episodes have seeds from here on, so that none is ever a unit of a run with the same seed."""
 MOST_SEED = 2**63 // (2 * TRAINING_SEEDS) - 1
 """Of a run; beyond it, the seeds of its units would not be 64-bit integers."""
+
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +62,12 @@ class Rollouts:
 
     def take(self, rows: Any) -> Rollouts:
         """Some of the rollouts."""
-        return Rollouts(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return take_rows(self, rows)
 
     @classmethod
     def join(cls, parts: Sequence[Rollouts]) -> Rollouts:
         """All parts, one after the other."""
-        names = [field.name for field in fields(cls)]
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        return join_rows(parts)
 
 
 def simulate(
@@ -90,18 +91,15 @@ def simulate(
     threads: of the simulator; the CPUs by default
     progress: called with the number of rollouts that were finished
     """
-    names = checked_seeds(seeds)
     whole("horizon", horizon, least=1)
     whole("batch", batch, least=1)
-    least, most = burn_in_range(burn_in)
+    limits = burn_in_range(burn_in)
     fitting(environment, policy)
-    blocks = [np.sort(names[names // batch == block]) for block in np.unique(names // batch)]
 
     def work(units: NDArray[np.int64]) -> Rollouts:
-        return _simulate(environment, policy, units, horizon, (least, most), batch)
+        return _simulate(environment, policy, units, horizon, limits, batch)
 
-    done = Rollouts.join(_in_threads(work, blocks, threads, progress))
-    return done.take(np.searchsorted(done.seeds, names))
+    return by_seed(work, seeds, batch, threads, progress)
 
 
 def execute(
@@ -130,7 +128,7 @@ def execute(
         return replace(part, states=track.states, actions=track.actions, lengths=track.lengths)
 
     blocks = [slice(first, first + BATCH) for first in range(0, len(plans), BATCH)]
-    return Rollouts.join(_in_threads(work, blocks, threads, None))
+    return in_threads(work, blocks, threads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,21 +164,62 @@ class Track:
         return rows[~(ended | diverged)]
 
 
-def _in_threads(
-    work: Callable[[Any], Rollouts],
-    blocks: Sequence[Any],
+def by_seed(
+    work: Callable[[NDArray[np.int64]], Part],
+    seeds: Any,
+    batch: int,
     threads: int | None,
     progress: Callable[[int], None] | None,
-) -> list[Rollouts]:
+) -> Part:
+    """What `work` makes of the seeds of each compute batch, in the order of the seeds."""
+    names = checked_seeds(seeds)
+    blocks = [np.sort(names[names // batch == block]) for block in np.unique(names // batch)]
+    done = in_threads(work, blocks, threads, progress)
+    return take_rows(done, np.searchsorted(np.concatenate(blocks), names))
+
+
+def in_threads(
+    work: Callable[[Any], Part],
+    blocks: Sequence[Any],
+    threads: int | None,
+    progress: Callable[[int], None] | None = None,
+) -> Part:
     """The blocks in order, each worked in one thread: while one thinks in Python, the others simulate."""
     count = min(len(blocks), usual_threads() if threads is None else whole("threads", threads, least=1))
-    parts = []
+    parts: list[Part] = []
     with one_torch_thread(), ThreadPoolExecutor(count) as pool:
         for part in pool.map(work, blocks):
             parts.append(part)
             if progress is not None:
-                progress(len(part.seeds))
-    return parts
+                progress(len(part.seeds))  # type: ignore[attr-defined]
+    return join_rows(parts)
+
+
+def join_rows(parts: Sequence[Part]) -> Part:
+    """Dataclasses of arrays, one after the other; what is no array is the same in all."""
+
+    def joined(values: list[Any]) -> Any:
+        if isinstance(values[0], np.ndarray):
+            return np.concatenate(values)
+        return join_rows(values) if is_dataclass(values[0]) else values[0]
+
+    first: Any = parts[0]
+    values = {field.name: joined([getattr(part, field.name) for part in parts]) for field in fields(first)}
+    together: Part = replace(first, **values)
+    return together
+
+
+def take_rows(every: Part, rows: Any) -> Part:
+    """The same dataclass with these rows of its arrays."""
+
+    def taken(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return value[rows]
+        return take_rows(value, rows) if is_dataclass(value) else value
+
+    given: Any = every
+    part: Part = replace(given, **{f.name: taken(getattr(given, f.name)) for f in fields(given)})
+    return part
 
 
 @contextmanager

@@ -123,9 +123,8 @@ class GuardedEnv(Wrapper):
         return taken
 
     def _seen(self, observation: Any) -> NDArray[np.float64]:
-        seen = np.asarray(
-            observation if self.state is None else self.state(self.env, observation), dtype=np.float64
-        )
+        state = observation if self.state is None else self.state(self.env, observation)
+        seen = np.asarray(state, dtype=np.float64)
         if seen.ndim != 1:
             raise InvalidInput(f"state must be [D], got {seen.shape}")
         return seen

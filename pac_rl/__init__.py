@@ -8,7 +8,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pac_core import Checked, TubeChecker
+    from pac_core import (
+        Checked,
+        FeatureLimit,
+        HalfSpace,
+        KeepOutBall,
+        KeepOutBox,
+        Limit,
+        StayIn,
+        TubeChecker,
+    )
     from pac_rl.agents import GuardedAgent
     from pac_rl.candidates import FACTORS, Candidates, candidates_around
     from pac_rl.controllers import Controller, Decision, cheetah_reward
@@ -19,16 +28,7 @@ if TYPE_CHECKING:
     from pac_rl.filters import ActionFilter, Filtered, held, then_policy
     from pac_rl.forecasts import PROPAGATIONS, closed_loop, for_plans
     from pac_rl.guards import Guard, GuardedPlans, MemberForecast, guard_plans
-    from pac_rl.limits import (
-        FeatureLimit,
-        HalfSpace,
-        KeepOutBall,
-        KeepOutBox,
-        Limit,
-        StayIn,
-        no_flip,
-        speed_limit,
-    )
+    from pac_rl.limits import no_flip, speed_limit
     from pac_rl.plans import propose
     from pac_rl.policies import Function, Governed, Network, Noisy, Policy
     from pac_rl.policy_files import load_policy, save_policy
@@ -57,7 +57,7 @@ __all__ = [
 # fmt: on
 
 _MODULES = {
-    "pac_core": "Checked TubeChecker",
+    "pac_core": "Checked FeatureLimit HalfSpace KeepOutBall KeepOutBox Limit StayIn TubeChecker",
     "pac_rl.agents": "GuardedAgent",
     "pac_rl.candidates": "FACTORS Candidates candidates_around",
     "pac_rl.controllers": "Controller Decision cheetah_reward",
@@ -68,7 +68,7 @@ _MODULES = {
     "pac_rl.filters": "ActionFilter Filtered held then_policy",
     "pac_rl.forecasts": "PROPAGATIONS closed_loop for_plans",
     "pac_rl.guards": "Guard GuardedPlans MemberForecast guard_plans",
-    "pac_rl.limits": "FeatureLimit HalfSpace KeepOutBall KeepOutBox Limit StayIn no_flip speed_limit",
+    "pac_rl.limits": "no_flip speed_limit",
     "pac_rl.plans": "propose",
     "pac_rl.policies": "Function Governed Network Noisy Policy",
     "pac_rl.policy_files": "load_policy save_policy",

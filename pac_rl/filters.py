@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -46,10 +46,6 @@ class Filtered:
     reason: str
     margin: float
     fallback: bool = False
-
-    def to_info(self) -> dict[str, Any]:
-        """As it stands in Gymnasium's `info`."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -141,10 +141,7 @@ def for_plans(
 
     A plan on which the ensemble explodes is marked as failed, see `closed_loop`.
     """
-    if len(plans.shape) != 3 or tuple(plans.shape[::2]) != (len(starts), ensemble.action_dims):
-        wanted = f"[{len(starts)}, H, {ensemble.action_dims}]"
-        raise InvalidInput(f"plans must have shape {wanted}, got {tuple(plans.shape)}")
-    given = as_tensor("plans", plans, ensemble)
+    given = for_starts(ensemble, starts, plans)
 
     def acting(rows: slice) -> Act:
         wanted = padded(given[rows], batch)
@@ -170,6 +167,14 @@ def starting(ensemble: Ensemble, starts: Array) -> Tensor:
     return as_tensor("starts", starts, ensemble)
 
 
+def for_starts(ensemble: Ensemble, starts: Array, plans: Array) -> Tensor:
+    """`plans` as the ensemble takes them, refused unless they are finite and one per start."""
+    if len(plans.shape) != 3 or tuple(plans.shape[::2]) != (len(starts), ensemble.action_dims):
+        wanted = f"[{len(starts)}, H, {ensemble.action_dims}]"
+        raise InvalidInput(f"plans must have shape {wanted}, got {tuple(plans.shape)}")
+    return as_tensor("plans", plans, ensemble)
+
+
 def pooled(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the mixture of Gaussians along the first axis."""
     center = mean.mean(dim=0)
@@ -189,16 +194,13 @@ def _in_batches(
     if propagation not in PROPAGATIONS:
         raise InvalidInput(f"propagation must be one of {', '.join(PROPAGATIONS)}, got {propagation!r}")
     whole("horizon", horizon, least=1)
-    whole("batch", batch, least=1)
     given, parts = starting(ensemble, starts), []
     with torch.no_grad():
-        for first in range(0, len(given), batch):
-            rows = slice(first, min(first + batch, len(given)))
-            states = padded(given[rows], batch)
+        for rows, count, states in batches(given, batch):
             mean, var = PROPAGATIONS[propagation](ensemble, states, acting(rows), horizon)
-            parts.append((mean[: rows.stop - first], var[: rows.stop - first]))
+            parts.append((mean[:count], var[:count]))
             if progress is not None:
-                progress(rows.stop - first)
+                progress(count)
     mean, var = (torch.cat(part) for part in zip(*parts, strict=True))
     if isinstance(starts, Tensor):
         return GaussianForecast(mean, var).mark_failures()
@@ -213,8 +215,16 @@ def as_tensor(name: str, values: Any, ensemble: Ensemble) -> Tensor:
     return tensor
 
 
+def batches(states: Tensor, batch: int) -> Iterator[tuple[slice, int, Tensor]]:
+    """Which rows, how many they are, and their states, padded so that every batch is computed at one size."""
+    whole("batch", batch, least=1)
+    for first in range(0, len(states), batch):
+        rows = slice(first, min(first + batch, len(states)))
+        yield rows, rows.stop - first, padded(states[rows], batch)
+
+
 def padded(rows: Tensor, batch: int) -> Tensor:
-    """`rows` with zeros below, so that every batch is computed at one size."""
+    """`rows` with zeros below, up to a whole batch."""
     return torch.nn.functional.pad(rows, (0,) * (2 * rows.ndim - 1) + (batch - len(rows),))
 
 

@@ -1,4 +1,4 @@
-"""The limits of robots that are often asked for, by the names of their states; and pac_core's own."""
+"""Common limits of robots, by the names of their states."""
 
 from __future__ import annotations
 
@@ -7,23 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pac_core import FeatureLimit, HalfSpace, InvalidInput, KeepOutBall, KeepOutBox, Limit, StayIn, TubeLike
+from pac_core import HalfSpace, InvalidInput, Limit, StayIn
 from pac_core.arrays import number
 
 if TYPE_CHECKING:
     from pac_rl.environments import Environment
 
-__all__ = [
-    "FeatureLimit",
-    "HalfSpace",
-    "KeepOutBall",
-    "KeepOutBox",
-    "Limit",
-    "StayIn",
-    "TubeLike",
-    "no_flip",
-    "speed_limit",
-]
+__all__ = ["SPEED", "Limit", "at_every_step", "no_flip", "speed_limit"]
 
 SPEED = 3.2096
 """m/s: the limit of Safety-Gymnasium's velocity task of the half-cheetah."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pac_core import InvalidInput
 from pac_core.arrays import like
 from pac_core.bounds import whole
-from pac_rl.forecasts import BATCH, matching, one_step, padded, starting
+from pac_rl.forecasts import BATCH, batches, matching, one_step, starting
 from pac_rl.policies import Policy, actions
 from pac_rl.trajectories import checked_seeds
 
@@ -39,17 +39,13 @@ def propose(
     """
     matching(ensemble, environment, policy)
     whole("horizon", horizon, least=1)
-    whole("batch", batch, least=1)
     given, names = starting(ensemble, starts), checked_seeds(seeds)
     if len(names) != len(given):
         raise InvalidInput(f"seeds must be one for each start, got {len(names)} for {len(given)} starts")
     low, high = environment.low, environment.high
     perturbation = np.stack([_drawn(int(seed), horizon, len(low)) for seed in names]) * (high - low) / 2
     plans = np.empty_like(perturbation)
-    for first in range(0, len(given), batch):
-        rows = slice(first, min(first + batch, len(given)))
-        n = rows.stop - first
-        states = padded(given[rows], batch)
+    for rows, n, states in batches(given, batch):
 
         def act(t: int, states: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
             wanted = actions(environment, policy, states, noise).nan_to_num()  # where the ensemble explodes

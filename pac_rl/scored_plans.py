@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pac_core import GaussianForecast, InvalidInput
 from pac_core.bounds import whole
-from pac_rl.forecasts import as_tensor, padded, particles, starting
+from pac_rl.forecasts import batches, for_starts, padded, particles, starting
 
 if TYPE_CHECKING:
     from pac_rl.ensembles import Ensemble
@@ -45,15 +45,9 @@ class ScoredPlans:
         whole("batch", self.batch, least=1)
 
     def __call__(self, starts: Any, plans: Any) -> ScoredForecast:
-        origin, given = starting(self.ensemble, starts), as_tensor("plans", plans, self.ensemble)
-        if given.ndim != 3 or (len(given), given.shape[2]) != (len(origin), self.ensemble.action_dims):
-            wanted = f"[{len(origin)}, H, {self.ensemble.action_dims}]"
-            raise InvalidInput(f"plans must have shape {wanted}, got {tuple(given.shape)}")
+        origin, given = starting(self.ensemble, starts), for_starts(self.ensemble, starts, plans)
         with torch.no_grad():
-            parts = [
-                self._batch(origin[i : i + self.batch], given[i : i + self.batch])
-                for i in range(0, len(given), self.batch)
-            ]
+            parts = [self._batch(states, given[rows]) for rows, _, states in batches(origin, self.batch)]
         return ScoredForecast(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def _batch(self, origin: Tensor, plans: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,5 +64,5 @@ class ScoredPlans:
                 )
             total.add_(rewards.flatten(0, 1).mean(dim=0))
 
-        mean, var = particles(self.ensemble, padded(origin, self.batch), act, plans.shape[1], reached)
+        mean, var = particles(self.ensemble, origin, act, plans.shape[1], reached)
         return mean[: len(plans)], var[: len(plans)], total[: len(plans)]

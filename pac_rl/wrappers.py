@@ -100,7 +100,7 @@ class GuardedEnv(Wrapper):
         self.unsafe += not decision.safe
         observation, *between, info = self.env.step(taken)
         self._now = self._seen(observation)
-        return observation, *between, {**info, "guard": decision.to_info()}
+        return observation, *between, {**info, "guard": dict(vars(decision))}
 
     def certify_action(self, state: Any, action: Any) -> tuple[NDArray[np.float64], bool]:
         """The action that would be taken in this state, and whether it was found safe."""

@@ -34,7 +34,7 @@ from pac_rl.environments import Environment, make_environment
 from pac_rl.episodes import Episodes, run_episodes
 from pac_rl.forecasts import PROPAGATIONS, closed_loop, for_plans
 from pac_rl.limits import Limit
-from pac_rl.planned import PlanTubes, Search, guarded_cem, outcomes, plan_episode
+from pac_rl.planned import Search, guarded_cem, outcomes, plan_episode
 from pac_rl.plans import propose
 from pac_rl.policies import Noisy, Policy, fitting
 from pac_rl.policy_files import NOT_NORMALISED, load_policy
@@ -250,11 +250,10 @@ class PlanEpisodes:
         self.environment, self.limits, self.steps = make_environment(env), limits, steps
         model = ensemble.to(device)
         self.trained_on = model.trained_on
-        tubes = PlanTubes(model, guard, search.population)
         self.agent = guarded_cem(
             self.environment,
             model,
-            tubes,
+            guard,
             kept,
             cheetah_reward,
             search=search,

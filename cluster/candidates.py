@@ -22,10 +22,11 @@ from pac_core import (
 )
 from pac_core.label_scores import LABEL_SCORES, label_score_fit
 from pac_core.predictors import Score
+from pac_core.score_fits import check_score
 from pac_core.truths import Trajectories
 from pac_core.tubes import with_typical
 
-SHAPES = ("box", "max", "joint")
+DEFAULT_SHAPES = ("box", "max", "joint")
 _SIZED = 1000  # units on which a mean size is measured: it needs no more
 
 
@@ -80,15 +81,14 @@ class Candidate:
 
 
 def candidates(kind: str, shapes: Sequence[str], views: Sequence[View]) -> list[Candidate]:
-    """Every way to score forecasts of this kind; `shapes` are for trajectories, by default all of them."""
+    """Every way to score forecasts of this kind; `shapes` are tube shapes, by default box, max and joint."""
     if kind != "trajectories":
         if shapes:
             raise InvalidInput(f"--shape is for trajectories, but the run holds forecasts of {kind}")
         return [Candidate(name) for name in sorted(LABEL_SCORES) if kind == "labels" or name != "smallest"]
-    shapes = shapes or SHAPES
-    unknown = set(shapes) - set(SHAPES)
-    if unknown:
-        raise InvalidInput(f"shapes must be of {', '.join(SHAPES)}, got {', '.join(sorted(unknown))}")
+    shapes = shapes or DEFAULT_SHAPES
+    for shape in shapes:
+        check_score(shape, (kind,))
     plain = [Candidate(shape) for shape in shapes if shape != "joint"]
     paper = [Candidate("joint", a, c) for a in (True, False) for c in (True, False)]
     every = plain + (paper if "joint" in shapes else [])

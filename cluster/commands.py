@@ -19,7 +19,8 @@ from cluster.vision_commands import run_imagenet, run_otb
 from pac_core import InvalidInput, PACLevel
 from pac_core.cli import main as pac
 from pac_core.ledger import LedgerPath
-from pac_core.options import FILE, level_options, say
+from pac_core.options import FILE, level_options, say, shape_options
+from pac_core.score_fits import check_score
 
 
 @click.group("run")
@@ -62,7 +63,7 @@ def run() -> None:
 @click.option("--tune", default=5000, show_default=True, help="Rollouts to choose the tube on.")
 @click.option("--calibrate", default=5000, show_default=True, help="Rollouts to prove it on.")
 @click.option("--test", default=5000, show_default=True, help="Rollouts to measure it on.")
-@click.option("--shape", default="box", show_default=True, help="Tube shape: joint, max or box.")
+@shape_options
 @engine_options
 def run_rl(
     env: str,
@@ -79,7 +80,8 @@ def run_rl(
     tune: int,
     calibrate: int,
     test: int,
-    shape: str,
+    shape: str | None,
+    features: tuple[str, ...],
     seed: int,
     cpus: int,
     folder: str,
@@ -90,6 +92,7 @@ def run_rl(
     A rollout that the ensemble was trained on is refused as a unit. Units have the seeds from
     2,000,000,000 times --seed on.
     """
+    from pac_rl import make_environment
     from pac_rl.policy_files import SHIPPED
 
     place, chosen = RunFolder(folder), policy or SHIPPED
@@ -98,7 +101,8 @@ def run_rl(
         "vecnormalize": vecnormalize,
         "policy_sees": policy_sees,
     }
-    asked(calibrate, engine["levels"], shape)
+    asked(calibrate, engine["levels"])
+    check_score(shape or "box", ("trajectories", horizon, len(make_environment(env).names)), features)
     with resumable(place), engine_at("none") as here:
         task = rl_task(
             env=env,
@@ -116,7 +120,7 @@ def run_rl(
             seed=seed,
             cpus=cpus,
         )
-        launch(task, place, shape=shape, **engine)
+        launch(task, place, shape=shape, features=features, **engine)
 
 
 run.add_command(run_imagenet)

@@ -31,7 +31,6 @@ from pac_core import (
     SplitRecord,
     UnreadableFile,
     certify_menu,
-    fit_shape,
     fit_threshold,
     ids_digest,
     max_errors,
@@ -41,7 +40,6 @@ from pac_core import (
 )
 from pac_core.certification import Certified
 from pac_core.evaluation import Outcomes, evaluate_outcomes, measure_sets
-from pac_core.label_scores import LABEL_SCORES
 from pac_core.ledger import (
     LedgerPath,
     ledger_exists,
@@ -185,7 +183,8 @@ def certify_run(
     levels: Sequence[PACLevel],
     ledger: LedgerPath,
     *,
-    shape: str = "box",
+    shape: str | None = None,
+    features: Sequence[str] = (),
     results: Results | None = None,
 ) -> tuple[Certified, list[Finding]]:
     """Certificates of a finished run at these levels, written into its folder, and their test.
@@ -195,7 +194,7 @@ def certify_run(
     """
     refuse_second_look(task, folder, levels, ledger, [certificate_file(level) for level in levels])
     results = results or task.results(folder)
-    score, domain = _fit_score(task, results, shape, levels)
+    score, domain = _fit_score(task, results, shape, levels, features)
     asked = Asked(score, tuple(levels), partial(results.scores, score, "scores.parquet"), domain)
     (made,) = certify_results(task, results, [asked], ledger)
     if not made.certificates:
@@ -334,22 +333,18 @@ def _read_certificate(folder: RunFolder, name: str) -> Certificate:
             raise type(error)(str(error).replace(str(file), f"{folder}/{name}")) from None
 
 
-def _fit_score(task: Task, results: Results, shape: str, levels: Sequence[PACLevel]) -> tuple[Score, Any]:
-    """A score fitted on the tune part for these levels, and the domain of its forecasts.
-
-    `shape` is that of a tube, or one of `LABEL_SCORES`; labels without such a name get the smallest sets.
-    """
+def _fit_score(
+    task: Task, results: Results, shape: str | None, levels: Sequence[PACLevel], features: Sequence[str]
+) -> tuple[Score, Any]:
+    """A score fitted on the tune part for these levels, and the domain of its forecasts; see `fit_of`."""
     domain = results.domain()
     if task.score is not None or domain is None:
         return GivenScore(task.score or "not named"), None
-    if domain[0] == "trajectories":
-        if shape == "joint":
-            return results.fit_paper_score(), domain
-        return fit_shape(*results.gathered("tune"), levels[0], shape=shape), domain
+    fit = fit_of(domain, shape, calibrate=task.calibrate, others=levels[1:], features=features)
+    if shape == "joint":
+        return results.fit_paper_score(), domain
     if shape == "plain":
         return Likelihood(), domain
-    name = shape if shape in LABEL_SCORES else None
-    fit = fit_of(domain, name, calibrate=task.calibrate, others=levels[1:])
     return fit(*results.gathered("tune"), levels[0]), domain
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 
-from cluster.candidates import SHAPES
 from cluster.driver import Finding, Task, certificate_file, certify_run, format_csv, refuse_second_look
 from cluster.engines import State, run_here
 from cluster.estimates import estimate, size
@@ -35,6 +34,7 @@ from pac_core.ledger import LedgerPath
 from pac_core.options import LEDGER, ledger_beside, refuse_unwritable, say, say_cost
 from pac_core.ranked_scores import RankedScore
 from pac_core.texts import at_least
+from pac_core.tubes import check_shape
 
 DATA = "data.txt"
 """Of a run folder: where the files of the units lie."""
@@ -51,14 +51,17 @@ def launch(
     ledger: LedgerPath | None,
     dashboard: bool,
     estimate: bool,
-    shape: str = "box",
+    shape: str | None = None,
+    features: Sequence[str] = (),
     data: Path | None = None,
 ) -> list[Finding]:
     """Runs a task where the user wants it, and certifies what was asked for.
 
     data: what the units are read from, if they are; the ledger is beside it
     """
-    asked(task.calibrate, levels, shape)
+    asked(task.calibrate, levels)
+    if shape not in (None, *LABEL_SCORES):
+        check_shape(shape)
     book = ledger_for(folder, ledger, data) if levels else Path(LEDGER)
     refuse_unwritable("--ledger", book)
     task.write(folder)
@@ -78,7 +81,7 @@ def launch(
     results = task.results(folder)
     say_accuracy(task, results)
     with counting_explosions(task, results, PARTS if levels else PARTS[:1]):
-        return _certify(task, results, levels, book, shape) if levels else []
+        return _certify(task, results, levels, book, shape, features) if levels else []
 
 
 @contextmanager
@@ -102,10 +105,8 @@ def engine_at(address: str, device: str = "cpu") -> Iterator[Callable[[Job, RunF
             yield partial(watched, run_on_ray)
 
 
-def asked(calibrate: int, levels: Sequence[PACLevel], shape: str) -> None:
-    """Refuse before any work levels that so many units cannot prove, and a shape that is none."""
-    if shape not in (*SHAPES, *LABEL_SCORES):
-        raise InvalidInput(f"--shape must be one of {', '.join(SHAPES)}, got {shape!r}")
+def asked(calibrate: int, levels: Sequence[PACLevel]) -> None:
+    """Refuse before any work levels that so many units cannot prove."""
     for level in levels:
         max_errors(calibrate, level)
 
@@ -239,10 +240,16 @@ def room(folder: RunFolder, state: State, receipt: Receipt, tune: int) -> str:
 
 
 def _certify(
-    task: Task, results: Results, levels: list[PACLevel], book: LedgerPath, shape: str
+    task: Task,
+    results: Results,
+    levels: list[PACLevel],
+    book: LedgerPath,
+    shape: str | None,
+    features: Sequence[str],
 ) -> list[Finding]:
     folder = results.folder
-    made, findings = certify_run(task, folder, levels, book, shape=shape, results=results)
+    chosen: Any = {"shape": shape, "features": features}
+    made, findings = certify_run(task, folder, levels, book, results=results, **chosen)
     if task.tune:
         domains = {one.predictor.domain[0] for one in made.certificates if one.predictor.domain}
         known = isinstance(made.score, RankedScore) or domains == {"labels"}

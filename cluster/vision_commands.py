@@ -74,7 +74,7 @@ def run_imagenet(
     A broken image is refused with its path, or with --broken miss counts as an error everywhere: it is never
     left out. The logits can be had with pac logits, sets for new images with pac sets --images.
     """
-    asked(calibrate, engine["levels"], "box")
+    asked(calibrate, engine["levels"])
     place, named = RunFolder(folder), score_named(score, temperature)
     if not tune and named != "plain" and engine["levels"]:
         raise InvalidInput(f"--tune must be above 0 to fit --score {named}, got 0; plain needs none")
@@ -131,7 +131,7 @@ def run_otb(
     **engine: Any,
 ) -> None:
     """Tracks of videos: stored ones, or by a tracker that reads the frames; the unit is a whole sequence."""
-    asked(calibrate, engine["levels"], "plain")
+    asked(calibrate, engine["levels"])
     videos: dict[str, Any] = {"tracks": tracks, "sequences": sequences, "tracker": tracker, "free": free}
     chosen: dict[str, Any] = {"gamma": gamma, "score": score, "power": power}
     place = RunFolder(folder)

@@ -31,13 +31,13 @@ from pac_core.options import (
     refuse_unwritable,
     say,
     say_cost,
+    shape_options,
 )
 from pac_core.predictors import GivenScore, Likelihood
 from pac_core.ranked_scores import RankedScore
 from pac_core.score_fits import asked_score, score_fit
 from pac_core.splits import refuse_overlap
 from pac_core.tables import file_digest
-from pac_core.tubes import SHAPES
 
 NOT_NAMED = "not named"
 
@@ -60,10 +60,7 @@ NOT_NAMED = "not named"
     default=None,
     help="Of the paper's score, from the tune units; or plain.",
 )
-@click.option("--shape", help=f"Tube shape, for trajectories: {', '.join(SHAPES)}.  [default: box]")
-@click.option(
-    "--feature", "features", multiple=True, help="For --shape features: NAME=DIMENSION, such as speed=0."
-)
+@shape_options
 @click.option("--score-name", default="not named", help="For a file of scores: what they are, in words.")
 @click.option("--unit", default="unit", show_default=True, help="What is drawn independently, in a word.")
 @click.option("--model", default=NOT_NAMED, help="The model, in words.  [default: as DATA says, if it does]")

@@ -229,10 +229,15 @@ def score_named(score: str | None, temperature: bool | None, *, default: str = "
 
 def label_score_fit(name: str, *, calibrate: int | None = None, others: Sequence[PACLevel] = ()) -> FitScore:
     """How the score of this name, one of `LABEL_SCORES`, is fitted on tune units."""
+    check_label_score(name)
     if name == "smallest":
         return partial(choose_label_score, calibrate=calibrate, others=others)
-    if name == "paper":
-        return tempered
-    if name == "plain":
-        return lambda forecast, truth, level: Likelihood()
-    raise InvalidInput(f"score must be one of {', '.join(LABEL_SCORES)}, got {name!r}")
+    return tempered if name == "paper" else lambda forecast, truth, level: Likelihood()
+
+
+def check_label_score(name: Any, domain: tuple[Any, ...] = ("labels",)) -> None:
+    """Refuse a score that does not exist for labels, or for vectors, before any work."""
+    if domain[0] != "labels" and name == "smallest":
+        raise InvalidInput(f"score 'smallest' is for labels, the forecasts are of {domain[0]}")
+    if name not in LABEL_SCORES:
+        raise InvalidInput(f"score must be one of {', '.join(LABEL_SCORES)}, got {name!r}")

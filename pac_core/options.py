@@ -15,6 +15,7 @@ from pac_core.errors import InvalidInput
 from pac_core.files import real_path
 from pac_core.ledger import LedgerPath, read_family
 from pac_core.texts import at_least
+from pac_core.tubes import SHAPES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -90,6 +91,14 @@ def _levels(epsilons: Any, deltas: Any, pairs: Any) -> list[PACLevel]:
 def ids_option(function: Function) -> Function:
     """--ids: which array of the file names the units."""
     return click.option("--ids", help="The array that names the units.  [default: ids, if there]")(function)
+
+
+def shape_options(function: Function) -> Function:
+    """--shape, and --feature for the shape `features`: the tube of trajectories."""
+    shapes = ", ".join(SHAPES)
+    feature = "For --shape features: NAME=DIMENSION, such as speed=0."
+    function = click.option("--feature", "features", multiple=True, help=feature)(function)
+    return click.option("--shape", help=f"Tube shape: {shapes}, or a plugin's.  [default: box]")(function)
 
 
 def broken_option(default: str) -> Callable[[Function], Function]:

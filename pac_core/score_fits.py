@@ -12,9 +12,9 @@ from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.errors import InvalidInput
 from pac_core.failures import to_tune_on
 from pac_core.features import LinearFeatures
-from pac_core.label_scores import label_score_fit, score_named
+from pac_core.label_scores import check_label_score, label_score_fit, score_named
 from pac_core.predictors import AnyForecast, FitScore, Likelihood, Predictor, Prepare, calibrate
-from pac_core.tubes import fit_shape
+from pac_core.tubes import check_shape, fit_shape
 
 
 def default_score(domain: tuple[Any, ...]) -> str:
@@ -28,17 +28,32 @@ def fit_of(
     *,
     calibrate: int | None = None,
     others: Sequence[PACLevel] = (),
+    features: Sequence[str] = (),
 ) -> FitScore:
     """How the score of this name is fitted on tune units of this domain; see `fit_sets` for the names.
 
     calibrate, others: for the smallest label sets, see `choose_label_score`
+    features: for the tube shape "features", texts NAME=DIMENSION
+
+    A name that does not exist for such forecasts is refused here, before any work.
     """
     name = default_score(domain) if score is None else score
-    if domain[0] == "trajectories":
-        return partial(fit_shape, shape=name)
-    if domain[0] != "labels" and name == "smallest":
-        raise InvalidInput(f"score 'smallest' is for labels, the forecasts are of {domain[0]}")
-    return label_score_fit(name, calibrate=calibrate, others=others)
+    check_score(name, domain, features)
+    if domain[0] != "trajectories":
+        return label_score_fit(name, calibrate=calibrate, others=others)
+    options: dict[str, Any] = {"features": _features(features, domain[-1])} if features else {}
+    return partial(fit_shape, shape=name, **options)
+
+
+def check_score(name: str, domain: tuple[Any, ...], features: Sequence[str] = ()) -> None:
+    """Refuse before any work a score that forecasts of this domain cannot have; see `fit_of`."""
+    if domain[0] != "trajectories":
+        return check_label_score(name, domain)
+    check_shape(name)
+    if bool(features) != (name == "features"):
+        raise InvalidInput("--shape features and --feature NAME=DIMENSION go together, got only one of them")
+    if features and len(domain) > 1:
+        _features(features, domain[-1])
 
 
 def fit_sets(
@@ -114,13 +129,10 @@ def score_fit(
         if shape or features:
             raise InvalidInput("--shape and --feature are for trajectories [N, H, D], the file holds others")
         return fit_of(forecast.domain, kind, calibrate=calibrate, others=levels[1:])
-    if bool(features) != (shape == "features"):
-        raise InvalidInput("--shape features and --feature NAME=DIMENSION go together, got only one of them")
-    options: dict[str, Any] = {"features": _features(features, forecast.mean.shape[-1])} if features else {}
-    return partial(fit_shape, shape=shape or "box", **options)
+    return fit_of(forecast.domain, shape, features=features)
 
 
-def _features(texts: tuple[str, ...], dims: int) -> LinearFeatures:
+def _features(texts: Sequence[str], dims: int) -> LinearFeatures:
     """NAME=DIMENSION pairs as features that are single coordinates."""
     pairs = [text.partition("=") for text in texts]
     for (_, _, index), text in zip(pairs, texts, strict=True):

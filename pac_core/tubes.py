@@ -48,16 +48,25 @@ SHAPES: dict[str, Callable[..., Score]] = {
 }
 
 
+def shape_names() -> list[str]:
+    """Every tube shape there is: the built-in ones, then those that plugins register (`pac_sets.shapes`)."""
+    return [*SHAPES, *plugins.names("shapes")]
+
+
+def check_shape(name: Any, domain: tuple[Any, ...] = ("trajectories",)) -> None:
+    """Refuse a shape that does not exist, or a forecast that is not of trajectories, before any work."""
+    if domain[0] != "trajectories":
+        raise InvalidInput(f"a tube needs a horizon [B, H, D], got a forecast of {describe(domain)}")
+    if name not in (known := shape_names()):
+        raise InvalidInput(f"shape must be one of {', '.join(known)}, got {name!r}")
+
+
 def fit_shape(
     forecast: GaussianForecast, states: Any, level: PACLevel, *, shape: str = "box", **options: Any
 ) -> Score:
-    """A tube score fitted on the tune split: one of `SHAPES`, or one a plugin registered."""
-    if not isinstance(shape, str) or shape not in (*SHAPES, *plugins.names("shapes")):
-        known = ", ".join((*SHAPES, *plugins.names("shapes")))
-        raise InvalidInput(f"shape must be one of {known}, got {shape!r}")
+    """Fit a tube score of one of the `shape_names` on the tune split; see `fit_tube` for the options."""
+    check_shape(shape, a_forecast(forecast).domain)
     fit = SHAPES.get(shape) or plugins.load("shapes", shape).fit
-    if a_forecast(forecast).domain[0] != "trajectories":
-        raise InvalidInput(f"a tube needs a horizon [B, H, D], got a forecast of {describe(forecast.domain)}")
     truth = as_given(states, like(np.zeros(1), forecast.check(states, failures=True)))
     forecast, truth = to_tune_on(forecast, truth)
     mean, var = (like(np.zeros(1), part) for part in (forecast.mean, forecast.var))  # fitted in numpy

@@ -254,6 +254,17 @@ def test_a_shard_that_is_damaged_between_two_passes_stops_the_second(finished: R
         list(results.over("calibrate"))
 
 
+def test_a_run_has_tubes_of_features_and_refuses_a_score_of_labels_before_it_reads(
+    finished: RunFolder, tmp_path: Path, readings: list[str]
+) -> None:
+    with pytest.raises(InvalidInput, match="shape must be one of joint, max, box, features"):
+        certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", shape="smallest")
+    assert "calibrate" not in readings
+    about: dict[str, Any] = {"shape": "features", "features": ("first=0",)}
+    made, _ = certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", **about)
+    assert made.score.kind == "features"
+
+
 def test_units_that_were_renamed_are_refused(finished: RunFolder, tmp_path: Path) -> None:
     """Other names are another split: tune units would calibrate, and the ledger would not know them."""
     again = RunFolder(tmp_path / "run")

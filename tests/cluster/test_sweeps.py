@@ -284,7 +284,7 @@ def test_scores_of_labels_are_compared_too() -> None:
 
 
 def test_unknown_shapes_and_runs_without_forecasts_are_refused(finished: RunFolder, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="shapes must be of box, max, joint, got ball"):
+    with pytest.raises(InvalidInput, match="shape must be one of joint, max, box, features, got 'ball'"):
         candidates("trajectories", ("ball",), (ALL,))
     with pytest.raises(InvalidInput, match="--shape is for trajectories, but the run holds"):
         candidates("labels", ("box",), (ALL,))

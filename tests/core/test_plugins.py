@@ -21,6 +21,8 @@ from pac_core import (
     write_certificate,
 )
 from pac_core.cli import main
+from pac_core.score_fits import check_score
+from pac_core.tubes import check_shape, shape_names
 
 MODULE = '''
 import click
@@ -93,6 +95,16 @@ def test_a_plugin_shape_is_fitted_and_certified(tmp_path: Path) -> None:
         issue(predictor, predictor.score.scores(forecast, states), unit="rollout"), tmp_path / "c.json"
     )
     assert read_certificate(tmp_path / "c.json").predictor.score.kind == "wide"
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_one_registry_knows_a_plugin_shape() -> None:
+    assert shape_names() == ["joint", "max", "box", "features", "wide"]
+    check_score("wide", ("trajectories", 3, 2))  # as pac run and pac tune ask, before any work
+    with pytest.raises(
+        InvalidInput, match="shape must be one of joint, max, box, features, wide, got 'ball'"
+    ):
+        check_shape("ball")
 
 
 def test_an_unknown_plugin_is_named() -> None:

@@ -1,7 +1,7 @@
-"""P(unsafe given accepted): how often what the checker let pass goes wrong.
+"""P(unsafe | accepted): how often what the checker accepts goes wrong.
 
 A small P(unsafe and accepted) does not bound it: a checker that accepts one plan in a thousand may be wrong
-about each of them. It has a bound of its own, from one decision of each episode, drawn beforehand.
+about every one. Its own bound comes from one decision per episode, at a step drawn beforehand.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import plain
+from pac_core.arrays import booleans, plain
 from pac_core.bounds import share, whole
 from pac_core.costs import Family
 from pac_core.errors import InvalidInput, NothingAccepted, SecondLook
@@ -29,7 +29,7 @@ from pac_core.ledger import (
     read_ledger,
     read_notes,
 )
-from pac_core.splits import ids_digest, unit_names
+from pac_core.splits import ids_digest, unique_names, unit_names
 from pac_core.texts import at_least, at_most
 
 _STREAM = 0x57E9  # keeps the draw of the step apart from all else that an episode draws from its seed
@@ -37,17 +37,17 @@ _STREAM = 0x57E9  # keeps the draw of the step apart from all else that an episo
 
 @dataclass(frozen=True, repr=False)
 class AcceptedRisk:
-    """An upper limit of P(unsafe given accepted), with the evidence it rests on.
+    """An upper limit of P(unsafe | accepted), with the evidence for it.
 
     limit: one-sided, exact (Clopper-Pearson)
-    confidence: with which it holds, over the draw of the episodes
-    accepted, unsafe: decisions that were accepted, and how many of those went wrong
+    confidence: of the limit, over the draw of the episodes
+    accepted, unsafe: accepted decisions, and how many of those went wrong
     episodes: all of them
-    choices: among so many controllers this one was picked by these very episodes, and the limit allows for it
-    family: all that its ledger held when it was stated; None where no ledger was kept
+    choices: the number of controllers among which these episodes picked this one; the limit allows for it
+    family: everything in the ledger when the limit was stated; None without a ledger
 
-    The promise is about a decision drawn like these, at a drawn step of a fresh episode of the same
-    controller, if it is accepted. It is not about the worst step, nor about a whole episode.
+    The promise is about a decision at a randomly drawn step of a fresh episode of the same controller, if it
+    is accepted. It is not about the worst step, nor about a whole episode.
     """
 
     limit: float
@@ -69,19 +69,17 @@ class AcceptedRisk:
 
 
 def claim_accepted_risk(episodes: Any, *, confidence: float, ledger: str | os.PathLike[str]) -> Opening:
-    """Lay down in the ledger, before the episodes are run, that P(unsafe given accepted) will be stated.
+    """Record in the ledger, before the episodes are run, that P(unsafe | accepted) will be stated.
 
     episodes: `[S, n]` ids, a row for each controller that may be picked by looking at them, such as the
-        scales of a descent on the same episodes, which is laid down after its claim; `[n]` if there is one
-    confidence: of the limit; 1 - confidence is what the ledger charges, however many rows are stated
+        scales of a descent on the same episodes, which is recorded after its claim; `[n]` if there is one
+    confidence: of the limit; the ledger charges 1 - confidence, however many rows are stated
 
     `accepted_risk` then states it, with the same confidence, `choices=S` and this ledger. A claim on units
     that were looked at before raises `SecondLook`, and so does a look at units of a claim that was stated.
     """
     rows = np.atleast_2d(plain("episodes", episodes, "[S, n]" if np.ndim(episodes) == 2 else "[n]"))
-    names = unit_names("episodes", rows.ravel())
-    if len(np.unique(names)) != len(names):
-        raise InvalidInput(f"episodes must differ, got {len(names) - len(np.unique(names)):,} repeats")
+    unique_names("episodes", rows.ravel())
     plan = {
         "kind": CLAIM,
         "delta": _delta(share("confidence", confidence)),
@@ -100,23 +98,23 @@ def accepted_risk(
     choices: int = 1,
     ledger: str | os.PathLike[str] | None = None,
 ) -> AcceptedRisk:
-    """The upper limit of P(unsafe given accepted), from one pre-drawn decision of each episode.
+    """The upper limit of P(unsafe | accepted), from one decision per episode at a pre-drawn step.
 
-    ids: `[N]` of the episodes; each stands once, because decisions of one episode depend on each other
-    accepted: `[N]` booleans, whether the decision at the drawn step was accepted; an episode that ended
-        before its step was not
+    ids: `[N]` of the episodes, each once, because decisions of one episode are dependent
+    accepted: `[N]` booleans, whether the decision at the drawn step was accepted; False for an episode that
+        ended before its step
     unsafe: `[N]` booleans, whether it went wrong; read only where it was accepted
     confidence: of the limit, such as 0.99
-    choices: among how many controllers this one was picked by looking at these episodes, such as the S scales
-        of a descent; the limit is then computed at 1 - (1 - confidence) / S, so that it holds for whichever
-        is picked with the confidence stated
-    ledger: a folder that holds the claim since before the episodes were run (`claim_accepted_risk`); what was
-        counted goes into it. Without one, nobody counts what else was stated
+    choices: the number of controllers among which this one was picked by looking at these episodes, such as
+        the S scales of a descent; the limit is then computed at 1 - (1 - confidence) / S, so that it holds
+        for whichever is picked
+    ledger: a folder that has held the claim since before the episodes were run (`claim_accepted_risk`); the
+        counts go into it. Without one, nothing keeps track of other statements
 
-    Given how many were accepted, the number of unsafe ones is binomial. Steps are drawn by `draw_steps`,
-    never chosen after the episode. With nothing accepted: `NothingAccepted`. The episodes that a
-    scale was certified on passed for having few errors, so they show too little: take others, or give as
-    `choices` all scales of the plan, those that were not reached included.
+    Given the number of accepted decisions, the number of unsafe ones is binomial. Steps are drawn by
+    `draw_steps`, never chosen after the episode. If nothing was accepted: `NothingAccepted`. The episodes
+    that certified a scale were selected for having few errors and show too little: use others, or give as
+    `choices` all scales of the plan, including those not reached.
 
     >>> accepted_risk(range(100), [True] * 90 + [False] * 10, [False] * 100, confidence=0.99)
     P(unsafe given accepted) <= 0.04989 with confidence 0.99, for a decision at a drawn step of a fresh \
@@ -126,10 +124,10 @@ episode drawn like these: 0 of 90 accepted decisions were unsafe, one from each 
     repeats = len(names) - len(np.unique(names))
     if repeats:
         raise InvalidInput(
-            f"ids must be unique, got {repeats:,} repeats: decisions of one episode depend on each other, so "
+            f"ids must be unique, got {repeats:,} repeats: decisions of one episode are dependent, so "
             "pooling them would make the limit too small; give one pre-drawn decision of each episode"
         )
-    took, wrong = (_booleans(n, v, len(names)) for n, v in (("accepted", accepted), ("unsafe", unsafe)))
+    took, wrong = booleans("accepted", accepted, len(names)), booleans("unsafe", unsafe, len(names))
     share("confidence", confidence)
     whole("choices", choices, least=1)
     count, bad = int(took.sum()), int((took & wrong).sum())
@@ -137,8 +135,8 @@ episode drawn like these: 0 of 90 accepted decisions were unsafe, one from each 
         _state(ledger, ids_digest(ids), confidence, choices, {"accepted": count, "unsafe": bad})
     if not count:
         raise NothingAccepted(
-            f"none of the {len(names):,} decisions was accepted, so nothing is known of accepted ones: use "
-            "narrower tubes, wider limits or more episodes"
+            f"none of the {len(names):,} decisions was accepted, so nothing is known about accepted ones: "
+            "use narrower tubes, wider limits or more episodes"
         )
     high = error_interval(bad, count, (1 - confidence) / choices)[1]
     family = None if ledger is None else read_family(ledger)
@@ -148,7 +146,7 @@ episode drawn like these: 0 of 90 accepted decisions were unsafe, one from each 
 def _state(
     ledger: str | os.PathLike[str], ids: str, confidence: float, choices: int, counts: dict[str, int]
 ) -> None:
-    """Write the counts behind their claim; refused unless it is there, and these are its first."""
+    """Write the counts of a claim; refuse a claim that is not there, or other counts than the first."""
     claims = [(one.data, one.plan) for one in read_ledger(ledger) if one.plan and one.claim]
     claimed = {
         (plan["confidence"], len(plan["episodes"])): data for data, plan in claims if ids in plan["episodes"]
@@ -156,8 +154,8 @@ def _state(
     if (confidence, choices) not in claimed:
         known = " and ".join(f"confidence {c:g} with choices={s}" for c, s in claimed) or "none"
         raise InvalidInput(
-            f"the ledger must hold this claim since before its episodes were run (claim_accepted_risk), with "
-            f"confidence {confidence:g} and choices={choices}; of these episodes {ledger} holds {known}"
+            "the ledger must have held this claim since before its episodes were run (claim_accepted_risk), "
+            f"with confidence {confidence:g} and choices={choices}; {ledger} holds for them {known}"
         )
     facts = {"plan": claimed[confidence, choices], "episodes": ids, **counts}
 
@@ -177,15 +175,15 @@ def _state(
 
 
 def _delta(confidence: float) -> float:
-    """1 - confidence, as one would write it: 0.002 and not 0.0020000000000000018."""
+    """1 - confidence in decimal: 0.002 and not 0.0020000000000000018."""
     return float(1 - Decimal(repr(float(confidence))))
 
 
 def draw_steps(seeds: Any, steps: int) -> NDArray[np.int64]:
-    """`[N]` the step of each episode whose decision counts, evenly from 0 to `steps` - 1.
+    """`[N]` the step of each episode whose decision counts, uniform from 0 to `steps` - 1.
 
-    It depends on the episode's seed alone and comes from a stream of its own, so it tells nothing of
-    what happens in the episode.
+    It depends on the episode's seed alone, through a stream of its own, so it is independent of what happens
+    in the episode.
 
     >>> draw_steps([0, 1, 2, 3], 200).tolist()
     [63, 32, 44, 13]
@@ -194,19 +192,7 @@ def draw_steps(seeds: Any, steps: int) -> NDArray[np.int64]:
     if names.dtype.kind not in "iu" or names.min() < 0:
         raise InvalidInput("seeds must be whole numbers of at least 0, one for each episode")
     steps = whole("steps", steps, least=1)
-    drawn = [_bits(seed) * steps >> 64 for seed in names.tolist()]
+    streams = (np.random.SeedSequence(seed, spawn_key=(_STREAM,)) for seed in names.tolist())
+    # 64 random bits of each, the same with every version of numpy
+    drawn = [int(one.generate_state(1, np.uint64)[0]) * steps >> 64 for one in streams]
     return np.array(drawn, dtype=np.int64)
-
-
-def _bits(seed: int) -> int:
-    """64 random bits, the same with every version of numpy."""
-    return int(np.random.SeedSequence(seed, spawn_key=(_STREAM,)).generate_state(1, np.uint64)[0])
-
-
-def _booleans(name: str, value: Any, n: int) -> NDArray[np.bool_]:
-    array = plain(name, value, "[N]")
-    if array.dtype != np.bool_ or len(array) != n:
-        raise InvalidInput(
-            f"{name} must be {n:,} booleans, one for each episode, got {len(array):,} of dtype {array.dtype}"
-        )
-    return array

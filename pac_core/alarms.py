@@ -1,9 +1,9 @@
-"""Which alarms may be suppressed: two rules, and what each really promises.
+"""Suppressing false alarms: two rules, and what each really promises.
 
 The paper suppresses an alarm whose set is {false}. Coverage bounds how often an alarm is both true and
-suppressed, among all alarms; it does not follow that a suppressed alarm is false with probability
-1 - epsilon. What does follow is `risk_given`. The better way is to calibrate on true alarms alone, which
-bounds the share of true alarms that are suppressed, directly.
+suppressed, among all alarms; it does not follow that a suppressed alarm is false with probability 1 -
+epsilon. What does follow is `risk_given`. It is better to calibrate on true alarms alone, which bounds the
+share of true alarms that are suppressed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import numbers, plain
+from pac_core.arrays import booleans, numbers, plain
 from pac_core.bounds import PACLevel, a_level
 from pac_core.errors import InvalidInput, NothingAccepted
 from pac_core.evaluation import error_interval
@@ -27,12 +27,12 @@ from pac_core.thresholds import Threshold, fit_threshold
 class AlarmRule:
     """Suppress an alarm whose score under "true alarm" is above T, with the evidence for T.
 
-    threshold: fitted on true alarms alone, so its n counts those and its level is about those
+    threshold: fitted on true alarms alone, so that its n and its level are about those
 
     A new true alarm is suppressed with probability at most epsilon, with confidence 1 - delta over the draw
-    of the calibration alarms, if both are independent draws from one source (alarms of one patient are not)
-    and the model was not chosen by looking at them. Nothing is promised
-    of false alarms, nor of any kind of true alarm by itself.
+    of the calibration alarms, if both are independent draws from one distribution (alarms of one patient are
+    not) and the model was not chosen by looking at them. Nothing is promised about false alarms, nor about
+    any kind of true alarm by itself.
     """
 
     threshold: Threshold
@@ -40,8 +40,8 @@ class AlarmRule:
     def suppress(self, scores: Any) -> NDArray[np.bool_]:
         """`[N]` which alarms to suppress, from `scores` `[N]`, -log f(true|x) as for the calibration alarms.
 
-        A score that is no finite number suppresses nothing: where the model fails, the alarm sounds. T is
-        widened as that of label sets, so that the last bits of another CPU suppress nothing either.
+        A score that is not finite suppresses nothing: if the model fails, the alarm sounds. T is widened like
+        that of label sets, so that another CPU's last bits suppress nothing either.
         """
         array = plain("scores", scores, "[N]")
         if array.dtype.kind not in "fiu":
@@ -59,13 +59,13 @@ class AlarmRule:
 
 
 def fit_alarm_rule(scores: Any, true: Any, level: PACLevel) -> AlarmRule:
-    """The rule that suppresses most and still proves the level about true alarms.
+    """The rule that suppresses most and still proves the level for true alarms.
 
     scores: `[N]` -log f(true|x) of the calibration alarms
     true: `[N]` booleans, which of them were true; the scores of the others are not used
 
-    How many of N are true is chance, but given that number their scores are independent draws, so the bound
-    holds for it. With too few: `NotEnoughData` says how many true alarms would do.
+    How many of N are true is random, but given that number their scores are independent draws, so the bound
+    holds. With too few, `NotEnoughData` says how many true alarms would do.
 
     >>> rule = fit_alarm_rule(range(200), [i % 2 == 0 for i in range(200)], PACLevel(0.1, 0.05))
     >>> rule.threshold.n, rule.threshold.value
@@ -73,11 +73,11 @@ def fit_alarm_rule(scores: Any, true: Any, level: PACLevel) -> AlarmRule:
     >>> rule.suppress([190.0, 191.0, float("nan"), float("inf")]).tolist()
     [False, True, False, False]
     """
-    found = numbers("scores", scores, "[N]")
-    chosen = _booleans("true", true, len(found))
+    values = numbers("scores", scores, "[N]")
+    chosen = booleans("true", true, len(values))
     if not chosen.any():
         raise InvalidInput(f"true must hold at least one true alarm, got none among {len(chosen):,}")
-    return AlarmRule(fit_threshold(found[chosen], a_level(level)))
+    return AlarmRule(fit_threshold(values[chosen], a_level(level)))
 
 
 def suppress_by_sets(sets: LabelSets, *, false_label: int = 0) -> NDArray[np.bool_]:
@@ -95,11 +95,11 @@ def suppress_by_sets(sets: LabelSets, *, false_label: int = 0) -> NDArray[np.boo
 
 @dataclass(frozen=True, repr=False)
 class RiskGiven:
-    """What a promise about all units implies for those of one kind: an upper limit of P(miss given the kind).
+    """What a promise about all units implies for one kind of unit: an upper limit of P(miss | kind).
 
     limit: epsilon / least, at most 1
     least: exact lower limit of P(kind), one-sided Clopper-Pearson, from `count` of `n` fresh units
-    confidence: of the limit: 1 - delta - doubt, the doubts of both added up
+    confidence: of the limit: 1 - delta - doubt
     level: the promise about all units
     """
 
@@ -121,35 +121,35 @@ class RiskGiven:
 
 
 def risk_given(level: PACLevel, members: Any, *, kind: str, doubt: float = 0.01) -> RiskGiven:
-    """The limit of P(miss given kind) that follows from P(miss) <= epsilon alone.
+    """The limit of P(miss | kind) that follows from P(miss) <= epsilon alone.
 
     level: that the sets were calibrated at
-    members: `[N]` booleans, which units are of the kind; units that were neither calibrated on nor used to
-        choose the kind, such as those of the test part
+    members: `[N]` booleans, which units are of the kind; none of them may have been calibrated on or used to
+        choose the kind, so take the test part
     kind: in words, such as "suppressed": a miss is then a true alarm that was suppressed
     doubt: the probability that the lower limit of P(kind) fails
 
-    P(miss and kind) is at most P(miss), so P(miss given kind) is at most epsilon / P(kind). With no unit of
-    the kind: `NothingAccepted`. The paper's experiment suppressed 189 of 817 alarms at (0.02, 1e-5), 13 of
-    them true: 6.9%, which contradicts "at most 2%" but not what follows:
+    P(miss and kind) is at most P(miss), so P(miss | kind) is at most epsilon / P(kind). With no unit of the
+    kind: `NothingAccepted`. The paper's experiment suppressed 189 of 817 alarms at (0.02, 1e-5), 13 of them
+    true: 6.9%, which contradicts "at most 2%" but not what follows:
 
     >>> risk_given(PACLevel(0.02, 1e-5), [True] * 189 + [False] * 628, kind="suppressed")
     P(miss given suppressed) <= 0.1012 with confidence 0.98999: P(miss) <= 0.02 divided by \
 P(suppressed) >= 0.1977, from 189 of 817 units.
     """
-    level, found = a_level(level), _booleans("members", members, None)
+    level, chosen = a_level(level), booleans("members", members)
     if isinstance(doubt, bool) or not isinstance(doubt, float) or not 0 < doubt < 1 - level.delta:
         raise InvalidInput(f"doubt must lie strictly between 0 and 1 - delta, got {doubt!r}")
-    count, n = int(found.sum()), len(found)
+    count, n = int(chosen.sum()), len(chosen)
     if not count:
-        raise NothingAccepted(f"none of the {n:,} units is {kind}, so nothing is known of such units")
+        raise NothingAccepted(f"none of the {n:,} units is {kind}, so nothing is known about such units")
     least = error_interval(count, n, doubt)[0]
     return RiskGiven(min(1.0, level.epsilon / least), least, 1 - level.delta - doubt, kind, count, n, level)
 
 
 @dataclass(frozen=True)
 class Suppression:
-    """What a rule did to test alarms whose truth is known; every interval is exact, 98%, each end at 99%."""
+    """What a rule did to test alarms whose truth is known; intervals are exact, 98%, each end at 99%."""
 
     true: int
     true_suppressed: int
@@ -158,12 +158,12 @@ class Suppression:
 
     @property
     def share_of_true(self) -> float:
-        """Of the true alarms, the share suppressed: the harm; NaN if there were none."""
+        """The share of true alarms suppressed: the harm; NaN if there were none."""
         return self.true_suppressed / self.true if self.true else float("nan")
 
     @property
     def share_of_false(self) -> float:
-        """Of the false alarms, the share suppressed: the use; NaN if there were none."""
+        """The share of false alarms suppressed: the benefit; NaN if there were none."""
         return self.false_suppressed / self.false if self.false else float("nan")
 
     @property
@@ -172,41 +172,31 @@ class Suppression:
 
     @property
     def true_interval(self) -> tuple[float, float]:
-        """Of P(suppressed given true alarm)."""
+        """Of P(suppressed | true alarm)."""
         return _interval(self.true_suppressed, self.true)
 
     @property
     def false_interval(self) -> tuple[float, float]:
-        """Of P(suppressed given false alarm)."""
+        """Of P(suppressed | false alarm)."""
         return _interval(self.false_suppressed, self.false)
 
     @property
     def wrong_interval(self) -> tuple[float, float]:
-        """Of P(true alarm given suppressed)."""
+        """Of P(true alarm | suppressed)."""
         return _interval(self.true_suppressed, self.suppressed)
 
 
 def suppression(suppressed: Any, true: Any) -> Suppression:
     """The counts of `suppressed` `[N]` against `true` `[N]`, both booleans.
 
-    >>> found = suppression([True, True, False, False], [True, False, True, False])
-    >>> found.share_of_true, found.share_of_false
+    >>> counts = suppression([True, True, False, False], [True, False, True, False])
+    >>> counts.share_of_true, counts.share_of_false
     (0.5, 0.5)
     """
-    quiet = _booleans("suppressed", suppressed, None)
-    real = _booleans("true", true, len(quiet))
-    return Suppression(
-        int(real.sum()), int((quiet & real).sum()), int((~real).sum()), int((quiet & ~real).sum())
-    )
+    quiet = booleans("suppressed", suppressed)
+    real = booleans("true", true, len(quiet))
+    return Suppression(*(int(rows.sum()) for rows in (real, quiet & real, ~real, quiet & ~real)))
 
 
 def _interval(count: int, n: int) -> tuple[float, float]:
     return error_interval(count, n) if n else (0.0, 1.0)
-
-
-def _booleans(name: str, value: Any, n: int | None) -> NDArray[np.bool_]:
-    array = plain(name, value, "[N]")
-    if array.dtype != np.bool_ or n not in (None, len(array)):
-        wanted = "booleans" if n is None else f"{n:,} booleans, one for each alarm"
-        raise InvalidInput(f"{name} must be {wanted}, got {len(array):,} of dtype {array.dtype}")
-    return array

@@ -1,4 +1,4 @@
-"""What may come through a public door, and which array library it belongs to."""
+"""Checks at the public doors, and what is common to numpy and torch."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ _BLOCK = 1 << 20  # bytes of a block: it stays in the cache, and threads seldom 
 
 
 def numbers(name: str, value: Any, shape: str, *, finite: bool = False) -> Floats:
-    """`value` as a numpy array of floats, refused unless it has the `shape` and no NaN.
+    """Return `value` as a numpy array of floats; refuse another `shape` such as ``"[N, K]"``, and NaN.
 
-    `shape` names the axes, as in ``"[N, K]"``; integers become float64.
-    `finite=True` refuses +inf as well; -inf is never a score, a state or a variance.
+    Integers become float64. `finite=True` refuses +inf as well; -inf is always refused.
     """
     array = plain(name, value, shape)
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
@@ -43,7 +42,7 @@ def numbers(name: str, value: Any, shape: str, *, finite: bool = False) -> Float
 
 
 def number(name: str, value: Any) -> float:
-    """`value` as a float, refused unless it is one number; a text that reads like one is none."""
+    """Return `value` as a float; refuse anything but one number. A string is not a number."""
     try:
         array = np.asarray(_here(value))
     except (ValueError, TypeError, RuntimeError):
@@ -54,19 +53,19 @@ def number(name: str, value: Any) -> float:
 
 
 def listed(name: str, value: Any) -> list[Any]:
-    """`value` as a list, refused unless it is a sequence of things; a text is one thing."""
+    """Return `value` as a list; refuse a string, a mapping and what cannot be iterated over."""
     try:
         if not isinstance(value, str | bytes | Mapping):
             return list(value)
-    except TypeError:  # of which an array without axes says so only now
+    except TypeError:  # also raised by an array without axes
         pass
     raise InvalidInput(f"{name} must be a list or another sequence, got {shorten(repr(value), 80)}")
 
 
 def plain(name: str, value: Any, shape: str) -> NDArray[Any]:
-    """`value` as a numpy array of plain values with the named axes, none of them empty."""
+    """Return `value` as a numpy array of plain values with the named axes, none of them empty."""
     if isinstance(value, np.ma.MaskedArray):
-        raise InvalidInput(f"{name} must have no mask: a unit is never left out, got a masked array")
+        raise InvalidInput(f"{name} must not be masked, because no unit may be left out")
     try:
         array = np.asarray(_here(value))
     except (ValueError, TypeError, RuntimeError) as error:
@@ -82,7 +81,7 @@ def plain(name: str, value: Any, shape: str) -> NDArray[Any]:
 
 
 def labels_for(name: str, value: Any, n: int, classes: int) -> NDArray[np.int64]:
-    """Class indices `[n]`, each at least 0 and below `classes`."""
+    """Return class indices `[n]`; refuse any outside 0 to `classes` - 1."""
     array = plain(name, value, "[N]")
     if array.dtype.kind not in "iu":
         raise InvalidInput(f"{name} must be whole numbers, got dtype {array.dtype}")
@@ -95,8 +94,17 @@ def labels_for(name: str, value: Any, n: int, classes: int) -> NDArray[np.int64]
     return array.astype(np.int64)
 
 
+def booleans(name: str, value: Any, n: int | None = None) -> NDArray[np.bool_]:
+    """Return `value` as booleans `[N]`, of which there must be `n`."""
+    array = plain(name, value, "[N]")
+    if array.dtype != np.bool_ or n not in (None, len(array)):
+        rule = "booleans" if n is None else f"{n:,} booleans, one for each unit"
+        raise InvalidInput(f"{name} must be {rule}, got {len(array):,} of dtype {array.dtype}")
+    return array
+
+
 def doubles(values: Array) -> Array:
-    """`values` as float64, in their library and on their device."""
+    """Convert to float64, in the same library and on the same device."""
     if is_numpy_array(values):
         return np.asarray(values, dtype=np.float64)
     xp = array_namespace(values)
@@ -104,10 +112,10 @@ def doubles(values: Array) -> Array:
 
 
 def like(array: Array, values: Any) -> Array:
-    """`values` in the library, on the device and of the dtype of `array`."""
+    """Convert `values` to the library, device and dtype of `array`."""
     if is_numpy_array(array):
         return np.asarray(_here(values), dtype=array.dtype)
-    if not is_torch_array(values):  # torch takes no views that run backwards, and native numbers only
+    if not is_torch_array(values):  # torch refuses negative strides and foreign byte orders
         values = np.asarray(values)
         double = values.dtype.kind == "f" and values.dtype.itemsize > 8
         native = np.dtype(np.float64) if double else values.dtype.newbyteorder("=")
@@ -116,7 +124,7 @@ def like(array: Array, values: Any) -> Array:
 
 
 def _here(values: Any) -> Any:
-    """`values` as numpy can take them; it has no bfloat16, but every one is a float32."""
+    """Move a tensor to where numpy can read it; numpy has no bfloat16, but float32 holds every one."""
     if not is_torch_array(values):
         return values
     values = values.detach().cpu()
@@ -124,9 +132,9 @@ def _here(values: Any) -> Any:
 
 
 def returned(name: str, values: Any, shape: tuple[int, ...], to: Array) -> Array:
-    """What a user's function returned, as doubles where `to` is; refused unless numbers of this very shape.
+    """Return what a user's function returned, as doubles like `to`; refuse any other shape.
 
-    Anything else would be broadcast: one plan's number would stand for all of them.
+    Another shape would be broadcast: one plan's number would stand for all of them.
     """
     given = values if is_torch_array(values) else np.asarray(values)
     kind, tensor = str(given.dtype), is_torch_array(to)
@@ -138,7 +146,7 @@ def returned(name: str, values: Any, shape: tuple[int, ...], to: Array) -> Array
 
 
 def norm(vectors: Array) -> Array:
-    """`[...]` Euclid's length of vectors `[..., K]`, of any magnitude: squares of 1e-170 would vanish.
+    """Euclidean norm `[...]` of vectors `[..., K]` of any magnitude: the square of 1e-170 would underflow.
 
     >>> norm(np.array([[3e-170, 4e-170], [3e170, 4e170]])).tolist()
     [5e-170, 5e+170]
@@ -151,17 +159,17 @@ def norm(vectors: Array) -> Array:
 
 def threads() -> int:
     """How many threads to use: `OMP_NUM_THREADS` (Ray sets it to a worker's CPUs), else the cores."""
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    if told.isdecimal() and int(told) > 0:
-        return int(told)
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    if setting.isdecimal() and int(setting) > 0:
+        return int(setting)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def over_rows(work: Callable[[slice, Floats], None], like: Floats, buffers: int, dtype: Any) -> None:
     """Call `work(rows, scratch)` on slices that cover the rows of `like` `[N, K]`, in threads.
 
-    A slice is small enough for the cache; `scratch` `[buffers, rows, K]` of `dtype` belongs to
-    the thread and is used again, because fresh memory costs more than the arithmetic.
+    A slice fits into the cache. Each thread reuses its `scratch` `[buffers, rows, K]` of `dtype`, because
+    allocating memory costs more than the arithmetic.
     """
     n, width = like.shape
     step = max(1, _BLOCK // (width * np.dtype(dtype).itemsize))

@@ -1,6 +1,6 @@
-"""What the paper compares with: sets of mass 1 - epsilon, and its ablations. No guarantee here.
+"""Baselines of the paper, without a guarantee: sets of mass 1 - epsilon, and the ablations.
 
-A baseline trusts the forecaster's own probabilities, so its error is whatever it turns out to be.
+A baseline trusts the forecaster's own probabilities, so its error may be anything.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from functools import partial
 import numpy as np
 from array_api_compat import array_namespace
 
-from pac_core.arrays import Array, Floats, number, over_rows
-from pac_core.bounds import max_errors, vc_max_errors
-from pac_core.errors import InvalidInput
+from pac_core.arrays import Array, Floats, over_rows
+from pac_core.bounds import max_errors, share, vc_max_errors
 from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast
 from pac_core.predictors import Predictor, accumulated
 from pac_core.regions import Ellipsoids
@@ -38,7 +37,7 @@ def mass_label_sets(forecast: LogitForecast, epsilon: float) -> LabelSets:
     >>> mass_label_sets(forecast, 0.05).size().tolist()
     [3, 1]
     """
-    _check(epsilon)
+    epsilon = share("epsilon", epsilon)
     member = np.zeros(a_forecast(forecast, LogitForecast).logits.shape, dtype=bool)
     shift, log = forecast.normaliser
 
@@ -47,7 +46,7 @@ def mass_label_sets(forecast: LogitForecast, epsilon: float) -> LabelSets:
         probability = np.exp((z - shift[rows, None]) - log[rows, None])
         order = np.argsort(-probability, axis=1, kind="stable")
         mass = np.cumsum(np.take_along_axis(probability, order, axis=1), axis=1)
-        # A label is needed while those before it do not reach the mass.
+        # A label is needed as long as those before it do not reach the mass.
         needed = np.roll(mass, 1, axis=1) < 1 - epsilon
         needed[:, 0] = True
         np.put_along_axis(member[rows], order, needed, axis=1)
@@ -60,7 +59,7 @@ def mass_gaussian_sets(forecast: GaussianForecast, epsilon: float) -> Confidence
     """The ellipsoid of mass 1 - epsilon around the mean; over a horizon, of all steps together."""
     from scipy.special import chdtri  # see bounds.proves
 
-    _check(epsilon)
+    epsilon = share("epsilon", epsilon)
     forecast, sound = a_forecast(forecast, GaussianForecast).for_sets()
     radius2 = float(chdtri(int(np.prod(forecast.mean.shape[1:])), epsilon))
     region = Ellipsoids(forecast, radius2 + 0 * forecast.mean[..., 0])
@@ -71,8 +70,3 @@ def _distance(forecast: GaussianForecast, truth: Array) -> Array:
     """`[B]` squared Mahalanobis distance, over all steps of a horizon."""
     distances = forecast.mahalanobis2(truth)
     return array_namespace(distances).sum(distances, axis=-1) if distances.ndim == 2 else distances
-
-
-def _check(epsilon: float) -> None:
-    if not 0 < number("epsilon", epsilon) < 1:
-        raise InvalidInput(f"epsilon must lie strictly between 0 and 1, got {epsilon!r}")

@@ -1,4 +1,4 @@
-"""How many errors a sample may show and still prove the level: Theorem 1 of Park et al. (2020)."""
+"""How many errors a calibration set may contain and still prove a level: Theorem 1 of Park et al. (2020)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MOST = 2**53  # beyond it a double no longer counts in ones
 
 @dataclass(frozen=True)
 class PACLevel:
-    """The promise: an error of at most `epsilon`, with confidence at least 1 - `delta`.
+    """The level of a promise: an error of at most `epsilon`, with confidence at least 1 - `delta`.
 
-    epsilon: the share of new units whose set may miss the truth, in (0, 1)
-    delta: the probability, over the draw of the calibration units, that the promise fails, in (0, 1)
+    epsilon: the probability that the set of a new unit misses the truth, in (0, 1)
+    delta: the probability, over the draw of the calibration set, that the promise fails, in (0, 1)
     """
 
     epsilon: float
@@ -41,13 +41,11 @@ class PACLevel:
 
 
 Bound: TypeAlias = Callable[[int, PACLevel], int]
-"""From the number of units and the level to the number of errors allowed among them."""
+"""Maps the number of units and the level to the number of errors allowed."""
 
 
 def max_errors(n: int, level: PACLevel) -> int:
-    """k*, the most errors among `n` units that still prove the level (equation 8 of the paper).
-
-    The largest k with P[Binomial(n, epsilon) <= k] strictly below delta.
+    """k*, the largest k with P[Binomial(n, epsilon) <= k] < delta (equation 8 of the paper).
 
     >>> max_errors(20_000, PACLevel(epsilon=0.01, delta=1e-5))
     142
@@ -63,14 +61,14 @@ def max_errors(n: int, level: PACLevel) -> int:
 
 
 def share(name: str, value: Any) -> float:
-    """`value`, refused unless it is a number strictly between 0 and 1."""
+    """Return a number strictly between 0 and 1; refuse anything else."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
         raise InvalidInput(f"{name} must lie strictly between 0 and 1, got {value!r}")
     return float(value)
 
 
 def min_samples(level: PACLevel, errors: int = 0) -> int:
-    """The fewest units with which `errors` errors still prove the level.
+    """The smallest number of units that proves the level with `errors` errors.
 
     >>> min_samples(PACLevel(epsilon=0.01, delta=1e-5))
     1146
@@ -80,7 +78,7 @@ def min_samples(level: PACLevel, errors: int = 0) -> int:
 
 
 def proves(n: int, errors: int, level: PACLevel) -> bool:
-    """Whether P[Binomial(n, epsilon) <= errors] < delta, decided in integers where doubles tie.
+    """Whether P[Binomial(n, epsilon) <= errors] < delta; near a tie, exact integers decide.
 
     A tie with more than 2,000 units counts as no.
     """
@@ -95,7 +93,7 @@ def proves(n: int, errors: int, level: PACLevel) -> bool:
 
 
 def vc_max_errors(n: int, level: PACLevel) -> int:
-    """The errors that the VC bound (equation 7 of the paper) allows among `n` units: its ablation.
+    """The number of errors that the VC bound (equation 7 of the paper) allows among `n` units.
 
     >>> vc_max_errors(20_000, PACLevel(epsilon=0.05, delta=1e-5))
     300
@@ -108,7 +106,7 @@ def vc_max_errors(n: int, level: PACLevel) -> int:
 
 
 def vc_min_samples(level: PACLevel, errors: int = 0) -> int:
-    """The fewest units with which the VC bound allows `errors` errors."""
+    """The smallest number of units at which the VC bound allows `errors` errors."""
     errors, level = whole("errors", errors, least=0), a_level(level)
     return _first(errors + 1, lambda n: _vc_errors(n, level) >= errors, level)
 
@@ -117,14 +115,14 @@ BOUNDS: dict[str, Bound] = {bound.__name__: bound for bound in (max_errors, vc_m
 
 
 def a_level(level: Any) -> PACLevel:
-    """`level`, refused unless it is a `PACLevel`."""
+    """Return `level`; refuse anything but a `PACLevel`."""
     if not isinstance(level, PACLevel):
         raise InvalidInput(f"level must be a PACLevel(epsilon, delta), got {level!r}")
     return level
 
 
 def whole(name: str, value: Any, *, least: int) -> int:
-    """`value` as an int of at least `least`; floats and booleans are refused."""
+    """Return `value` as an int of at least `least`; refuse floats and booleans."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -147,7 +145,7 @@ def _vc_errors(n: int, level: PACLevel) -> float:
 
 
 def _exactly_below(n: int, errors: int, level: PACLevel) -> bool:
-    """Whether the tail is below delta, from the exact values of the doubles, in integers."""
+    """Whether the tail is below delta, in exact integer arithmetic."""
     hit, base = level.epsilon.as_integer_ratio()
     miss = base - hit
     term = miss**n

@@ -1,4 +1,4 @@
-"""Which of many plans keep the limits, asked of their tubes."""
+"""Which plans keep the limits, judged by their tubes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pac_core.texts import at_most
 
 @dataclass(frozen=True, eq=False)
 class Checked:
-    """What the checker says of B plans x H steps and C limits.
+    """The checker's findings on B plans x H steps and C limits.
 
-    margin: `[B, H, C]` how far each step stays inside each limit; NaN if nothing can be said
-    safe: `[B]` whether every margin is at least 0; a NaN is unsafe
+    margin: `[B, H, C]` how far each step stays inside each limit; NaN if nothing is known
+    safe: `[B]` whether every margin is at least 0; NaN is unsafe
     names: C names of the limits
-    limits: the limits themselves, for the words of a reason
+    limits: the limits themselves, which explain reasons
     """
 
     margin: Array
@@ -32,15 +32,15 @@ class Checked:
 
     @cached_property
     def worst(self) -> Array:
-        """`[B]` the least margin of each plan; -inf if one is NaN."""
+        """`[B]` the smallest margin of each plan; -inf if one is NaN."""
         xp = array_namespace(self.margin)
         return xp.min(self._known, axis=(1, 2))
 
     @cached_property
     def first(self) -> tuple[Array, Array]:
-        """`[B]` the first step, from 0, at which a limit may be broken, and `[B]` which; -1 if none.
+        """`[B]` the first step, from 0, at which a limit may be violated, and `[B]` which limit; -1 if none.
 
-        Of several limits at that step it is the one with the least margin.
+        If several may be at that step, it is the one with the smallest margin.
         """
         xp = array_namespace(self.margin)
         wrong = xp.astype(xp.any(~(self.margin >= 0), axis=-1), xp.int64)
@@ -51,11 +51,11 @@ class Checked:
         return xp.where(self.safe, none, step), xp.where(self.safe, none, limit)
 
     def reason(self, i: int) -> str:
-        """Why plan `i` is unsafe, or by how much it is safe, in words; steps are counted from 1.
+        """Why plan `i` is unsafe, or by how much it is safe; steps are counted from 1.
 
         >>> margin = np.array([[[0.5, 1.0], [-0.25, 0.75]]])
         >>> Checked(margin, np.array([False]), ("speed", "pitch")).reason(0)
-        'speed: may be broken by 0.25 at step 2 of 2'
+        'speed: may be violated by 0.25 at step 2 of 2'
         """
         margin = like(np.zeros(1), self.margin[i])
         if np.isnan(margin).all():
@@ -67,13 +67,13 @@ class Checked:
         by, name = float(margin[step, limit]), self.names[limit]
         where = f"at step {step + 1} of {len(margin)}"
         if safe:
-            return f"safe: the least margin is {at_most(by, 3)}, to {name} {where}"
+            return f"safe: the smallest margin is {at_most(by, 3)}, to {name} {where}"
         if np.isnan(by):
-            return f"{name}: nothing can be said {where}"
+            return f"{name}: nothing is known {where}"
         if by == -np.inf:
-            return f"{name}: the tube has no bound there, {where}"
+            return f"{name}: the tube is unbounded {where}"
         words = getattr(self.limits[limit], "words", None) if self.limits else None
-        return f"{name}: {words(by) if words else f'may be broken by {-by:.2g}'} {where}"
+        return f"{name}: {words(by) if words else f'may be violated by {-by:.2g}'} {where}"
 
     def reasons(self) -> list[str]:
         """The reasons of all plans."""
@@ -87,11 +87,11 @@ class Checked:
 
 
 class TubeChecker:
-    """Checks tubes against limits, on whatever device the tubes are, in doubles.
+    """Checks tubes against limits, on the tubes' own device, in doubles.
 
     A tube that is empty or NaN at a step, in any number of the state, is unsafe, whatever the limits read.
-    It says whether the tube keeps the limits, which is as good as the tube: one that was calibrated
-    on drawn plans promises nothing about the plan that a planner picked for being checked safe.
+    The answer is only as good as the tube: one that was calibrated on randomly drawn plans promises nothing
+    about a plan that a planner picked because it passed the check.
     """
 
     def __init__(self, limits: Sequence[Limit]) -> None:

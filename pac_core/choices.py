@@ -1,4 +1,4 @@
-"""How a tube's shape is chosen on the tune split: by its size on units it was not fitted on."""
+"""How a tube's shape is chosen on the tune part: by its size on units it was not fitted on."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from pac_core.truths import Trajectories
 Shape = TypeVar("Shape")
 _SIZED = 500  # units of each half on which sizes are compared: their mean needs no more
 _STEP = 1.1  # factor by which a scale is tried larger and smaller
-_FARTHEST = 4.0  # times larger or smaller: a tail without errors is no licence to forget it
+_FARTHEST = 4.0  # times larger or smaller: a tail without errors may still have some
 _EXPONENTS = (0.0, 0.1, 0.2, 0.3, 0.4)
 
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """The tune units that did not fail, in two halves, and what their sizes are measured in.
+    """The tune units that did not fail, in two halves, and the units of their sizes.
 
     forecast, states: of all of them; states are NaN after a unit's end
-    halves: forecast and states of either half
+    halves: forecast and states of each half
     deviation: `[D]` the units in which half-widths of different dimensions are compared
-    band: allowed errors over which a threshold is averaged, because one order statistic of the tail
-        is mostly chance
+    band: numbers of errors over which a threshold is averaged, because a single order statistic of the tail
+        is mostly noise
     """
 
     forecast: GaussianForecast
@@ -74,10 +74,10 @@ class Chosen(Generic[Shape]):
 
 
 def choose(fits: Sequence[Callable[[GaussianForecast, Any], Any]], tuning: Tuning) -> Chosen[Any]:
-    """The fit of the smallest mean normalised size.
+    """The fit with the smallest mean normalised size.
 
-    Each is fitted on either half and judged on the other, because hundreds of scales fit too well the half
-    they were fitted on, at the threshold that these scores would give.
+    Each is fitted on either half and measured on the other, at the threshold that the scores there would
+    give, because hundreds of scales overfit the half they were fitted on.
     """
 
     first, second = tuning.halves
@@ -99,18 +99,17 @@ def choose(fits: Sequence[Callable[[GaussianForecast, Any], Any]], tuning: Tunin
 def balance(
     relative: Floats, reach: Floats, band: NDArray[np.int64], sides: Sequence[int] | None = None
 ) -> Floats:
-    """`[2, H, D]` factors for the scales of a box, below and above, that make its mean size least.
+    """`[2, H, D]` factors for the scales of a box, below and above, that minimise its mean size.
 
-    relative: `[B, H, D]` errors in units of the reach, of units that did not fit it; NaN after an end
-    reach: `[B, H, D]` half-widths of the box of T = 1, normalised
+    relative: `[B, H, D]` errors in units of the reach, of units it was not fitted on; NaN after the end
+    reach: `[B, H, D]` normalised half-widths of the box at T = 1
     sides: `[D]` see `BoxShape`
 
-    Risk is worth most where width costs most. The steps share one exponent (wide steps are narrowed by a
-    power of their width) and each dimension has a factor below and one above: few numbers, so that they
-    do not fit chance. Errors often have a side (what runs stumbles more often than it leaps), so the two
-    differ.
+    Risk should be spent where width is most expensive. The steps share one exponent (wide steps are narrowed
+    by a power of their width), and each dimension has a factor below and one above, because errors are often
+    skewed: so few numbers do not overfit.
     """
-    lived = int((~np.isnan(relative[..., 0])).any(axis=0).sum())  # nothing is learnt of steps never seen
+    lived = int((~np.isnan(relative[..., 0])).any(axis=0).sum())  # later steps were never reached
     errors = np.concatenate([-relative, relative], axis=2)[:, :lived]
     errors = np.where(np.isnan(errors), -np.inf, errors)
     side = np.zeros(reach.shape[2]) if sides is None else np.asarray(sides)
@@ -118,7 +117,7 @@ def balance(
     errors[:, :, share.ravel() == 0] = -np.inf
     some = reach[np.random.default_rng(0).permutation(len(reach))[:_SIZED], :lived]
     wide = np.sqrt(np.mean(some**2, axis=(0, 2)))
-    factors, found = np.ones(share.size), []
+    factors, tried = np.ones(share.size), []
     for exponent in _EXPONENTS:
         steps = (wide / wide.max()) ** -exponent
         squares = (some * steps[:, None]) ** 2
@@ -128,8 +127,8 @@ def balance(
             return float(np.mean(np.sqrt(np.mean(squares * widths**2, axis=2))))
 
         factors, least = _descend((errors / steps[:, None]).max(axis=1), factors, size, band)
-        found.append((least, np.append(steps, np.full(reach.shape[1] - lived, steps[-1])), factors))
-    _, steps, factors = min(found, key=lambda one: one[0])
+        tried.append((least, np.append(steps, np.full(reach.shape[1] - lived, steps[-1])), factors))
+    _, steps, factors = min(tried, key=lambda one: one[0])
     return np.asarray(steps[:, None] * factors.reshape(2, 1, -1))
 
 
@@ -139,14 +138,14 @@ def deviation(states: Floats) -> Floats:
 
 
 def relative_widths(half_widths: Floats, states: Floats) -> Floats:
-    """`[D]` mean half-widths `[B, H, D]`, in deviations of the states; 0 where those never differ."""
+    """`[D]` mean half-widths `[B, H, D]` in deviations of the states; 0 where those are constant."""
     scale = deviation(np.where(np.isinf(states), np.nan, states))
     widths = half_widths.mean(axis=(0, 1))
     return np.asarray(np.divide(widths, scale, out=np.zeros_like(widths), where=scale > 0))
 
 
 def width_remarks(widths: Floats, names: Sequence[str] | None = None) -> list[str]:
-    """What to say of a tube with these half-widths `[D]`, in deviations of the tune states.
+    """What to say about a tube with these half-widths `[D]`, in deviations of the tune states.
 
     >>> width_remarks(np.array([0.5, 2.0]))
     ['this tube is wider than the states vary: the mean half-width of 1 of 2 numbers is above the deviation \
@@ -176,11 +175,11 @@ def _descend(
         for k in range(len(factors)):
             others = np.delete(worst / factors, k, axis=1).max(axis=1)
             for step in (_STEP, 1 / _STEP):
-                tried = factors.copy()
-                tried[k] = np.clip(step * tried[k], 1 / _FARTHEST, _FARTHEST)
-                found = _limit(np.maximum(others, worst[:, k] / tried[k]), band) * size(tried)
-                if 0 < found < best * (1 - 1e-3):
-                    best, factors, improved = found, tried, True
+                new = factors.copy()
+                new[k] = np.clip(step * new[k], 1 / _FARTHEST, _FARTHEST)
+                reached = _limit(np.maximum(others, worst[:, k] / new[k]), band) * size(new)
+                if 0 < reached < best * (1 - 1e-3):
+                    best, factors, improved = reached, new, True
                     break
     return factors, best
 

@@ -1,4 +1,4 @@
-"""The classes of a model: how folders and labels name them, and how people do."""
+"""The classes of a model: their keys in folders and label files, and their names for people."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _WNID = re.compile(r"(n\d{8})\s+(\S.*)")
 class ClassNames:
     """The K classes of a model, in the order of its outputs.
 
-    keys: K different names, by which folders and labels may call them, such as ``n01440764``
-    names: K different names to show, such as ``tench``; the keys, where there are no others
+    keys: K different keys that folders and labels may use, such as ``n01440764``
+    names: K different names to show, such as ``tench``; the keys, if there are no others
     """
 
     keys: tuple[str, ...]
@@ -30,7 +30,7 @@ class ClassNames:
 
     @classmethod
     def of(cls, keys: Sequence[str], names: Sequence[str] | None = None) -> ClassNames:
-        """With names made different: ImageNet has two kinds of ``crane``.
+        """Make the names unique: ImageNet has two kinds of ``crane``.
 
         >>> ClassNames.of(["n02012849", "n03126707"], ["crane", "crane"]).names
         ('crane (n02012849)', 'crane (n03126707)')
@@ -47,13 +47,13 @@ class ClassNames:
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """The class of every name; a key goes before a name to show."""
+        """The class of every key and name; a key takes precedence."""
         listed = (*self.names, *self.keys)
         return {name: place % len(self.keys) for place, name in enumerate(listed)}
 
 
 def read_classes(classes: str | os.PathLike[str] | Sequence[str]) -> ClassNames:
-    """The classes that a file names, or a sequence of names in the order of the model's outputs.
+    """The classes named by a file, or a sequence of names in the order of the model's outputs.
 
     classes: a JSON file like ImageNet's class index, ``{"0": ["n01440764", "tench"], ...}``, or a list; or a
         text file with a name, or a wnid and a name, on each line
@@ -92,10 +92,10 @@ def _from_lines(text: str) -> list[tuple[str, str]]:
     return _entries(pairs if lines and len(pairs) == len(lines) else [(line,) for line in lines])
 
 
-def _entries(found: list[tuple[str, ...]]) -> list[tuple[str, str]]:
-    """(key, name) of each class; a name that stands twice is told apart by its place."""
-    often = Counter(entry[0] for entry in found if len(entry) == 1)
+def _entries(entries: list[tuple[str, ...]]) -> list[tuple[str, str]]:
+    """(key, name) of each class; a name without a key that occurs twice is numbered."""
+    often = Counter(entry[0] for entry in entries if len(entry) == 1)
     return [
         (entry[0], entry[-1]) if often[entry[0]] < 2 else (f"{entry[0]} ({place})",) * 2
-        for place, entry in enumerate(found)
+        for place, entry in enumerate(entries)
     ]

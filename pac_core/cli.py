@@ -18,25 +18,25 @@ from pac_core.verifying import verify_command
 ON_RAY = {
     "logits": "Write the logits of a finished run to npz or parquet.",
     "run": "Score units in parallel on Ray, and certify.",
-    "submit": "Start a run as a job of a Ray cluster.",
-    "tune": "Sweep epsilon and delta, and what changes the scores, with Ray Tune.",
+    "submit": "Submit a run as a job to a Ray cluster.",
+    "tune": "Sweep epsilon, delta and the choice of score with Ray Tune.",
 }
 """Commands of the package `cluster`, which is not imported to list them."""
 EPILOG = """\
-Exit codes: 0 it holds or was done, 1 the answer is no (refuted, does not follow),
-2 the input was refused, 3 the program failed, 141 the reader of the answer was gone."""
+Exit codes: 0 success, or yes; 1 the answer is no (refuted, does not follow);
+2 the input was refused; 3 an internal error; 141 the output pipe was closed."""
 UNHEARD = 141
 """As of any program whose pipe is closed; 0 would say that a certificate holds."""
 
 
 class Refused(click.ClickException):
-    """A refusal: one sentence, no traceback."""
+    """A refusal: one sentence without a traceback."""
 
     exit_code = 2
 
 
 class Program(click.Group):
-    """Commands of this package, and of others by the entry points ``pac_sets.commands``."""
+    """The commands of this package, and those that others register as ``pac_sets.commands``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *plugins.names("commands")})
@@ -52,7 +52,7 @@ class Program(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands; a plugin's is named, not imported."""
+        """List the commands without importing those of plugins."""
         own = {name: command.get_short_help_str(90) for name, command in self.commands.items()}
         others = plugins.names("commands")
         added = {name: ON_RAY.get(name, f"Added by a plugin: pac {name} --help.") for name in others}
@@ -60,17 +60,17 @@ class Program(click.Group):
             formatter.write_dl(sorted((added | own).items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        if sys.stdout is None:  # before a unit is spent on an answer that nobody would hear
-            raise Refused("standard output must be open, and is closed: send it to a file or to /dev/null")
+        if sys.stdout is None:  # before a unit is spent on an answer that nobody would see
+            raise Refused("standard output is closed: redirect it to a file or to /dev/null")
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="backslashreplace")  # what it cannot encode, as on standard error
+            sys.stdout.reconfigure(errors="backslashreplace")  # as standard error does
         try:
             answer = super().invoke(ctx)
             sys.stdout.flush()
             return answer
         except PACError as error:
             raise Refused(str(error)) from None
-        except BrokenPipeError:  # the reader has seen enough, as with `| head`, and not the answer
+        except BrokenPipeError:  # the reader stopped, as `| head` does, perhaps before the answer
             _discard_output()
             ctx.exit(UNHEARD)
         except OSError as error:
@@ -80,12 +80,12 @@ class Program(click.Group):
             if isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
                 raise
             traceback.print_exc()
-            click.echo("This is a fault of the program, not an answer; please report it.", err=True)
+            click.echo("This is a bug in the program, not an answer; please report it.", err=True)
             ctx.exit(3)
 
 
 def _discard_output() -> bool:
-    """Whether standard output takes nothing more; then what it still holds goes nowhere."""
+    """Whether standard output is closed; if so, discard what it still holds."""
     try:
         sys.stdout.write("\n")
         sys.stdout.flush()
@@ -98,16 +98,16 @@ def _discard_output() -> bool:
 @click.group(cls=Program, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="pac-sets", prog_name="pac")
 def main() -> None:
-    """Confidence sets with a proven promise: P(miss) <= epsilon, with confidence 1 - delta.
+    """Prediction sets with a proven guarantee: P(miss) <= epsilon, with confidence 1 - delta.
 
     \b
-    pac min-n --epsilon 0.01 --delta 1e-5        how many calibration units it takes
+    pac min-n --epsilon 0.01 --delta 1e-5           how many calibration units are needed
     pac fit logits.npz --epsilon 0.05 --delta 1e-5 --tune 1000 --calibrate 2000
-    pac evaluate certificate.json logits.npz     what the test units say
-    pac sets certificate.json new.npz            sets for new units
-    pac verify certificate.json scores.npz       does the certificate follow?
-    pac verify descent.json --ledger pac-ledger             the same of a guarded controller's
-    pac run rl --folder cheetah --epsilon 0.01 --delta 1e-5      the same on Ray, from a simulator
+    pac evaluate certificate.json logits.npz        measure error and sizes on test units
+    pac sets certificate.json new.npz               prediction sets for new units
+    pac verify certificate.json scores.npz          check that the certificate follows
+    pac verify descent.json --ledger pac-ledger      the same for a guarded controller
+    pac run rl --folder cheetah --epsilon 0.01 --delta 1e-5     on Ray, from a simulator
     """
 
 

@@ -1,4 +1,4 @@
-"""The smaller commands of the program `pac`: all but `pac fit` and `pac verify`."""
+"""The smaller commands of `pac`: all but `pac fit`, `pac sets` and `pac verify`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from pac_core.forecasts import LogitForecast
 from pac_core.ledger import LedgerPath, open_ledger, read_family, read_ledger, read_notes
 from pac_core.options import (
     FILE,
+    FOLDER,
     LedgerName,
     ids_option,
     labels_option,
@@ -39,9 +40,9 @@ from pac_core.verifying import read_both, same_split, scores_beside
 @click.command("min-n")
 @level_options(multiple=False)
 @click.option("--errors", default=0, show_default=True, help="Errors to allow among the units.")
-@click.option("--n", type=int, help="Instead: how many errors this many units allow.")
+@click.option("--n", type=int, help="Instead, print how many errors this many units allow.")
 def min_n(levels: list[PACLevel], errors: int, n: int | None) -> None:
-    """How many calibration units a level takes.
+    """Print how many calibration units a level needs.
 
     \b
     pac min-n --epsilon 0.01 --delta 1e-5
@@ -62,7 +63,7 @@ def min_n(levels: list[PACLevel], errors: int, n: int | None) -> None:
 @click.argument("data", type=FILE)
 @ids_option
 @labels_option
-@click.option("--by", multiple=True, help="An array of DATA: a row for each of its values.")
+@click.option("--by", multiple=True, help="An array of DATA; each of its values gets a row.")
 def evaluate_command(
     certificate: Path,
     data: Path,
@@ -71,14 +72,14 @@ def evaluate_command(
     labels: str | None,
     by: tuple[str, ...],
 ) -> None:
-    """Error, interval and set sizes on test units; exit code 1 if the promise is refuted.
+    """Measure error and set sizes on test units.
 
-    Units that were tuned or calibrated on are left out: those of the file that was split, and those
-    named in the scores file beside the certificate.
+    The exit code is 1 if the promise is refuted. Units that were tuned or calibrated on are left out: those
+    of the file that was split, and those named in the scores file beside the certificate.
     """
     document, units = read_both(certificate, data, ids, labels, logits)
     if isinstance(document.predictor.score, GivenScore):
-        raise InvalidInput(f"{certificate} was made from bare scores, which make no sets to evaluate")
+        raise InvalidInput(f"{certificate} was made from bare scores, so there are no sets to evaluate")
     if units.forecast is None or units.truth is None:
         raise InvalidInput(f"{data} must hold forecasts and truths to evaluate sets")
     unknown = ~np.isin(units.ids, _looked_at(certificate, document, units))
@@ -90,7 +91,7 @@ def evaluate_command(
     say("test", f"{len(units.ids):,} units{left_out}")
     failed = failed_units(units.forecast)
     if failed is not None:
-        say("failed", f"{failed.sum():,} units have no forecast: their sets are empty, hence errors")
+        say("failed", f"{failed.sum():,} units have no forecast: their sets are empty and count as errors")
     if isinstance(units.forecast, LogitForecast):
         right = np.where(units.forecast.predictions() == units.truth, "right", "wrong")
         groups["prediction"] = right if failed is None else np.where(failed, "none, failed", right)
@@ -108,16 +109,16 @@ def evaluate_command(
 
 @click.command("ledger")
 @click.argument("path", type=LedgerName())
-@click.option("--budget", type=float, help="Begin a ledger that charges every attempt to this budget.")
+@click.option("--budget", type=float, help="Start a ledger that charges every attempt to this budget.")
 def ledger_command(path: LedgerPath, budget: float | None) -> None:
-    """What each look was for, what it cost, and what was noted since.
+    """Show what each look was for, what it cost, and later notes.
 
     \b
     pac ledger pac-ledger
     pac ledger new/pac-ledger --budget 0.01
 
-    With a budget, no statement ever issued from the ledger is false, with confidence 1 - budget: every
-    attempt is charged to it beforehand, and refused once it is spent. It is laid down before the first look.
+    With a budget, fixed before the first look, no statement ever issued from the ledger is false, with
+    confidence 1 - budget: every attempt is charged beforehand, and refused once the budget is spent.
     """
     if budget is not None:
         refuse_unwritable("PATH", path)
@@ -127,8 +128,8 @@ def ledger_command(path: LedgerPath, budget: float | None) -> None:
     if family.left is not None:
         click.echo(f"left: {family.left!r}, of which {family.share!r} allows any number of later attempts")
     for opening in read_ledger(path):
-        failing = f"any statement fails with probability < {at_least(opening.cost, 4)}"
-        click.echo(f"{opening.n:,} units {opening.calibrate[:12]}: {failing}")
+        cost = at_least(opening.cost, 4)
+        click.echo(f"{opening.n:,} units {opening.calibrate[:12]}: joint failure probability < {cost}")
         for entry in opening.menu:
             click.echo(f"  score {entry.score[:12]}  epsilon={entry.epsilon:g}  delta={entry.delta:g}")
         for name, value in (opening.plan or {}).items():
@@ -139,17 +140,17 @@ def ledger_command(path: LedgerPath, budget: float | None) -> None:
 
 @click.group("plot")
 def plot() -> None:
-    """Figures."""
+    """Draw figures."""
 
 
 @plot.command("bounds")
-@click.option("--delta", default=1e-5, show_default=True)
-@click.option("--errors", multiple=True, type=int, default=(0, 1, 10, 50), show_default=True)
+@click.option("--delta", default=1e-5, show_default=True, help="Probability that the promise fails.")
+@click.option("--errors", multiple=True, default=(0, 1, 10, 50), show_default=True, help="Values of k.")
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("figures"), show_default=True
+    "--out", type=FOLDER, default=Path("figures"), show_default=True, help="Folder for the figures."
 )
 def plot_bounds_command(delta: float, errors: tuple[int, ...], out: Path) -> None:
-    """Units needed against epsilon: VC against direct bound, and the direct bound for several k."""
+    """Plot the units needed against epsilon: VC against direct bound, and the latter for several k."""
     PACLevel(0.1, delta)
     for path in plot_bounds(out, delta=delta, errors=errors):
         say("wrote", str(path))
@@ -159,23 +160,23 @@ ALL = (min_n, sets_command, evaluate_command, ledger_command, plot)
 
 
 def _looked_at(certificate: Path, document: Certificate, units: Dataset) -> Any:
-    """Ids of the units that were tuned or calibrated on, as far as they can be known."""
+    """Ids of the units that were tuned or calibrated on, as far as they are known."""
     parts = same_split(document, units)
     if parts is not None:
         return units.ids[np.concatenate([parts.tune.rows, parts.calibrate.rows])]
-    wanted = [document.parts[name].digest for name in ("calibrate", "tune")]
+    digests = [document.parts[name].digest for name in ("calibrate", "tune")]
     for known in scores_beside(certificate):
-        parts_of = [known["ids"], known["tune_ids"]]
-        if [ids_digest(ids) if len(ids) else None for ids in parts_of] == wanted:
+        both = [known["ids"], known["tune_ids"]]
+        if [ids_digest(ids) if len(ids) else None for ids in both] == digests:
             if not units.named or (document.split and document.split.ids == ROWS):
-                say("note", "without ids units cannot be compared: the data must hold units never looked at")
-            return np.concatenate(parts_of)
-    say("note", "which units were tuned or calibrated on is not known: the data must hold none of them")
+                say("note", "units without ids cannot be compared: make sure that the data is new")
+            return np.concatenate(both)
+    say("note", "which units were tuned or calibrated on is not known: make sure that the data has none")
     return np.array([], dtype=str)
 
 
 def _groups(data: Path, names: tuple[str, ...], rows: Any) -> dict[str, Any]:
-    """The named arrays of the file, for the rows that are tested."""
+    """The named arrays of the file, restricted to the test rows."""
     arrays = read_arrays(data) if names else {}
     for name in names:
         if name not in arrays or arrays[name].shape != rows.shape or (arrays[name] != arrays[name]).any():

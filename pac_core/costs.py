@@ -1,4 +1,4 @@
-"""What several statements cost together: the probability that any of them fails."""
+"""Joint failure probability of several statements from the same units."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CUT_OFF = 1e-20  # more than the probability of leaving a window of twelve sigm
 
 @dataclass(frozen=True)
 class Entry:
-    """One certificate on the menu: a score, by its digest, at a level."""
+    """One certificate that a look is to give: a score, by its digest, at a level."""
 
     score: str
     epsilon: float
@@ -34,11 +34,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Family:
-    """All that was asked of one ledger, whatever it was called: who tries again pays again.
+    """Every attempt recorded in one ledger, whatever its name: trying again costs again.
 
-    attempts: looks, descents and claims, failed, renamed and retrained ones included, and monitors begun anew
-    cost: their failure probabilities, added up
-    budget: laid down before the first, and never exceeded; None if there was none
+    attempts: looks, descents and claims, including failed, renamed and retrained ones, and monitor resets
+    cost: the sum of their failure probabilities
+    budget: fixed before the first attempt and never exceeded; None if there is none
     """
 
     attempts: int
@@ -58,14 +58,14 @@ class Family:
 
     @property
     def left(self) -> float | None:
-        """What is left of the budget; None if there is none."""
+        """What is left of the budget, or None."""
         return None if self.budget is None else max(0.0, self.budget - self.cost)
 
     @property
     def share(self) -> float | None:
-        """A delta for the next attempt that leaves something for any number of later ones.
+        """A delta for the next attempt that leaves room for any number of later ones.
 
-        Attempt a costs B / (a (a + 1)) where each before it took its share.
+        If every attempt takes its share, attempt a costs B / (a (a + 1)).
 
         >>> Family(0, 0.0, 0.01).share, Family(1, 0.005, 0.01).share
         (0.005, 0.0016666666666666668)
@@ -73,7 +73,7 @@ class Family:
         return None if self.left is None else self.left / (self.attempts + 2)
 
     def and_one_of(self, cost: float) -> Family:
-        """The family with one more attempt; `OverBudget` if the budget does not cover it."""
+        """Add one attempt; raise `OverBudget` if the budget does not cover it."""
         total = math.fsum((self.cost, cost))
         if self.budget is not None and total > self.budget * _ROUNDED:
             raise OverBudget(cost, self)
@@ -96,11 +96,11 @@ class Family:
 
 
 def joint_cost(n: int, menu: Iterable[Entry]) -> float:
-    """A bound on the probability that any certificate of the menu fails, from the same `n` units.
+    """A bound on the probability that any of these certificates, from the same `n` units, fails.
 
-    Different scores add up. For one score at one epsilon only the largest delta counts. For one
-    score at several epsilons the probability is computed exactly: the numbers of units beyond
-    the true quantiles are nested binomials.
+    The costs of different scores add up. For one score at one epsilon only the largest delta counts. For one
+    score at several epsilons the probability is exact: the counts beyond the true quantiles are nested
+    binomials.
 
     >>> menu = [Entry("s", e, d) for e in (0.01, 0.02, 0.03, 0.04, 0.05) for d in (1e-1, 1e-3, 1e-5)]
     >>> round(joint_cost(5000, menu), 3)
@@ -134,7 +134,7 @@ def _cost_of_one_score(n: int, deltas: dict[float, float]) -> float:
 
 
 def _window(n: int, epsilon: float) -> Any:
-    """The counts that are not beyond all likelihood; `_CUT_OFF` charges the rest."""
+    """The counts within twelve standard deviations; `_CUT_OFF` charges the rest."""
     middle, wide = n * epsilon, _SIGMAS * math.sqrt(n * epsilon * (1 - epsilon)) + _SIGMAS
     return np.arange(max(0, math.floor(middle - wide)), min(n, math.ceil(middle + wide)) + 1)
 

@@ -1,4 +1,4 @@
-"""Whether a matrix is a covariance, and its factors, the same to the last bit on every CPU."""
+"""Positive definite matrices and their factors, identical to the last bit on every CPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pac_core.arrays import Array, like
 
 
 def definite(var: Array) -> Array:
-    """`[...]` whether matrices `[..., D, D]` are symmetric and positive definite, in their own units."""
+    """`[...]` whether matrices `[..., D, D]` are symmetric and positive definite, up to rounding."""
     xp = array_namespace(var)
     dims = var.shape[-1]
     eye = like(var, np.eye(dims))
@@ -27,24 +27,24 @@ def definite(var: Array) -> Array:
 
 
 def factors(var: Array) -> list[tuple[Array, Array]]:
-    """L D L^T of `[..., D, D]`: for each j the pivot `[...]`, and what is below it in L, `[..., D - 1 - j]`.
+    """L D L^T of `[..., D, D]`: for each j the pivot `[...]`, and L's column below it, `[..., D - 1 - j]`.
 
-    Only products, differences and quotients of elements, which every CPU and library rounds alike; a square
-    root would not be. What LAPACK rounds otherwise on another CPU the condition number enlarges: scores
-    differed by up to a hundred-thousandth.
+    Only products, differences and quotients of elements, which every CPU and library rounds alike. LAPACK
+    rounds differently on different CPUs, and the condition number magnifies it: scores differed by up to
+    1e-5.
     """
     rest = (var + array_namespace(var).matrix_transpose(var)) / 2
-    found = []
+    factored = []
     for _ in range(var.shape[-1]):
         pivot, column = rest[..., 0, 0], rest[..., 1:, 0]
         below = column / pivot[..., None]
-        found.append((pivot, below))
+        factored.append((pivot, below))
         rest = rest[..., 1:, 1:] - below[..., :, None] * column[..., None, :]
-    return found
+    return factored
 
 
 def distance2(factored: list[tuple[Array, Array]], error: Array) -> Array:
-    """`[...]` squared Mahalanobis length of `error` `[..., D]`, from the `factors` of its covariance."""
+    """`[...]` squared Mahalanobis length of `error` `[..., D]`, given the `factors` of its covariance."""
     total: Array = 0
     for pivot, below in factored:
         first, error = error[..., 0], error[..., 1:] - below * error[..., :1]

@@ -1,10 +1,10 @@
-"""What a file of arrays means: units with scores, or with forecasts and truths."""
+"""The units in a file: their scores, or their forecasts and truths."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +13,30 @@ from numpy.typing import NDArray
 
 from pac_core.arrays import Array, labels_for, numbers
 from pac_core.errors import InvalidInput, UnreadableFile
-from pac_core.forecasts import GaussianForecast, LogitForecast
-from pac_core.splits import unit_names
+from pac_core.forecasts import GaussianForecast, LogitForecast, count_units
+from pac_core.splits import unique_names
 from pac_core.tables import ABOUT, file_digest, read_arrays
 from pac_core.truths import Trajectories, as_given
 
 KEYS = """\
-A file holds arrays by name:
+A file holds named arrays:
   scores [N]                                  calibration scores, larger is worse; or
   logits or probabilities [N, K], labels [N]  a classifier's forecasts, the truth in 0..K-1; or
   mean, var, truth [N, D]                     a regressor's Gaussians (var may be [N, D, D]); or
-  mean, var, truth [N, H, D]                  trajectories; var is that of each single step,
-                                              lengths [N] the steps until an early end, if there are any;
+  mean, var, truth [N, H, D]                  trajectories; var is the variance of each step alone,
+                                              lengths [N] the number of steps if units end early;
   ids [N]                                     names of the units, such as file names;
-  failed [N]                                  units without a forecast (a broken image, an exploded
+  failed [N]                                  units without a forecast (a broken image, a diverged
                                               model), whose logits are NaN: they count as errors.
-Logits and labels of other names are named by --logits and --labels, ids by --ids.
-An npy is scores [N], or logits [N, K] with --labels labels.npy. In csv and parquet the columns
-are score, label, id, logit_0, logit_1, ... (or probability_, mean_, var_, truth_)."""
+If logits, labels or ids have other names, give --logits, --labels or --ids.
+An npy file holds scores [N], or logits [N, K] with --labels labels.npy. In csv and parquet files the
+columns are score, label, id, logit_0, logit_1, ... (or probability_, mean_, var_, truth_)."""
 
 
 ROUNDED = "float16:"
-"""Before the digest of a model whose logits were rounded to float16."""
+"""Prefix of the digest of a model whose logits were rounded to float16."""
 ROWS = "rows of the file"
-"""What stands for the name of the ids where a file has none."""
+"""The name of the ids of a file that has none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +44,10 @@ class Dataset:
     """Units with either scores, or forecasts and (where known) truths.
 
     ids: `[N]` strings
-    named: whether the file names its units; if not, they are known as rows of this very file
+    named: whether the file names its units; if not, they are rows of this very file
     scores: `[N]` or None
     forecast, truth: or None
-    model: name and digest of the model that made the forecasts, where the file says them
+    model: name and digest of the model that made the forecasts, if the file states them
     """
 
     ids: NDArray[np.str_]
@@ -58,15 +58,10 @@ class Dataset:
     model: tuple[str, str] | None = None
 
     def take(self, rows: Any) -> Dataset:
-        """Some of the units."""
-        return Dataset(
-            self.ids[rows],
-            self.named,
-            None if self.scores is None else self.scores[rows],
-            None if self.forecast is None else self.forecast.take(rows),
-            None if self.truth is None else self.truth[rows],
-            self.model,
-        )
+        """The units of these rows."""
+        scores, truth = (None if part is None else part[rows] for part in (self.scores, self.truth))
+        forecast = None if self.forecast is None else self.forecast.take(rows)
+        return replace(self, ids=self.ids[rows], scores=scores, forecast=forecast, truth=truth)
 
 
 def read_dataset(
@@ -78,12 +73,11 @@ def read_dataset(
 ) -> Dataset:
     """The units in a file.
 
-    ids: the array that holds their ids, "ids" if there is one
-    logits: the array that holds their logits, by default "logits"
-    labels: the array that holds their labels, by default "labels"; or a file of them, ``labels.npy``, or
-        ``labels.npz:y`` where it holds several arrays
+    ids, logits: the arrays that hold them, by default "ids" (if there is one) and "logits"
+    labels: the array that holds the labels, by default "labels"; or a file of them, ``labels.npy``, or
+        ``labels.npz:y`` if it holds several arrays
 
-    Forecasts are checked here, so that a row that is no forecast is named by its row in the file.
+    Forecasts are checked here, so that a bad row is named by its row in the file.
     """
     arrays = read_arrays(path)
     if labels is not None:
@@ -96,31 +90,31 @@ def read_dataset(
     if ids is not None and ids not in arrays:
         raise UnreadableFile(f"{path} has no array {ids!r}, but {', '.join(sorted(arrays))}")
     scores, forecast, truth = meaning(path, arrays)
-    n = len(scores) if forecast is None else _units(forecast)
-    named = ids is not None or "ids" in arrays
-    names = unit_names(ids or "ids", arrays[ids or "ids"]) if named else _row_ids(path, n)
+    n = len(scores) if forecast is None else count_units(forecast)
+    named, key = ids is not None or "ids" in arrays, ids or "ids"
+    if named:
+        names = unique_names(key, arrays[key])
+    else:  # the same row of another file is another unit
+        digest = file_digest(path)[:16]
+        names = np.array([f"{digest}:{row}" for row in range(n)])
     if len(names) != n:
-        raise InvalidInput(f"{ids or 'ids'} must have one entry per unit, got {len(names)} for {n}")
-    if len(np.unique(names)) != n:
-        raise InvalidInput(
-            f"{ids or 'ids'} must be unique, got {n - len(np.unique(names))} repeats in {path}"
-        )
-    name, digest = known_model(arrays)
-    model = None if name is None or digest is None else (name, digest)
+        raise InvalidInput(f"{key} must have one entry per unit, got {len(names)} for {n}")
+    name, known = known_model(arrays)
+    model = None if name is None or known is None else (name, known)
     return Dataset(names, named, scores, forecast, truth, model)
 
 
 def known_model(arrays: Mapping[str, NDArray[Any]]) -> tuple[str | None, str | None]:
-    """Name and digest of the model that made the forecasts, as far as the arrays of a file say them."""
+    """Name and digest of the model that made the forecasts, as far as the file states them."""
     name, digest = (str(arrays[key]) if key in arrays and not arrays[key].ndim else None for key in ABOUT)
     return name, digest
 
 
 def meaning(path: Any, arrays: Mapping[str, NDArray[Any]], *, own: bool = False) -> tuple[Any, Any, Any]:
-    """Scores, forecast and truth, those that the file has.
+    """Scores, forecast and truth, whichever the file has.
 
-    own: whether our own workers made the arrays; a unit on which the model exploded is then marked as
-        failed, where a file must have the mark
+    own: whether our own workers made the arrays; a unit on which the model diverged is then marked as failed,
+        whereas a file must mark it
     """
     if "scores" in arrays:
         return numbers("scores", arrays["scores"], "[N]"), None, None
@@ -173,30 +167,16 @@ def label_files(labels: str | os.PathLike[str]) -> list[Path]:
 
 
 def _labels(path: Any, arrays: Mapping[str, NDArray[Any]], labels: str | os.PathLike[str]) -> NDArray[Any]:
-    """Labels by the name of an array of the data, or out of a file of their own."""
+    """Labels from an array of the data, or from a file of their own."""
     text, files = os.fspath(labels), [file for file in label_files(labels) if file.is_file()]
     inside = isinstance(labels, str) and text in arrays
     if inside and files:
-        raise InvalidInput(
-            f"--labels must be clear, but {text!r} is an array of {path} and a file: write ./{text} for that"
-        )
+        raise InvalidInput(f"--labels {text!r} is an array of {path} and a file: write ./{text} for the file")
     if inside or not files:
         return named_array(path, arrays, "--labels", text)
-    found = read_arrays(files[0])
+    stored = read_arrays(files[0])
     if files[0] != Path(text):
-        return named_array(files[0], found, "--labels", text.rpartition(":")[2])
-    if len(found) > 1 and "labels" not in found:
-        raise InvalidInput(
-            f"--labels must say which array of {text} holds the labels, as {text}:{min(found)}, got no name"
-        )
-    return found["labels"] if "labels" in found else next(iter(found.values()))
-
-
-def _units(forecast: LogitForecast | GaussianForecast) -> int:
-    return len(forecast.logits if isinstance(forecast, LogitForecast) else forecast.mean)
-
-
-def _row_ids(path: str | os.PathLike[str], n: int) -> NDArray[np.str_]:
-    """Rows of this very file: without ids, the same row of another file is another unit."""
-    digest = file_digest(path)[:16]
-    return np.array([f"{digest}:{row}" for row in range(n)])
+        return named_array(files[0], stored, "--labels", text.rpartition(":")[2])
+    if len(stored) > 1 and "labels" not in stored:
+        raise InvalidInput(f"--labels must say which array of {text} holds them, as in {text}:{min(stored)}")
+    return stored["labels"] if "labels" in stored else next(iter(stored.values()))

@@ -1,4 +1,4 @@
-"""What the test split says: error with its exact interval, sizes, and whether a promise is refuted."""
+"""Measure sets on the test part: error with its exact interval, sizes, and whether the promise is refuted."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Outcomes(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One line of an evaluation.
+    """One row of an evaluation.
 
     name: which units, such as "all" or "prediction=correct"
-    n, errors: how many, and how many sets missed their truth
+    n, errors: how many units, and how many sets missed their truth
     interval: exact (Clopper-Pearson), each end one-sided at 99%
     mean, median, smallest, largest, quantiles: of the set sizes, quantiles at 5, 25, 75 and 95%
-    empty: how many sets hold nothing
+    empty: how many sets are empty
     """
 
     name: str
@@ -56,9 +56,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The test split's verdict on a promise, and one row per group.
+    """The verdict of the test part on a promise, and one row per group.
 
-    A promise is about all units; nothing is promised of a group.
+    The promise is about all units together; nothing is promised about a group.
     """
 
     level: PACLevel
@@ -67,17 +67,15 @@ class Evaluation:
 
     @property
     def all(self) -> Row:
-        """The row of all units."""
         return self.rows[0]
 
     @property
     def refuted(self) -> bool:
-        """Whether the error is above epsilon beyond doubt (its 99% lower limit exceeds epsilon)."""
+        """Whether the 99% lower limit of the error exceeds epsilon."""
         return self.all.interval[0] > self.level.epsilon
 
     @property
     def verdict(self) -> str:
-        """The sentence for the logbook."""
         word = "refuted" if self.refuted else "not refuted"
         low, high = self.all.interval
         return (
@@ -96,10 +94,10 @@ class Evaluation:
 
 
 def evaluate(sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | None = None) -> Evaluation:
-    """Error, exact interval and sizes of `sets` on the test split.
+    """Error, exact interval and sizes of `sets` on the test part.
 
-    `sets` has `contains(truth)`, `size()` and `empty`; `by` maps a name to a label per unit `[N]`,
-    each distinct label giving a row.
+    `sets` has `contains(truth)`, `size()` and `empty`; `by` maps a name to a label per unit `[N]`, and each
+    distinct label gives a row.
 
     >>> from pac_core import LabelSets
     >>> sets = LabelSets(np.array([[True, False], [True, True], [False, True], [True, False]]))
@@ -131,7 +129,7 @@ def evaluate_outcomes(outcomes: Sequence[Outcomes], level: PACLevel) -> Evaluati
 
 
 def error_interval(errors: int, n: int, doubt: float = _DOUBT) -> tuple[float, float]:
-    """The Clopper-Pearson limits of an error probability, each one-sided at 1 - `doubt`."""
+    """Clopper-Pearson limits of an error probability, each one-sided at 1 - `doubt`."""
     from scipy.special import betaincinv  # see bounds.proves
 
     low = 0.0 if errors == 0 else float(betaincinv(errors, n - errors + 1, doubt))
@@ -140,14 +138,13 @@ def error_interval(errors: int, n: int, doubt: float = _DOUBT) -> tuple[float, f
 
 
 def top_one(right: Any, labels: Any, classes: int) -> str:
-    """Top-1 accuracy in a sentence that says so when it is suspiciously low for the number of classes.
+    """Top-1 accuracy in a sentence that warns if it is suspiciously low.
 
     right: `[N]` bool, whether the most likely label is the true one
     labels: `[N]` the true ones
 
-    A classifier that is fed and counted as it was trained is far from a guess: one that gains less than a
-    third of what lies between always answering the commonest label and always being right is suspicious,
-    unless so few units could be that wrong by chance.
+    A correctly fed classifier is far better than a guess. An accuracy is suspicious if it covers less than a
+    third of the way from always answering the commonest label to always being right, beyond chance.
 
     >>> top_one(np.array([True] * 9 + [False]), np.arange(10), 10)
     'accuracy 0.900 on 10 units'
@@ -158,13 +155,13 @@ def top_one(right: Any, labels: Any, classes: int) -> str:
     if error_interval(wrong, n)[0] <= (1 - guess) * 2 / 3:
         return text
     return (
-        f"{text}: SUSPICIOUSLY LOW for {classes:,} classes (a guess: {guess:.3f}); are preprocessing and the "
-        "order of the classes those of the model's training? Sets keep their promise, but are large"
+        f"{text}: SUSPICIOUSLY LOW for {classes:,} classes (a guess: {guess:.3f}); do preprocessing and the "
+        "order of the classes match the model's training? The sets keep their promise, but are large"
     )
 
 
 def calibration_error(forecast: LogitForecast, labels: Any, *, bins: int = 15) -> float:
-    """ECE: the mean gap between confidence and accuracy of the predicted label, over equal bins."""
+    """Expected calibration error (ECE): mean gap between confidence and accuracy, over equal-width bins."""
     truth = labels_for("labels", labels, *forecast.logits.shape)
     confidence = np.exp(-label_nll(forecast, forecast.logits.max(axis=1)))
     hit = forecast.predictions() == truth
@@ -187,19 +184,11 @@ def measure_sets(sets: Any, truth: Any) -> Outcomes:
 
 def _row(name: str, missed: Any, size: Any, empty: Any) -> Row:
     errors = int(missed.sum())
-    low, left, right, high = (float(q) for q in np.quantile(size, QUANTILES))
-    return Row(
-        name=name,
-        n=len(missed),
-        errors=errors,
-        interval=error_interval(errors, len(missed)),
-        mean=float(size.mean()),
-        median=float(np.median(size)),
-        smallest=float(size.min()),
-        largest=float(size.max()),
-        quantiles=(low, left, right, high),
-        empty=int(empty.sum()),
-    )
+    low, left, right, high = np.quantile(size, QUANTILES).tolist()
+    mean, median, least, most = (float(of(size)) for of in (np.mean, np.median, np.min, np.max))
+    interval, empties = error_interval(errors, len(missed)), int(empty.sum())
+    quantiles = (low, left, right, high)
+    return Row(name, len(missed), errors, interval, mean, median, least, most, quantiles, empties)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -1,9 +1,8 @@
-"""Units that failed: there is no forecast of theirs, so every set misses them and none is left out.
+"""Failed units have no forecast: they count as errors and are never left out.
 
-A simulation that diverges has an infinite truth, and every score of it is infinite already. An image that
-cannot be decoded has no logits, and a model that explodes on a unit makes no Gaussian: such a unit scores
-+inf, its set is empty, and nothing is tuned on it. The promise then counts failed units, as errors: it is
-about all units, whether they can be forecast or not.
+A simulation that diverges has an infinite truth, so its score is infinite. An image that cannot be decoded
+has no logits, and a model may diverge on a unit: such a unit scores +inf, its set is empty, and nothing is
+tuned on it. The promise is about all units, whether they can be forecast or not.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from pac_core.truths import Trajectories
 
 
 def failed_units(forecast: Any) -> Any:
-    """`[N]` bool, the units of which there is no forecast; None if there are none."""
+    """`[N]` bool, the units without a forecast; None if there are none."""
     return a_forecast(forecast).failed
 
 
 def to_tune_on(forecast: Any, truth: Any) -> tuple[Any, Any]:
-    """Forecast and truth of the units that have a forecast: what is chosen on these needs no others."""
+    """Forecast and truth of the units that have a forecast."""
     failed = failed_units(forecast)
     if failed is None:
         return forecast, truth
@@ -36,7 +35,7 @@ def to_tune_on(forecast: Any, truth: Any) -> tuple[Any, Any]:
 
 
 def unit_scores(score: Any, forecast: Any, truth: Any) -> Array:
-    """`[N]` the score of each unit's truth; +inf for a unit that failed.
+    """`[N]` the score of each unit's truth; +inf for a failed unit.
 
     >>> from pac_core.predictors import Likelihood
     >>> logits = np.array([[0.0, 0.0], [np.nan, np.nan]])
@@ -51,17 +50,17 @@ def unit_scores(score: Any, forecast: Any, truth: Any) -> Array:
     if failed.all():
         return scores if isinstance(forecast, LogitForecast) else like(doubles(forecast.mean), scores)
     if isinstance(forecast, GaussianForecast):
-        forecast.check(failures=True)  # refuses others here, by their own row
-    found = score.scores(forecast.take(~failed), _rows(truth, ~failed))
-    scores = like(found, scores)
-    scores[~failed] = found
+        forecast.check(failures=True)  # refuses the others, naming the row in the whole forecast
+    known = score.scores(forecast.take(~failed), _rows(truth, ~failed))
+    scores = like(known, scores)
+    scores[~failed] = known
     return scores
 
 
 def unit_sets(score: Any, forecast: Any, threshold: Any) -> Any:
-    """The sets of score at most T; of a unit that failed the empty one, which misses every truth."""
+    """The sets of scores at most T; empty for a failed unit."""
     failed = failed_units(forecast)
-    if failed is None or not isinstance(forecast, LogitForecast):  # sets of no Gaussian are empty already
+    if failed is None or not isinstance(forecast, LogitForecast):  # unsound Gaussians have empty sets
         return score.sets(forecast, threshold)
     member = np.zeros(forecast.logits.shape, bool)
     if not failed.all():
@@ -70,7 +69,5 @@ def unit_sets(score: Any, forecast: Any, threshold: Any) -> Any:
 
 
 def _rows(truth: Any, rows: Any) -> Any:
-    """Some of the units of a truth, whatever it is kept in."""
-    return (
-        truth[rows] if isinstance(truth, Trajectories) or is_torch_array(truth) else np.asarray(truth)[rows]
-    )
+    kept = isinstance(truth, Trajectories) or is_torch_array(truth)
+    return truth[rows] if kept else np.asarray(truth)[rows]

@@ -1,4 +1,4 @@
-"""Limits on a function of the state, with a proof of how far it can go within a tube."""
+"""Limits on a function of the state, with a proof of its range over a tube."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from pac_core.limits import (
 
 @dataclass(frozen=True, eq=False)
 class FeatureLimit:
-    """lower <= g(x) <= upper, for a feature g of some of the state's numbers.
+    """lower <= g(x) <= upper, for a function g of some of the state's numbers.
 
-    value: g, from states `[..., K]` to exactly `[...]`: nothing is broadcast; like the other functions it
+    value: g, from states `[..., K]` to exactly `[...]`: nothing is broadcast. Like the other functions it
         gets doubles in the tube's own library, numpy or torch, and true states in numpy
     axes: `[K]` which numbers of the state g reads; None for all of them
-    bounds: an interval extension: from lower and upper ends `[..., K]` to two ends `[...]` between
-        which g stays on that box
+    bounds: an interval extension: from lower and upper ends `[..., K]` to two ends `[...]` between which g
+        stays on that box
     lipschitz: L with |g(x) - g(y)| <= L |x - y| (Euclid's) wherever the tube may be
-    gradient, curvature: the gradient of g, `[..., K]` to `[..., K]`, and a bound of the absolute
-        eigenvalues of its Hessian wherever the tube may be
+    gradient, curvature: the gradient of g, `[..., K]` to `[..., K]`, and a bound on the absolute eigenvalues
+        of its Hessian wherever the tube may be
 
-    One of the three proofs is enough; of several, each counts where it is the better. The margin is a
-    lower bound, up to rounding, and as good as what was given: a wrong constant proves nothing. A
-    tube of shape `features` that has the feature `name` is read directly, and needs none of them.
+    One of the three proofs is enough; if there are several, the tighter one counts. The margin is a lower
+    bound, up to rounding, and only as good as what was given: a wrong constant proves nothing. A tube of
+    shape `features` that has the feature `name` is read directly and needs no proof.
 
     >>> class Tube:
     ...     def support(self, direction): ...
@@ -68,7 +68,7 @@ class FeatureLimit:
                 object.__setattr__(self, name, number(name, getattr(self, name)))
         if not self.lower < self.upper or not np.isfinite([self.lower, self.upper]).any():
             raise InvalidInput(
-                f"lower must be below upper, and one of them finite, got {self.lower} and {self.upper}"
+                f"lower must be below upper, and one finite, got {self.lower} and {self.upper}"
             )
         for name in ("lipschitz", "curvature"):
             constant = getattr(self, name)
@@ -121,33 +121,33 @@ class FeatureLimit:
         return xp.where(unknown, like(low, np.nan), low), high
 
     def _around(self, center: Array, widths: Array) -> list[tuple[Array, Array]]:
-        """What the constants prove of a box with this centre and these half-widths `[B, H, K]`."""
-        xp, ends = array_namespace(center), []
-        radius = norm(widths)
+        """What the constants prove for a box with this centre and these half-widths `[B, H, K]`."""
+        if self.lipschitz is None and self.gradient is None:
+            return []
+        xp, value, radius = array_namespace(center), self._value(center), norm(widths)
+        reaches = []
         if self.lipschitz is not None:
-            value, reach = self._value(center), self.lipschitz * radius
-            ends.append((value - reach, value + reach))
+            reaches.append(self.lipschitz * radius)
         if self.gradient is not None and self.curvature is not None:
-            value, shape = self._value(center), tuple(center.shape)
+            shape = tuple(center.shape)
             slope = xp.abs(returned(f"gradient of {self.name!r}", self.gradient(center), shape, center))
-            # The square of a tiny radius would vanish before it meets a large curvature.
-            reach = xp.sum(slope * widths, axis=-1) + self.curvature / 2 * radius * radius
-            ends.append((value - reach, value + reach))
-        return ends
+            # The square of a tiny radius would underflow before it meets a large curvature.
+            reaches.append(xp.sum(slope * widths, axis=-1) + self.curvature / 2 * radius * radius)
+        return [(value - reach, value + reach) for reach in reaches]
 
     def _value(self, states: Array) -> Array:
         """`[...]` g at states `[..., K]`."""
         return returned(f"value of {self.name!r}", self.value(states), tuple(states.shape[:-1]), states)
 
     def _two(self, what: str, ends: Any, lower: Array) -> tuple[Array, Array]:
-        """The two ends `[B, H]` that a function found in a tube with corners `lower` `[B, H, D]`."""
+        """The two ends `[B, H]` that a function returned for a tube with corners `lower` `[B, H, D]`."""
         name, shape = f"{what} of {self.name!r}", tuple(lower.shape[:-1])
         if len(ends) != 2:
             raise InvalidInput(f"{name} must be two ends, a lower and an upper one, got {len(ends)}")
         return returned(name, ends[0], shape, lower), returned(name, ends[1], shape, lower)
 
     def _refuse_another(self, features: LinearFeatures) -> None:
-        """A feature of the tube with this name must be this feature: compared at a few states."""
+        """Refuse a tube whose feature of this name is another function, compared at a few states."""
         row = features.matrix[features.names.index(self.name)]
         states = np.random.default_rng(0).normal(size=(4, len(row))) * [[1e-3], [1.0], [1e2], [1e4]]
         here = some_axes(states, self.axes)

@@ -55,13 +55,12 @@ class LinearFeatures:
         return xp.where(failed, like(features, np.inf), features)
 
     def _matrix(self, states: Array) -> Array:
-        if states.shape[-1] != self.matrix.shape[1]:
-            wanted, got = self.matrix.shape[1], states.shape[-1]
-            raise InvalidInput(f"the features {self.names} read states of {wanted} numbers, got {got}")
+        if (got := states.shape[-1]) != (dims := self.matrix.shape[1]):
+            raise InvalidInput(f"the features {self.names} read states of {dims} numbers, got {got}")
         return like(states, self.matrix)
 
     def forecast(self, forecast: GaussianForecast) -> GaussianForecast:
-        """The Gaussian of the features, each on its own."""
+        """The Gaussian of each feature on its own."""
         xp = array_namespace(forecast.mean)
         matrix = self._matrix(forecast.mean)
         spreads = [forecast.spread2(matrix[i, :]) for i in range(len(self.names))]
@@ -70,7 +69,7 @@ class LinearFeatures:
 
 @dataclass(frozen=True, eq=False)
 class FeatureTube(ConfidenceSets):
-    """A tube of intervals, one per feature and step; it says nothing of other directions.
+    """A tube of intervals, one per feature and step; other directions are unbounded.
 
     `box()` and the sizes are those of the features, `[B, H, F]`.
     """
@@ -79,18 +78,16 @@ class FeatureTube(ConfidenceSets):
 
     def support(self, direction: Array) -> Array:
         """`[B, H]`; +inf along a direction that is not a multiple of a feature's."""
-        wanted, matrix = like(np.zeros(1), direction), self.features.matrix
-        if wanted.shape != matrix.shape[1:]:
-            raise InvalidInput(f"direction must have shape [{matrix.shape[1]}], got {wanted.shape}")
-        # A direction in single precision is a feature's if it is so to single precision.
+        vector, matrix = like(np.zeros(1), direction), self.features.matrix
+        if vector.shape != matrix.shape[1:]:
+            raise InvalidInput(f"direction must have shape [{matrix.shape[1]}], got {vector.shape}")
+        # A direction in single precision need only agree to single precision.
         digits = 1e-6 if "32" in str(getattr(direction, "dtype", "")) else 1e-14
         for i, row in enumerate(matrix):
             most = abs(row).argmax()
-            factor = float(wanted[most] / row[most])
-            if factor and np.allclose(factor * row, wanted, rtol=digits, atol=0):
-                along = np.zeros(len(matrix))
-                along[i] = factor
-                return super().support(along)
+            factor = float(vector[most] / row[most])
+            if factor and np.allclose(factor * row, vector, rtol=digits, atol=0):
+                return super().support(factor * np.eye(len(matrix))[i])
         return self._if_empty(0 * self.region.center[..., 0] + np.inf, np.nan)
 
     def interval(self, name: str) -> tuple[Array, Array]:
@@ -104,7 +101,7 @@ class FeatureTube(ConfidenceSets):
 
 @dataclass(frozen=True, eq=False)
 class FeatureShape:
-    """`box` on the features the limits read: far smaller, because there are few of them."""
+    """`box` on the features that limits read: far smaller, because they are few."""
 
     kind: ClassVar[str] = "features"
     features: LinearFeatures
@@ -139,17 +136,12 @@ class FeatureShape:
     def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> FeatureTube:
         (forecast, sound), limit = forecast.for_sets(), widened(limit_of(threshold))
         seen, usable = self.features.forecast(forecast).for_sets()
-        return FeatureTube(
-            self.box.boxes(seen, limit),
-            partial(self._scores, forecast),
-            limit,
-            sound & usable,
-            tuple(forecast.mean.shape),
-            self.features,
-        )
+        region, score = self.box._region(seen, limit), partial(self._scores, forecast)
+        shape = tuple(forecast.mean.shape)
+        return FeatureTube(region, score, limit, sound & usable, shape, self.features)
 
     def remarks(self, threshold: float) -> list[str]:
-        """What a user should know of tubes at this T."""
+        """What a user should know about tubes at this T."""
         return self.box.remarks(threshold, self.features.names)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Figures of the mathematics alone; matplotlib is imported when one is drawn."""
+"""Figures of the bounds; matplotlib is imported when one is drawn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INK = ("#1b5e9e", "#c8553d", "#4f8a5b", "#7a5c99", "#8a6d3b")
 
 
 def canvas(width: float = 6.0, height: float = 4.0) -> tuple[Any, Any]:
-    """A figure and its axes in the house style."""
+    """A figure and its axes in our style."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -31,7 +31,7 @@ def canvas(width: float = 6.0, height: float = 4.0) -> tuple[Any, Any]:
 def plot_bounds(
     folder: str | os.PathLike[str], *, delta: float = 1e-5, errors: Sequence[int] = (0, 1, 10, 50)
 ) -> list[Path]:
-    """The paper's sample-complexity figures: VC against direct bound, and the direct bound for several k.
+    """Draw the paper's sample-complexity figures: VC against direct bound, and the latter for several k.
 
     Returns the two files written.
     """

@@ -16,7 +16,7 @@ from pac_core.documents import write_certificate
 from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.evaluation import calibration_error, top_one
 from pac_core.failures import failed_units, to_tune_on
-from pac_core.files import real_path, whole_file
+from pac_core.files import real_path
 from pac_core.forecasts import LogitForecast
 from pac_core.label_scores import LABEL_SCORES
 from pac_core.ledger import LedgerPath, ledger_name, score_digest
@@ -37,7 +37,7 @@ from pac_core.predictors import GivenScore, Likelihood
 from pac_core.ranked_scores import RankedScore
 from pac_core.score_fits import asked_score, score_fit
 from pac_core.splits import refuse_overlap
-from pac_core.tables import file_digest
+from pac_core.tables import file_digest, write_arrays
 
 NOT_NAMED = "not named"
 
@@ -45,33 +45,28 @@ NOT_NAMED = "not named"
 @click.command(epilog=f"\b\n{KEYS}")
 @click.argument("data", type=FILE)
 @level_options(multiple=True)
-@click.option("--tune", type=int, help="Units to tune on (temperatures, shapes); forecasts only.")
-@click.option("--calibrate", type=int, help="Units to calibrate on; the rest is left to test.")
+@click.option("--tune", type=int, help="Units for choosing temperature, score or shape; forecasts only.")
+@click.option("--calibrate", type=int, help="Units in the calibration set; the rest is for testing.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the split.")
 @ids_option
 @labels_option
 @click.option(
     "--score",
     type=click.Choice(LABEL_SCORES),
-    help="For labels: smallest sets, chosen on the tune units; the paper's; or plain.  [default: smallest]",
+    help="For labels: the score with the smallest sets on the tune units, the paper's -log f with a fitted "
+    "temperature, or plain -log f.  [default: smallest]",
 )
-@click.option(
-    "--temperature/--no-temperature",
-    default=None,
-    help="Of the paper's score, from the tune units; or plain.",
-)
+@click.option("--temperature/--no-temperature", default=None, help="The same as --score paper, or plain.")
 @shape_options
-@click.option("--score-name", default="not named", help="For a file of scores: what they are, in words.")
-@click.option("--unit", default="unit", show_default=True, help="What is drawn independently, in a word.")
-@click.option("--model", default=NOT_NAMED, help="The model, in words.  [default: as DATA says, if it does]")
-@click.option("--model-file", type=FILE, help="Its weights: their digest goes into the certificate.")
-@click.option("--train", default="not named", help="What the model was trained on, in words.")
-@click.option("--train-ids", type=FILE, help="Ids it was trained on, one a line; they are refused.")
-@click.option("--out", type=FILE, default=Path("certificate.json"), show_default=True)
-@click.option(
-    "--ledger", type=LedgerName(), help="Where looks are recorded.  [default: pac-ledger beside DATA]"
-)
-@click.option("--force", is_flag=True, help="Replace files that exist.")
+@click.option("--score-name", default=NOT_NAMED, help="For a file of scores: what they are, in words.")
+@click.option("--unit", default="unit", show_default=True, help="What is drawn independently, in one word.")
+@click.option("--model", default=NOT_NAMED, help="The model, in words.  [default: what DATA states, if any]")
+@click.option("--model-file", type=FILE, help="The model's weights; the certificate records their digest.")
+@click.option("--train", default=NOT_NAMED, help="What the model was trained on, in words.")
+@click.option("--train-ids", type=FILE, help="Ids it was trained on, one per line; refused as units.")
+@click.option("--out", type=FILE, default=Path("certificate.json"), show_default=True, help="To write.")
+@click.option("--ledger", type=LedgerName(), help="The record of looks.  [default: pac-ledger beside DATA]")
+@click.option("--force", is_flag=True, help="Replace existing files.")
 def fit(
     data: Path,
     levels: list[PACLevel],
@@ -102,9 +97,9 @@ def fit(
     pac fit logits.npz --epsilon 0.05 --delta 1e-5 --tune 1000 --calibrate 2000
     pac fit mine.npz --logits z --labels y --level 0.05,1e-5 --level 0.02,1e-3 ...
 
-    Each row must be an independent unit; frames of one video are not. Units calibrated on are
-    recorded in a ledger beside the data, before they are looked at, and are refused for any other
-    certificate later: ask for every epsilon and delta at once.
+    Each row must be an independent unit; frames of one video are not. The calibration units are recorded in a
+    ledger beside the data before they are used, and no later certificate may use them: ask for every epsilon
+    and delta at once.
     """
     targets = _targets(out, levels)
     if out.suffix != ".json":
@@ -119,18 +114,16 @@ def fit(
         *([] if labels is None else label_files(labels)),
     )
     if written & {real_path(path) for path in read if path}:
-        raise InvalidInput(f"--out must be none of the files that are read, nor the ledger, got {out}")
+        raise InvalidInput(f"--out must not be a file that is read, nor the ledger, got {out}")
     refuse_existing(force, *targets, scores_path(out))
     refuse_unwritable("--out", out)
     refuse_unwritable("--ledger", book)
     units = read_dataset(data, ids=ids, labels=labels, logits=logits)
     say("read", f"{len(units.ids):,} units from {data}")
     if not units.named:
-        say("note", "the file names no units (ids): they are known only as rows of this very file")
+        say("note", "the file has no ids: its units are known only as rows of this very file")
     if units.model is not None and model_file is not None:
-        raise InvalidInput(
-            f"--model-file must not be given: {data} says that {units.model[0]} made its logits"
-        )
+        raise InvalidInput(f"--model-file must not be given: {data} states its model, {units.model[0]}")
     made_by = units.model or (model, None)
     rounded = isinstance(units.forecast, LogitForecast) and units.forecast.logits.dtype == np.float16
     digest = made_by[1] if model_file is None else f"{ROUNDED * rounded}{file_digest(model_file)}"
@@ -139,7 +132,7 @@ def fit(
         "model": Record(made_by[0] if model == NOT_NAMED else model, digest=digest),
     }
     if rounded:
-        say("note", "the logits are float16: the promise is about sets made from logits rounded likewise")
+        say("note", "the logits are float16: the promise is about sets from logits rounded to float16")
     source = Record(data.name, len(units.ids), file_digest(data))
     seen = [] if train_ids is None else _lines(train_ids)
     if units.forecast is None:
@@ -184,10 +177,8 @@ def fit(
         _say_tuned(made, units)
     say_cost(len(levels), made.look.cost, book)
     for level in made.refused:
-        say(
-            "refused",
-            f"epsilon={level.epsilon:g}, delta={level.delta:g}: more units failed than it allows errors",
-        )
+        level_text = f"epsilon={level.epsilon:g}, delta={level.delta:g}"
+        say("refused", f"{level_text}: more units failed than errors are allowed")
     where = dict(zip(levels, targets, strict=True))
     for certificate in made.certificates:
         target = where[certificate.predictor.threshold.level]
@@ -197,22 +188,20 @@ def fit(
             say("note", remark)
         say("wrote", str(target))
     tuned = units.ids[made.parts.tune.rows] if made.parts else np.array([], dtype=str)
-    of = score_digest(made.score)
-    with whole_file(scores_path(out)) as part, part.open("wb") as file:
-        np.savez_compressed(file, scores=made.scores, ids=made.ids, tune_ids=tuned, score=of)
+    stored = {"scores": made.scores, "ids": made.ids, "tune_ids": tuned, "score": score_digest(made.score)}
+    write_arrays(scores_path(out), **stored)
     say("wrote", f"{scores_path(out)}, for pac verify" + ("" if made.parts is None else " and pac evaluate"))
 
 
 def _say_tuned(made: Certified, units: Dataset) -> None:
     parts = made.parts
     assert parts is not None
-    left = f"{parts.test.n:,} left to test" if parts.test.n else "none left to test"
-    say("split", f"{parts.tune.n:,} to tune, {parts.calibrate.n:,} to calibrate, {left}")
+    say("split", f"{parts.tune.n:,} to tune, {parts.calibrate.n:,} to calibrate, {parts.test.n:,} to test")
     failed = failed_units(units.forecast)
     if failed is not None:
-        counts = (failed[part.rows].sum() for part in (parts.tune, parts.calibrate))
-        said = "{:,} units to tune on have no forecast and are not used, {:,} to calibrate on count as errors"
-        say("failed", said.format(*counts))
+        tune_failed, failures = (failed[part.rows].sum() for part in (parts.tune, parts.calibrate))
+        unused = f"{tune_failed:,} tune units have no forecast and are not used"
+        say("failed", f"{unused}; {failures:,} calibration units have none and count as errors")
     tune = units.take(parts.tune.rows) if parts.tune.n else None
     if not isinstance(made.score, Likelihood | RankedScore):
         say("tune", f"shape {made.score.kind}")
@@ -229,7 +218,7 @@ def _say_tuned(made: Certified, units: Dataset) -> None:
 
 
 def _lines(path: Path) -> list[str]:
-    """The ids in a text file, one a line."""
+    """The ids in a text file, one per line."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
         return [line.strip() for line in lines if line.strip()]

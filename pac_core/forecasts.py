@@ -1,4 +1,4 @@
-"""What a model says before the truth is known: logits over labels, or Gaussians."""
+"""What a model predicts: logits over labels, or Gaussians."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array, is_torch_array
-from numpy.typing import NDArray
 
-from pac_core.arrays import Array, Floats, doubles, like, number, plain
+from pac_core.arrays import Array, Floats, booleans, doubles, like, number, plain
 from pac_core.covariances import definite, distance2, factors
 from pac_core.errors import InvalidInput
 from pac_core.normalisers import log_sum_exp
@@ -24,9 +23,9 @@ class LogitForecast:
     """A categorical distribution for each of N inputs: f(y|x) = softmax(tau * logits)[y].
 
     logits: `[N, K]` float16, float32 or float64; -inf is a label of probability zero
-    tau: the paper's temperature; it multiplies log f, so logits are multiplied by it
-    failed: `[N]` bool, the units of which there is no forecast (a broken image), whose logits are NaN; None
-        if there are none. Whatever does not know of failed units refuses their NaN
+    tau: the temperature as in the paper: it multiplies the logits
+    failed: `[N]` bool, units without a forecast (a broken image), whose logits are NaN; None if there are
+        none
     """
 
     logits: Floats
@@ -41,9 +40,7 @@ class LogitForecast:
         object.__setattr__(self, "tau", float(positive_tau(self.tau, "one number")))
         if self.failed is None:
             return
-        failed = plain("failed", self.failed, "[N]")
-        if failed.dtype != np.bool_ or len(failed) != len(logits):
-            raise InvalidInput(f"failed must be a bool for each of {len(logits)} units, got {failed!r}")
+        failed = booleans("failed", self.failed, len(logits))
         if (strange := failed & ~np.isnan(logits).all(axis=1)).any():
             raise InvalidInput(f"a failed unit must have logits NaN, got numbers in row {strange.argmax()}")
         object.__setattr__(self, "failed", failed if failed.any() else None)
@@ -52,8 +49,8 @@ class LogitForecast:
     def from_probabilities(cls, probabilities: Any) -> LogitForecast:
         """The forecast with these probabilities `[N, K]`, each row summing to 1.
 
-        Logs are taken in float64: those of float32 differ between CPUs, by more than scores may. Of float16
-        they are rounded again, which no CPU's last bit decides: there are few numbers, none of them near.
+        Logs are taken in float64, because those of float32 differ between CPUs by more than scores may. Those
+        of float16 probabilities are rounded to float16, of which there are so few that no last bit matters.
         """
         array = plain("probabilities", probabilities, "[N, K]")
         if array.dtype.kind != "f" or not ((array >= 0) & (array <= 1)).all():
@@ -74,17 +71,17 @@ class LogitForecast:
     def normaliser(self) -> tuple[Floats, Floats]:
         """`[N]` shift and `[N]` log: the sum of exp(tau * logits - shift) is exp(log).
 
-        Kept apart, so that logits of any size lose no digits when one is taken from the other.
+        Kept apart, so that logits of any size lose no digits.
         """
         return log_sum_exp(self.logits, self.tau)
 
     @property
     def domain(self) -> tuple[str, int]:
-        """What it forecasts: ("labels", K)."""
+        """What is forecast: ("labels", K)."""
         return ("labels", self.logits.shape[1])
 
     def check(self) -> None:
-        """Refuse logits that are not numbers, with the row; those of failed units are none."""
+        """Refuse logits that are not numbers, naming the row, except those of failed units."""
         if self.failed is None:
             self.normaliser  # noqa: B018
         elif (wrong := np.isnan(self.logits).any(axis=1) & ~self.failed).any():
@@ -97,7 +94,7 @@ class LogitForecast:
         return replace(self, tau=self.tau * float(positive_tau(tau, "one number")))
 
     def take(self, rows: Any) -> LogitForecast:
-        """The forecast of some of the inputs."""
+        """The forecast of these rows."""
         failed = None if self.failed is None else self.failed[rows]
         return replace(self, logits=self.logits[rows], failed=failed)
 
@@ -112,14 +109,13 @@ class GaussianForecast:
 
     mean: `[B, D]` or `[B, H, D]`, numpy or torch
     var: variances of the shape of `mean`, or covariances with one more axis `[..., D, D]`
-    failed: `[B]` bool, the units of which there is no forecast (the model exploded); None if there are none.
-        Their numbers make no Gaussian: where they would, the mean becomes NaN
+    failed: `[B]` bool, units without a forecast (the model diverged); None if there are none. Their mean
+        becomes NaN
 
-    Steps are independent of each other, as in the paper. The constructor checks shapes only,
-    so that a planner may build forecasts thousands of times a second; whatever is fitted from
-    a forecast checks its numbers. A unit that makes no Gaussian is refused there unless it is marked as
-    failed, by hand or by `mark_failures`: then it scores +inf and counts as an error. Its set is empty
-    either way.
+    Steps are independent of each other, as in the paper. The constructor checks shapes only, so that a
+    planner may build forecasts thousands of times a second; whatever is fitted to a forecast checks its
+    numbers. A unit that is not a Gaussian is refused there unless it is marked as failed, by hand or by
+    `mark_failures`; then it scores +inf and counts as an error. Its set is empty either way.
     """
 
     mean: Array
@@ -145,26 +141,23 @@ class GaussianForecast:
                 f"var must have the shape of mean {shape}, or that with one more axis of "
                 f"{shape[-1]} for covariances, got {tuple(self.var.shape)}"
             )
-        if self.failed is not None:
-            self._keep_marks(plain("failed", self.failed, "[B]"))
-
-    def _keep_marks(self, failed: Any) -> None:
-        if failed.dtype != np.bool_ or len(failed) != len(self.mean):
-            raise InvalidInput(f"failed must be a bool for each of {len(self.mean)} units, got {failed!r}")
+        if self.failed is None:
+            return
+        failed = booleans("failed", self.failed, shape[0])
         object.__setattr__(self, "failed", failed if failed.any() else None)
         if (strange := failed & like(failed, _gaussian(self.mean, self.var))).any():
             xp = array_namespace(self.mean)
-            marked = xp.reshape(_mask(self.mean, strange), (-1,) + (1,) * (self.mean.ndim - 1))
+            rows = strange if is_numpy_array(self.mean) else xp.asarray(strange, device=self.mean.device)
+            marked = xp.reshape(rows, (-1,) + (1,) * (len(shape) - 1))
             object.__setattr__(self, "mean", xp.where(marked, like(self.mean, np.nan), self.mean))
 
     def mark_failures(self) -> GaussianForecast:
-        """The forecast with every unit marked as failed whose numbers make no Gaussian, in any step.
+        """Mark as failed every unit whose numbers are not Gaussian at some step.
 
-        For what a model says itself: a unit on which it explodes counts as an error, and the others
-        keep their promise.
+        For a model's own output: a unit on which it diverges counts as an error.
 
-        >>> exploded = GaussianForecast(np.array([[0.0], [np.inf]]), np.ones((2, 1)))
-        >>> exploded.mark_failures().failed.tolist()
+        >>> diverged = GaussianForecast(np.array([[0.0], [np.inf]]), np.ones((2, 1)))
+        >>> diverged.mark_failures().failed.tolist()
         [False, True]
         """
         lost = ~like(np.zeros(1, bool), _gaussian(self.mean, self.var))
@@ -172,11 +165,11 @@ class GaussianForecast:
 
     @property
     def domain(self) -> tuple[str, *tuple[int, ...]]:
-        """What it forecasts: ("vectors", D) or ("trajectories", H, D)."""
+        """What is forecast: ("vectors", D) or ("trajectories", H, D)."""
         return ("vectors" if self.mean.ndim == 2 else "trajectories", *map(int, self.mean.shape[1:]))
 
     def take(self, rows: Any) -> GaussianForecast:
-        """The forecast of some of the inputs."""
+        """The forecast of these rows."""
         here = rows.cpu().numpy() if is_torch_array(rows) else rows
         failed = None if self.failed is None else self.failed[here]
         return replace(self, mean=self.mean[rows], var=self.var[rows], failed=failed)
@@ -204,7 +197,7 @@ class GaussianForecast:
         xp = array_namespace(self.mean)
         error = xp.where(xp.isnan(truth), xp.zeros_like(self.mean), truth - self.mean)  # steps after an end
         if self.full:
-            lost = xp.any(xp.isinf(error), axis=-1)  # a linear solve would turn inf into NaN
+            lost = xp.any(xp.isinf(error), axis=-1)  # elimination would turn inf into NaN
             near = xp.where(lost[..., None], xp.zeros_like(error), error)
             distance = distance2(self._factors, near)
             return xp.where(lost, like(distance, np.inf), distance)
@@ -239,17 +232,17 @@ class GaussianForecast:
             return replace(self, var=xp.cumulative_sum(self.var, axis=1))
 
     def wide(self) -> GaussianForecast:
-        """The same in float64: scores and sets are computed so, whatever the model's precision."""
+        """The same in float64, in which scores and sets are computed."""
         return replace(self, mean=doubles(self.mean), var=doubles(self.var))
 
     def sound(self) -> Array:
-        """`[B]` whether all numbers of a unit's forecast make Gaussians; a planner's may not."""
+        """`[B]` whether a unit's forecast is Gaussian at every step."""
         return _gaussian(self.mean, self.var)
 
     def for_sets(self) -> tuple[GaussianForecast, Array]:
         """The forecast in float64, and `[B]` which units are sound; the others become standard normal.
 
-        Sets of the others are empty; the stand-in only keeps the arithmetic from warning.
+        The sets of the others are empty; the stand-in only avoids warnings.
         """
         xp = array_namespace(self.mean)
         wide = self.wide()
@@ -265,13 +258,12 @@ class GaussianForecast:
         return GaussianForecast(mean, var), sound
 
     def check(self, truth: Any = _NO_TRUTH, *, failures: bool = False) -> Any:
-        """`truth` in float64 and the mean's library, after refusing a forecast that is not one.
+        """Refuse a forecast that is not Gaussian; return `truth` in float64 and the mean's library.
 
-        It is never rounded to the mean's precision: a set compares with the truth as it is.
-        The truth may hold +inf or -inf, the mark of a unit that failed; NaN is refused. Of `Trajectories`
-        the steps after the end become NaN.
+        The truth is never rounded to the mean's precision. It may hold infinities, the mark of a failed unit;
+        NaN is refused. Steps after the end of `Trajectories` become NaN.
 
-        failures: whether units marked as failed may be among them; what scores or tunes knows none
+        failures: accept units marked as failed
         """
         lost = ~like(np.zeros(1, bool), self.sound())
         known = np.zeros_like(lost) if self.failed is None else self.failed
@@ -298,7 +290,7 @@ def _gaussian(mean: Array, var: Array) -> Array:
     """`[B]` whether all numbers of a unit make Gaussians."""
     xp, full = array_namespace(mean), var.ndim > mean.ndim
     mean, var = doubles(mean), doubles(var)
-    # A sum of doubles is finite only if all its terms are: cheaper than asking each.
+    # A sum of doubles is finite only if all its terms are, and cheaper to check.
     with np.errstate(over="ignore", invalid="ignore"):
         sums = [xp.sum(part, axis=tuple(range(1, part.ndim))) for part in (mean, var)]
         good = xp.isfinite(sums[0] + sums[1])
@@ -310,13 +302,8 @@ def _gaussian(mean: Array, var: Array) -> Array:
     return good
 
 
-def _mask(array: Array, rows: NDArray[np.bool_]) -> Array:
-    """`rows` in the library and on the device of `array`."""
-    return rows if is_numpy_array(array) else array_namespace(array).asarray(rows, device=array.device)
-
-
 def positive_tau(tau: Any, shape: str) -> Any:
-    """`tau` as an array, refused unless finite and above 0, and of the shape that is named."""
+    """Return `tau` as an array; refuse anything but finite numbers above 0 of the named shape."""
     several = shape != "one number" and (isinstance(tau, list | tuple) or getattr(tau, "ndim", 0) > 0)
     array = plain("tau", tau, "[H]") if several else np.asarray(number("tau", tau))
     if array.dtype.kind not in "fiu" or not (np.isfinite(array) & (array > 0)).all():
@@ -325,9 +312,14 @@ def positive_tau(tau: Any, shape: str) -> Any:
 
 
 def a_forecast(forecast: Any, *kinds: type) -> Any:
-    """`forecast`, refused unless it is one, of these kinds where some are named."""
-    wanted = kinds or (LogitForecast, GaussianForecast)
-    if not isinstance(forecast, wanted):
-        names = " or ".join(kind.__name__ for kind in wanted)
+    """Return `forecast`; refuse anything but a forecast of these kinds (of any kind, if none is named)."""
+    kinds = kinds or (LogitForecast, GaussianForecast)
+    if not isinstance(forecast, kinds):
+        names = " or ".join(kind.__name__ for kind in kinds)
         raise InvalidInput(f"forecast must be a {names}, got {type(forecast).__name__}")
     return forecast
+
+
+def count_units(forecast: LogitForecast | GaussianForecast) -> int:
+    """How many units a forecast is of."""
+    return len(forecast.logits if isinstance(forecast, LogitForecast) else forecast.mean)

@@ -1,4 +1,4 @@
-"""The score of labels with the smallest sets, chosen on the tune split from a fixed menu."""
+"""The score of labels with the smallest sets, chosen on the tune part from a fixed list."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LABEL_SCORES = ("smallest", "paper", "plain")
 _TAUS = (0.7, 0.85, 1.2)  # times the most likely one
 _MIXTURES = ((0.1, 0.5), (0.2, 0.7))  # share and flatness
 _RANKS = ((1.0, 0.5), (1.2, 1.0), (1.5, 2.0))  # times the most likely tau, and weight of log(rank)
-_WIDEST = 3.0  # the band's ends, at most so many times the expected errors
-_KIN = 0.5  # standard errors by which another temperature must beat the first of the menu
-_OTHERS = 1.25  # and any other score; by more where few errors are expected
-_LEAST_SLOPE = 0.05  # of log size by log errors: what the few errors of a tune part may not show
+_WIDEST = 3.0  # the ends of the band, at most so many times the expected errors
+_KIN = 0.5  # standard errors by which another temperature must beat the first candidate
+_OTHERS = 1.25  # likewise any other score; more where few errors are expected
+_LEAST_SLOPE = 0.05  # of log size by log errors, which few tune errors may not show
 
 
 def choose_label_score(
@@ -37,21 +37,21 @@ def choose_label_score(
     calibrate: int | None = None,
     others: Sequence[PACLevel] = (),
 ) -> Score:
-    """The score of a fixed menu whose sets are smallest at this level, chosen and fitted on the tune split.
+    """The score of a fixed list whose sets are smallest at this level, chosen and fitted on the tune part.
 
     forecast, labels: of the tune units; the promise holds whatever is chosen, because none of them is
         calibrated on
-    calibrate: how many units it will be calibrated on, which says how many of them may lie above T
+    calibrate: how many units it will be calibrated on, which determines how many may lie above T
     others: further levels that the same score is to serve; their relative sizes are averaged
 
-    First on the menu is -log p half-way between the forecast as it is (the paper's D, whose sets are those
-    of LAC) and at its most likely temperature (the paper's C+D), which is seldom far above the smaller of the
-    two. Then come these two, other temperatures, mixtures with a flatter forecast, multiples of log(rank),
-    and RAPS and SAPS without their random part. Each is judged by the mean size of the tune units' sets
-    relative to the first, averaged over thresholds that leave about as many tune labels outside as the level
-    allows. The first is kept unless another is smaller by more than chance, half a standard error for a
-    temperature and more for what differs more: the fewer errors the tune units show, and the more the two
-    scores differ about which, the more the first has to be beaten by.
+    The default is -log p halfway between the forecast as it is (the paper's D, whose sets are those of LAC)
+    and at its most likely temperature (the paper's C+D). The other candidates are these two, other
+    temperatures, mixtures with a flatter forecast, multiples of log(rank), and RAPS and SAPS without their
+    random part. Each is judged by the mean size of the tune units' sets relative to the default, averaged
+    over thresholds that leave about as many tune labels outside as the level allows. The default is kept
+    unless another is smaller by more than chance: half a standard error for a temperature, more for what
+    differs more. The fewer errors the tune units show, and the more two scores disagree about which, the
+    larger the gain must be.
 
     >>> rng = np.random.default_rng(0)
     >>> logits = -np.sort(-4 * rng.gumbel(size=(1000, 50)), axis=1)
@@ -67,7 +67,7 @@ def choose_label_score(
 
 
 def menu(units: Units) -> list[RankedScore]:
-    """What is tried: first what is kept in doubt, then the paper's two, their kin, and what others use."""
+    """The candidates: the default, the paper's two scores, their variants, and those of the literature."""
     n, tau = len(units.ranks), units.tau
     ours = [RankedScore("likelihood", one, n=n) for one in (np.sqrt(tau), 1.0)]
     ours += [_paper(units), *(RankedScore("likelihood", times * tau, n=n) for times in _TAUS)]
@@ -89,12 +89,12 @@ def choose_among(
     *,
     calibrate: int | None = None,
 ) -> RankedScore:
-    """The one with the smallest relative size, if it beats the first by more than chance; else the first.
+    """The score with the smallest relative size if it beats the first by more than chance; else the first.
 
-    Where k of the tune labels lie outside, T and hence the log of the size are known to b / sqrt(k), b being
-    the slope of log size by log k. Of two scores only those labels count that lie outside of one and not of
-    the other: a share m of k makes the standard error of their difference b sqrt(m / k). That holds for many
-    errors; where few are expected, scores of another kind are let in less easily.
+    If k tune labels lie outside, T and hence the log of the size are known to b / sqrt(k), where b is the
+    slope of log size by log k. In a comparison only those labels count that are outside of one score's sets
+    and not the other's: a share m of k makes the standard error of the difference b sqrt(m / k). That holds
+    for many errors; where few are expected, scores of another kind must gain more.
     """
     n = len(units.ranks)
     total = np.zeros(len(scores))
@@ -111,18 +111,18 @@ def choose_among(
         margins = np.where(kin, _KIN, _OTHERS * (1 + 1 / errors))
         total += (logs - logs[0]).mean(axis=1) + margins * doubt
     total[0] = 0.0
-    # Where there are few labels scores often tie: their last bits, hence the order of units, decide nothing.
+    # With few labels scores often tie: their last bits, and so the order of units, must decide nothing.
     return scores[int(np.argmin(total.round(9)))]
 
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Tune units, the labels of each in the order of their logits.
+    """Tune units, with the labels of each in the order of their logits.
 
     gaps: `[N, K]` from the largest logit down to each, rising, times the forecast's own temperature
-    ranks: `[N]` of the true label, from 0; equals share the last
+    ranks: `[N]` of the true label, from 0; ties share the last
     tau: the most likely temperature
-    known: normalisers that were computed already, by temperature
+    known: normalisers computed so far, by temperature
     """
 
     gaps: Floats
@@ -132,7 +132,7 @@ class Units:
 
     @classmethod
     def of(cls, forecast: LogitForecast, labels: Any) -> Units:
-        """Sorted block by block, in the precision of the logits."""
+        """Sort block by block, in the precision of the logits."""
         logits, truth = forecast.logits, labels_for("labels", labels, *forecast.logits.shape)
         tau = float(fit_temperature(forecast, truth).tau)
         work = np.float64 if logits.dtype == np.float64 else np.float32
@@ -148,15 +148,12 @@ class Units:
         return cls(gaps, ranks, tau)
 
     def judged(self, score: RankedScore, counts: NDArray[np.int64]) -> tuple[Floats, NDArray[np.bool_]]:
-        """`[C]` the mean size of sets that leave so many true labels outside, and `[N]` which the last does.
-
-        counts: rising
-        """
+        """`[C]` mean size of sets that leave `counts` (rising) labels outside, `[N]` which the last omits."""
         classes, penalty = self.gaps.shape[1], score.penalty(self.gaps.shape[1])
         base = self._base(score)
         own = base(self.ranks) + penalty[self.ranks]
         limits = np.sort(own)[len(own) - 1 - counts, None]
-        # The score rises along the ranks: the size of a set is found by halving.
+        # The score rises along the ranks: find the size of each set by bisection.
         low = np.zeros((len(counts), len(own)), dtype=np.int64)
         high = np.full_like(low, classes)
         while (low < high).any():
@@ -167,7 +164,7 @@ class Units:
         return low.mean(axis=1), own > limits[-1]
 
     def _base(self, score: RankedScore) -> Callable[[NDArray[np.int64]], Floats]:
-        """From ranks `[..., N]` to what the score has there before its penalty."""
+        """Maps ranks `[..., N]` to the score there, before its penalty."""
         rows = np.arange(len(self.ranks))
         parts = [(log, tau, self._below(tau)) for tau, log in score.mixture()]
 
@@ -184,7 +181,7 @@ class Units:
         return likelihood if score.base == "likelihood" else lambda ranks: likelihood(ranks) - top
 
     def _below(self, tau: float) -> Floats:
-        """`[N]` -log of the largest probability at this temperature, kept for the next score that asks."""
+        """`[N]` -log of the largest probability at this temperature, cached."""
         if tau not in self.known:
             below = np.empty(len(self.ranks))
 
@@ -207,9 +204,9 @@ def _expected(n: int, level: PACLevel, calibrate: int | None) -> float:
 
 
 def _band(errors: float, n: int) -> NDArray[np.int64]:
-    """Numbers of errors about the expected one, three of its standard deviations to either side.
+    """Numbers of errors around the expected one, up to three standard deviations to either side.
 
-    The size at one of them hangs on a single label; wider, it would be of another level.
+    The size at one of them depends on a single label; a wider band would describe another level.
     """
     width = min(3 / np.sqrt(errors), np.log(_WIDEST))
     ends = np.rint(errors * np.exp(np.linspace(-width, width, 15))).astype(np.int64)
@@ -217,14 +214,14 @@ def _band(errors: float, n: int) -> NDArray[np.int64]:
 
 
 def score_named(score: str | None, temperature: bool | None, *, default: str = "smallest") -> str:
-    """What `--score` and `--temperature/--no-temperature` ask for together, one of `LABEL_SCORES`."""
+    """The score that `--score` and `--temperature/--no-temperature` ask for, one of `LABEL_SCORES`."""
     if temperature is None:
         return score or default
-    told = "paper" if temperature else "plain"
-    if score not in (None, told):
-        word = "--temperature" if temperature else "--no-temperature"
-        raise InvalidInput(f"{word} is --score {told}, got --score {score} as well")
-    return told
+    name = "paper" if temperature else "plain"
+    if score not in (None, name):
+        option = "--temperature" if temperature else "--no-temperature"
+        raise InvalidInput(f"{option} means --score {name}, got --score {score} as well")
+    return name
 
 
 def label_score_fit(name: str, *, calibrate: int | None = None, others: Sequence[PACLevel] = ()) -> FitScore:

@@ -1,7 +1,7 @@
-"""Limits that a state must keep, and by how much a tube keeps them: half-spaces and boxes to stay in.
+"""Limits that a state must keep, and how far a tube keeps them: half-spaces and boxes to stay in.
 
-A margin is at least 0 only where every state of the tube keeps the limit; NaN says that nothing is
-known. Obstacles to keep out of are in `obstacles`, functions of the state in `feature_limits`.
+A margin is at least 0 only where every state of the tube keeps the limit; NaN means that nothing is known.
+Obstacles are in `obstacles`, limits on functions of the state in `feature_limits`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pac_core.errors import InvalidInput
 from pac_core.features import LinearFeatures
 
 Steps: TypeAlias = slice | Sequence[int] | None
-"""The steps a limit holds for, counted from 0 as in `states[:, steps]`; None for all of them."""
+"""The steps at which a limit holds, from 0 as in `states[:, steps]`; None for all."""
 
 
 class TubeLike(Protocol):
-    """The few methods of a tube of B plans x H steps that limits read; what has them can be checked.
+    """What limits need of a tube of B plans x H steps; anything with these methods can be checked.
 
-    Of any precision: margins are computed in doubles. A tube that also has `features` (`LinearFeatures`) and
-    `interval(name)` knows only these numbers of the state: its box is theirs.
+    Margins are computed in doubles. A tube that also has `features` (`LinearFeatures`) and `interval(name)`
+    knows only those numbers of the state: its box is theirs.
     """
 
     def support(self, direction: Any) -> Array:
@@ -37,10 +37,10 @@ class TubeLike(Protocol):
 
 
 class Limit(Protocol):
-    """Something a state must keep.
+    """Something that a state must keep.
 
-    `margin` is at least 0 where every state of the tube keeps it; NaN where nothing can be said.
-    A limit may also have `words(margin)`: what a margin below 0 means, for the report.
+    `margin` is at least 0 where every state of the tube keeps it; NaN where nothing is known. A limit may
+    also have `words(margin)`, which explains a negative margin in reports.
     """
 
     @property
@@ -50,12 +50,12 @@ class Limit(Protocol):
         """`[B, H]` how far the tube stays inside: exact, or a proven lower bound."""
 
     def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """`[..., H]` whether true states `[..., H, D]` break it."""
+        """`[..., H]` whether true states `[..., H, D]` violate it."""
 
 
 @dataclass(frozen=True, eq=False)
 class HalfSpace:
-    """normal . x <= bound. The margin is exact: the bound less the largest value in the tube.
+    """normal . x <= bound. The margin is exact: the bound minus the largest value in the tube.
 
     normal: `[D]`
 
@@ -96,13 +96,11 @@ class HalfSpace:
 
 
 @dataclass(frozen=True, eq=False)
-class StayIn:
-    """lower <= x <= upper on some of the state's numbers. The margin is exact: to the nearest side.
+class BoxLimit:
+    """A box in some of the state's numbers.
 
-    lower, upper: `[K]`; a side may be infinite, which is no limit there
+    lower, upper: `[K]`; a side may be infinite
     axes: `[K]` which numbers of the state; None for all of them
-
-    The distance is that of the worst number, each in its own unit.
     """
 
     name: str
@@ -116,6 +114,13 @@ class StayIn:
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
         object.__setattr__(self, "axes", axes_of(self.axes, len(lower)))
+
+
+class StayIn(BoxLimit):
+    """lower <= x <= upper on some of the state's numbers; see `BoxLimit` for the fields.
+
+    The margin is exact: the distance to the nearest side, each number in its own unit.
+    """
 
     def margin(self, tube: TubeLike) -> Array:
         lower, upper = sides(tube, self.axes, len(self.lower))
@@ -140,25 +145,25 @@ def sides(tube: TubeLike, axes: Sequence[int] | None, count: int | None = None) 
     """
     features = features_of(tube)
     if features is not None:
-        # Its box is that of the features; of the state it knows the directions that are features.
+        # Its box is that of the features; of the state it knows only directions that are features.
         dims = features.matrix.shape[1]
-        wanted = _within(axes, count, dims)
-        ends = [(-doubles(tube.support(-row)), doubles(tube.support(row))) for row in np.eye(dims)[wanted]]
+        rows = np.eye(dims)[_within(axes, count, dims)]
+        ends = [(-doubles(tube.support(-row)), doubles(tube.support(row))) for row in rows]
         xp = array_namespace(ends[0][0])
         lower, upper = (xp.stack(list(end), axis=-1) for end in zip(*ends, strict=True))
     else:
         lower, upper = corners(tube)
-        wanted = _within(axes, count, int(lower.shape[-1]))
+        chosen = _within(axes, count, int(lower.shape[-1]))
         xp = array_namespace(lower)
         if axes is not None:
-            lower, upper = (xp.stack([end[..., i] for i in wanted], axis=-1) for end in (lower, upper))
+            lower, upper = (xp.stack([end[..., i] for i in chosen], axis=-1) for end in (lower, upper))
     empty = empty_at(lower, upper)[..., None]
     unknown = like(lower, np.nan)
     return xp.where(empty, unknown, lower), xp.where(empty, unknown, upper)
 
 
 def corners(tube: TubeLike) -> tuple[Array, Array]:
-    """`[B, H, D]` the tube's corners in doubles, refused unless both are so, and none of it is 0."""
+    """`[B, H, D]` the tube's corners in doubles; refuse any other shape."""
     ends = tube.box()
     shape = tuple(np.shape(ends[0]))
     if len(ends) != 2 or len(shape) != 3 or 0 in shape:
@@ -171,25 +176,25 @@ def corners(tube: TubeLike) -> tuple[Array, Array]:
 
 
 def features_of(tube: TubeLike) -> LinearFeatures | None:
-    """What the tube knows of the state, if that is a few features alone."""
-    found = getattr(tube, "features", None)
-    return found if isinstance(found, LinearFeatures) else None
+    """The features that are all the tube knows of the state, or None."""
+    features = getattr(tube, "features", None)
+    return features if isinstance(features, LinearFeatures) else None
 
 
 def empty_at(lower: Array, upper: Array) -> Array:
-    """`[B, H]` where a tube with these corners `[B, H, D]` is empty: upside down, at infinity, NaN."""
+    """`[B, H]` where a tube with these corners `[B, H, D]` is empty: inverted, at infinity or NaN."""
     xp = array_namespace(lower)
     return ~xp.all((lower <= upper) & (lower < np.inf) & (upper > -np.inf), axis=-1)
 
 
 def attained(support: Array) -> Array:
-    """`support`, NaN where it is -inf: no state lies there, so the tube is empty or its forecast diverged."""
+    """`support`, with NaN for -inf: the tube is empty there, or its forecast diverged."""
     xp = array_namespace(support)
     return xp.where(support > -np.inf, support, like(support, np.nan))
 
 
 def at_steps(name: str, steps: Steps, margin: Array) -> Array:
-    """`margin` `[B, H]` where the limit holds, +inf at the other steps; a NaN stays one."""
+    """`margin` `[B, H]` where the limit holds, +inf at the other steps; NaN stays NaN."""
     if margin.ndim != 2:
         raise InvalidInput(f"a tube of plans x steps is checked, got one of shape {tuple(margin.shape)}")
     if steps is None:
@@ -201,34 +206,33 @@ def at_steps(name: str, steps: Steps, margin: Array) -> Array:
 
 
 def held(name: str, steps: Steps, horizon: int) -> NDArray[np.bool_]:
-    """`[H]` the steps a limit holds for; refused if the horizon does not reach them."""
+    """`[H]` the steps at which a limit holds; refuse steps beyond the horizon."""
     holds = np.zeros(horizon, dtype=bool)
     try:
-        wanted = steps if steps is None or isinstance(steps, slice) else np.asarray(steps)
-        if isinstance(wanted, np.ndarray) and wanted.dtype.kind not in "iu":
-            # A mask of booleans would be taken for the steps 0 and 1.
-            raise TypeError(f"whole numbers are asked for, got {steps!r}")
-        if isinstance(wanted, slice) and any(abs(end or 0) > horizon for end in (wanted.start, wanted.stop)):
-            raise IndexError(f"{steps!r} reaches beyond them")  # a slice would be cut without a word
-        holds[wanted] = True
+        index = steps if steps is None or isinstance(steps, slice) else np.asarray(steps)
+        if isinstance(index, np.ndarray) and index.dtype.kind not in "iu":
+            raise TypeError(f"they must be whole numbers, got {steps!r}")  # a mask would mean steps 0 and 1
+        if isinstance(index, slice) and any(abs(end or 0) > horizon for end in (index.start, index.stop)):
+            raise IndexError(f"{steps!r} reaches beyond them")  # numpy would cut a slice silently
+        holds[index] = True
     except (IndexError, TypeError, ValueError) as error:
-        raise InvalidInput(f"steps of {name!r} must lie within the {horizon} asked: {error}") from None
+        raise InvalidInput(f"steps of {name!r} must lie within the {horizon} of the tube: {error}") from None
     if not holds.any():
-        raise InvalidInput(f"steps of {name!r} must be among the {horizon} asked, got {steps!r}")
+        raise InvalidInput(f"steps of {name!r} must be among the {horizon} of the tube, got {steps!r}")
     return holds
 
 
 def broken(states: NDArray[np.float64], steps: Steps, outside: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """`outside` `[..., H]` at the limit's steps, and everywhere a state is not finite."""
+    """`outside` `[..., H]` at the limit's steps, and True wherever a state is not finite."""
     if steps is not None:
         outside = outside & held("this limit", steps, states.shape[-2])
     return np.asarray(outside | ~np.isfinite(states).all(axis=-1))
 
 
 def some_axes(states: Any, axes: Sequence[int] | None, count: int | None = None) -> Any:
-    """`[..., K]` these numbers of `states` `[..., D]`, refused unless they are there."""
-    wanted = _within(axes, count, int(states.shape[-1]))
-    return states if axes is None else states[..., wanted]
+    """`[..., K]` these numbers of `states` `[..., D]`."""
+    chosen = _within(axes, count, int(states.shape[-1]))
+    return states if axes is None else states[..., chosen]
 
 
 def axes_of(axes: Any, count: int | None = None) -> tuple[int, ...] | None:
@@ -244,10 +248,10 @@ def axes_of(axes: Any, count: int | None = None) -> tuple[int, ...] | None:
 
 
 def box_of(lower: Any, upper: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The two ends of a box, `[K]`; sides may be infinite, but not all."""
+    """The two ends of a box, `[K]`; sides may be infinite, but not all of them."""
     low, high = (plain(name, end, "[K]") for name, end in (("lower", lower), ("upper", upper)))
     if low.dtype.kind not in "fiu" or high.dtype.kind not in "fiu" or low.shape != high.shape:
-        raise InvalidInput(f"lower and upper must be as many numbers, got {low.shape} and {high.shape}")
+        raise InvalidInput(f"lower and upper must be equally many numbers, got {low.shape} and {high.shape}")
     low, high = low.astype(np.float64), high.astype(np.float64)
     if not (low < high).all() or not np.isfinite([low, high]).any():
         raise InvalidInput(f"lower must be below upper, and one side finite, got {low} and {high}")
@@ -257,7 +261,7 @@ def box_of(lower: Any, upper: Any) -> tuple[NDArray[np.float64], NDArray[np.floa
 def _within(axes: Sequence[int] | None, count: int | None, dims: int) -> list[int]:
     if axes is None and count not in (None, dims):
         raise InvalidInput(f"the limit reads states of {count} numbers, got {dims}; name its axes")
-    wanted = list(range(dims) if axes is None else axes)
-    if max(wanted) >= dims:
-        raise InvalidInput(f"the limit reads number {max(wanted)} of the state, got states of {dims}")
-    return wanted
+    chosen = list(range(dims) if axes is None else axes)
+    if max(chosen) >= dims:
+        raise InvalidInput(f"the limit reads number {max(chosen)} of the state, got states of {dims}")
+    return chosen

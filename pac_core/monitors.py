@@ -1,13 +1,14 @@
-"""The run-time monitor: does the certified unit still keep its promise?
+"""The run-time monitor: does the certified system still keep its promise?
 
-H0 says that an episode exits (leaves its tube, violates a limit: what the certificate calls an error) with
-a probability of at most epsilon, whatever happened before. The monitor bets against H0, with wealth
-1 to begin with: after episode i with X_i = 1 for an exit and 0 for none, it is multiplied by
-1 + lambda_i (X_i - epsilon), where 0 <= lambda_i < 1/epsilon is fixed before the episode. Under H0 the wealth
-is not expected to grow, so it ever reaches 1/alpha with a probability of at most alpha (Ville). Alarm there.
+H0: an episode exits (leaves its tube or violates a limit: what the certificate calls an error) with
+probability at most epsilon, whatever happened before. The monitor bets against H0, starting with wealth 1.
+After episode i, with X_i = 1 for an exit and 0 otherwise, the wealth is multiplied by 1 + lambda_i (X_i -
+epsilon), where 0 <= lambda_i < 1/epsilon is fixed before the episode. Under H0 the wealth is a
+supermartingale (an e-process), so it ever reaches 1/alpha with probability at most alpha (Ville's
+inequality). There the alarm is raised.
 
-The unit is the episode. Overlapping windows of one episode are not units (69% false alarms at alpha = 1% in
-a simulation), and there is no way to hand them in: an episode is settled once.
+The unit is the episode. Overlapping windows of one episode are not units (they gave 69% false alarms at alpha
+= 1% in a simulation), and there is no way to pass them: an episode is settled once.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from pac_core.texts import at_least
 FORMAT = "pac-sets monitor"
 VERSION = 1
 ODDS = np.array([1.5, 2.0, 4.0])
-"""The alternatives that are bet on: so many times the odds of epsilon."""
+"""The alternatives to bet on: so many times the odds of epsilon."""
 SHARES = np.array([0.25, 0.5, 0.25])  # of new stakes, for each of them
-_SURE = 1 + 1e-9  # a bet that is to reach 1/alpha must do so in spite of rounding
+_SURE = 1 + 1e-9  # a bet that should reach 1/alpha must do so despite rounding
 
 
 def settle(stakes: Any, episode: Any, exited: Any, *, epsilon: float, alpha: float) -> Any:
     """`[..., J]` the stakes after an episode, from those before it; `episode` counts from 1.
 
-    Each alternative has its own stake, which it bets as Kelly would if it were true. Of the first wealth,
-    1 / (i (i + 1)) joins the stakes at episode i, and `1 / (i + 1)` is still held back then: so a change
-    late in a long quiet life is found too. No more is bet than an exit needs to reach 1/alpha.
+    Each alternative has its own stake and makes the bet that is optimal if it is true (Kelly). Of the initial
+    wealth, 1 / (i (i + 1)) joins the stakes at episode i and `1 / (i + 1)` is still held back, so that a
+    change late in a long quiet life is detected too. No more is bet than an exit needs to reach 1/alpha.
     """
     stakes = stakes + SHARES * (1 / (episode * (episode + 1)))
     bets = (ODDS - 1) / (1 + (ODDS - 1) * epsilon)  # below 1/epsilon
@@ -52,21 +53,21 @@ def settle(stakes: Any, episode: Any, exited: Any, *, epsilon: float, alpha: flo
 
 
 class Monitor:
-    """A bet against "an episode exits with probability at most epsilon", readable at every step.
+    """A test of "an episode exits with probability at most epsilon" that may be read at every step.
 
-    epsilon: of the certificate; alpha: the probability of a false alarm, over the whole life
-    path: a file that keeps the state; None forgets it at the end of the process
-    on_alarm: called with the monitor, once, when the alarm is raised; and once by a process that starts while
+    epsilon: of the certificate; alpha: the false-alarm probability over the monitor's lifetime
+    path: a file that keeps the state; None forgets it when the process ends
+    on_alarm: called with the monitor once when the alarm is raised, and once by a process that starts while
         the alarm stands
 
-    Within an episode nothing is settled until it exits, so the wealth may be read and acted on at
-    every step. If nothing changed since a certificate at delta, an alarm is ever raised with a
-    probability of at most alpha + delta. No alarm is no proof that all is well.
+    Nothing is settled within an episode until it exits, so the wealth may be read and acted on at every step.
+    If nothing has changed since a certificate at delta, the false-alarm probability is at most alpha + delta.
+    The absence of an alarm does not prove that all is well.
 
-    **An episode that a restart cut off counts as an exit.** Its end was not seen, and whoever could
-    drop it could erase an exit by ending the process. So H0 is about "exits, or is cut off": call
-    `finish` before stopping the process on purpose. Deleting the file is a reset that nobody wrote down.
-    To open a file is to take it over, so look at a running monitor with `Monitor.read(path)`.
+    **An episode cut off by a restart counts as an exit**, because otherwise ending the process would erase an
+    exit. So H0 is about "exits, or is cut off": call `finish` before stopping the process on purpose.
+    Deleting the file is an unrecorded reset. Opening a file takes it over, so look at a running monitor with
+    `Monitor.read(path)`.
 
     >>> monitor = Monitor(epsilon=0.05, alpha=0.01)
     >>> for episode in range(5):
@@ -100,7 +101,7 @@ class Monitor:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Monitor:
-        """The monitor in a file as it stands, to be looked at: the file is not touched, and nothing is bet.
+        """The monitor in a file, read only: the file is not touched, and nothing is bet.
 
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
@@ -111,18 +112,18 @@ class Monitor:
         >>> folder.cleanup()
         """
         document = read_json(path)
-        found = cls(*(document.get(name, 0.5) for name in ("epsilon", "alpha")))
-        found._load(Path(path))
-        found._phase = "read"
-        return found
+        monitor = cls(*(document.get(name, 0.5) for name in ("epsilon", "alpha")))
+        monitor._load(Path(path))
+        monitor._phase = "read"
+        return monitor
 
     @property
     def wealth(self) -> float:
-        """What the bets have made of 1, up to the last settled episode."""
+        """The wealth after the last settled episode."""
         return float(self._stakes.sum() + 1 / (self.episodes + 1))
 
     def step(self, exited: bool) -> bool:
-        """Whether the alarm stands, after a step of the episode that did or did not exit.
+        """Whether the alarm stands, after one step of an episode.
 
         An exit is settled at once; further steps of that episode change nothing.
         """
@@ -132,7 +133,7 @@ class Monitor:
         if self._phase == "between":
             self._phase = "running"
             if not exited:
-                self._save()  # from here on, whoever ends the process ends an episode
+                self._save()  # from here on, ending the process cuts off an episode
         if exited and self._phase == "running":
             self._settle(exited=True)
             self._phase = "exited"
@@ -141,10 +142,10 @@ class Monitor:
         return self.alarm
 
     def finish(self) -> bool:
-        """Whether the alarm stands, after the end of the episode; one that did not exit is settled."""
+        """Whether the alarm stands, after the end of the episode; one that did not exit is settled now."""
         self._owned("finish")
         if self._phase == "between":
-            raise InvalidInput("finish must follow a step: an episode without steps is none")
+            raise InvalidInput("finish must follow a step: an episode without steps does not count")
         if self._phase == "running":
             self._settle(exited=False)
         self._phase = "between"
@@ -152,10 +153,10 @@ class Monitor:
         return self.alarm
 
     def reset(self, ledger: str | os.PathLike[str], reason: str) -> None:
-        """Begin anew, with wealth 1, after writing into the ledger what is given up, and why.
+        """Start again with wealth 1, after recording in the ledger what is given up, and why.
 
-        Each life may raise a false alarm with probability alpha, which the ledger counts, and charges to its
-        budget if it has one.
+        Each life may raise a false alarm with probability alpha, which the ledger counts and charges to its
+        budget, if it has one.
         """
         check_words("reason", reason)
         self._owned("reset")
@@ -177,7 +178,7 @@ class Monitor:
 
     def _owned(self, what: str) -> None:
         if self._phase == "read":
-            raise InvalidInput(f"{what} belongs to the process that keeps the monitor, got one that was read")
+            raise InvalidInput(f"{what} needs the process that keeps the monitor; this one was only read")
 
     def _clear(self) -> None:
         self.episodes, self.exits, self.alarm = 0, 0, False
@@ -185,7 +186,7 @@ class Monitor:
         self._phase = "between"
 
     def _settle(self, *, exited: bool) -> None:
-        if self.alarm:  # the answer is given; nothing more is bet
+        if self.alarm:  # the test is over
             return
         self.episodes, self.exits = self.episodes + 1, self.exits + exited
         self._stakes = settle(
@@ -223,14 +224,12 @@ class Monitor:
         write_json(self.path, document | {"seal": self._written})
 
     def _load(self, path: Path) -> None:
-        """Take over the state in a file, refused unless it is whole and of the same test."""
+        """Take over the state in a file; refuse a changed file, and one of another test."""
         document = read_json(path)
         if document.get("format") != FORMAT or document.get("version") != VERSION:
             raise BadCertificate(f"{path} is not a {FORMAT} of version {VERSION}")
         if set(document) != {*self._state(), "seal"} or seal(document) != document["seal"]:
-            raise BadCertificate(
-                f"{path} was changed after it was written: its seal does not fit its content"
-            )
+            raise BadCertificate(f"{path} was changed after it was written: its seal does not match")
         for name in ("epsilon", "alpha", "odds"):
             if document[name] != self._state()[name]:
                 raise InvalidInput(

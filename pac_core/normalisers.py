@@ -21,7 +21,7 @@ are for second orders. Of float64 logits it is (160 + K) 2^-53: a tenth of a bil
 
 
 def log_sum_exp(logits: Floats, tau: float) -> tuple[Floats, Floats]:
-    """Shift and log, blockwise: a row is read once, and again only where exp leaves the safe range.
+    """Shift and log, blockwise; only rows whose exp leaves the safe range are read twice.
 
     Their sum is within `EXACT_TO` of the exact one for float16 and float32, far closer for float64.
     """
@@ -48,7 +48,6 @@ def log_sum_exp(logits: Floats, tau: float) -> tuple[Floats, Floats]:
     if not np.isfinite(log).all():
         row = int(np.flatnonzero(~np.isfinite(log))[0])
         raise InvalidInput(
-            "each row of logits must be numbers, at least one of them above -inf, "
-            f"got {logits[row]} in row {row}"
+            f"each row of logits must be numbers, one above -inf, got {logits[row]} in row {row}"
         )
     return shift, log

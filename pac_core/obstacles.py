@@ -1,8 +1,8 @@
 """Obstacles to keep out of: boxes and balls in some of the state's numbers.
 
-Two convex sets are apart if one direction separates them, by at least the gap along it; so the
-largest gap over a few directions is a proven lower bound of their distance. Against boxes it is the
-distance itself. An obstacle is open: to touch it is allowed.
+Two convex sets are apart if some direction separates them, by at least the gap along it, so the largest gap
+over a few directions is a lower bound of their distance. For box tubes it is the distance itself. Obstacles
+are open: touching is allowed.
 """
 
 from __future__ import annotations
@@ -16,34 +16,18 @@ from numpy.typing import NDArray
 
 from pac_core.arrays import Array, doubles, like, norm, number, numbers
 from pac_core.errors import InvalidInput
-from pac_core.limits import Steps, TubeLike, at_steps, axes_of, box_of, broken, sides, some_axes
+from pac_core.limits import BoxLimit, Steps, TubeLike, at_steps, axes_of, broken, sides, some_axes
 from pac_core.regions import Ellipsoids
 
 
-@dataclass(frozen=True, eq=False)
-class KeepOutBox:
-    """Not lower < x < upper on all the given numbers of the state at once.
+class KeepOutBox(BoxLimit):
+    """Not lower < x < upper on all the given numbers at once; see `BoxLimit` for the fields.
 
-    lower, upper: `[K]`; a side may be infinite, as of a wall
-    axes: `[K]` which numbers of the state; None for all of them
-
-    The distance is the largest gap along one number of the state (Chebyshev's), which does not mix
-    units as Euclid's would. Against box tubes it is exact, below 0 the least move along one number
-    that would free the tube. Against ellipsoids it is a lower bound: the better of their bounding
-    box and the half-space that separates the box from their centre.
+    The distance is the largest gap along one number of the state (Chebyshev's), which does not mix units as
+    Euclid's would. For box tubes it is exact; below 0 it is the least move along one number that frees the
+    tube. For ellipsoids it is a lower bound: the better of their bounding box and the half-space that
+    separates the box from their centre.
     """
-
-    name: str
-    lower: NDArray[np.float64]
-    upper: NDArray[np.float64]
-    axes: Sequence[int] | None = None
-    steps: Steps = None
-
-    def __post_init__(self) -> None:
-        lower, upper = box_of(self.lower, self.upper)
-        object.__setattr__(self, "lower", lower)
-        object.__setattr__(self, "upper", upper)
-        object.__setattr__(self, "axes", axes_of(self.axes, len(lower)))
 
     def margin(self, tube: TubeLike) -> Array:
         low, high = sides(tube, self.axes, len(self.lower))
@@ -73,9 +57,9 @@ class KeepOutBall:
     center: `[K]`
     axes: `[K]` which numbers of the state; None for all of them
 
-    The distance is Euclid's. Against box tubes it is exact (below 0: how deep the nearest point of the
-    tube lies in the ball). Against ellipsoids it is a lower bound: the better of their bounding box
-    and the half-space across the line between the centres.
+    The distance is Euclid's. For box tubes it is exact (below 0: how deep the nearest point of the tube lies
+    in the ball). For ellipsoids it is a lower bound: the better of their bounding box and the half-space
+    across the line between the centres.
     """
 
     name: str
@@ -115,7 +99,7 @@ class KeepOutBall:
 
 
 def _ellipsoids(tube: TubeLike) -> Ellipsoids | None:
-    """The tube's ellipsoids, in doubles, if it is made of them."""
+    """The tube's ellipsoids in doubles, or None if it is made of something else."""
     region = getattr(tube, "region", None)
     if not isinstance(region, Ellipsoids):
         return None
@@ -132,12 +116,12 @@ def _better(
 ) -> Array:
     """The larger of `gap` and the gap along `way` `[..., K]`, from the centre to the obstacle.
 
-    Along the direction of `way` with `length` 1 the obstacle begins `way . direction - less` from the
-    centre, and the ellipsoid ends at its spread. A gap that is NaN stays so.
+    Along the direction of `way`, scaled to `length` 1, the obstacle begins `way . direction - less` from the
+    centre, and the ellipsoid ends at its spread. A NaN gap stays NaN.
     """
     xp = array_namespace(gap)
     most = xp.max(xp.abs(way), axis=-1)
-    nowhere = most == 0  # the centre lies in the obstacle, and has no direction to it
+    nowhere = most == 0  # the centre lies in the obstacle
     direction = way / xp.where(nowhere, xp.ones_like(most), most)[..., None]  # of any magnitude
     direction = direction / xp.where(nowhere, xp.ones_like(most), length(direction))[..., None]
     along = xp.sum(way * direction, axis=-1) - region.spread(direction, axes) - less

@@ -1,4 +1,4 @@
-"""A score chosen on the tune split and a threshold proved on the calibrate split: a predictor."""
+"""A predictor: a score chosen on the tune part and a threshold proved on the calibrate part."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.choices import width_remarks
 from pac_core.errors import BadCertificate, InvalidInput
 from pac_core.failures import to_tune_on, unit_scores, unit_sets
-from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast
+from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast, count_units
 from pac_core.scores import gaussian_nll, nll
 from pac_core.sets import ConfidenceSets, LabelSets, gaussian_sets, label_sets
 from pac_core.temperatures import Temperature, fit_temperature
@@ -23,15 +23,15 @@ from pac_core.truths import as_given
 AnyForecast: TypeAlias = LogitForecast | GaussianForecast
 AnySets: TypeAlias = LabelSets | ConfidenceSets
 Preparation: TypeAlias = Callable[[Any], Any]
-"""From a forecast to a better one of the same kind, such as a fitted `Temperature`."""
+"""Maps a forecast to a better one of the same kind, such as a fitted `Temperature`."""
 Prepare: TypeAlias = Callable[[Any, Any], Preparation]
-"""Fits a preparation on the tune split: from forecast and truth to a `Preparation`."""
+"""Fits a preparation to the forecasts and truths of the tune part."""
 
 MOST_PREPARATIONS = 16
 
 
 class Score(Protocol):
-    """A fitted score: larger is worse, and its sets are the truths that score at most T.
+    """A fitted nonconformity score: larger is worse, and its sets are the truths that score at most T.
 
     Whatever has these methods can be calibrated; with `to_json` and `from_json`, certified.
     """
@@ -49,7 +49,7 @@ class Score(Protocol):
 
 
 FitScore: TypeAlias = Callable[[Any, Any, PACLevel], Score]
-"""From tune forecast, tune truth and level to a score, such as `tempered` or a tube shape's fit."""
+"""Fits a score to tune forecast, tune truth and level, as `tempered` and the tube shapes do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,15 +78,14 @@ class Likelihood:
     kind: ClassVar[str] = "likelihood"
     preparations: tuple[Preparation, ...] = ()
     typical: tuple[float, Any] | None = None
-    """of a tube's tune units, not stored: the mean volume term, and `[D]` mean deviations relative to those
-    of their states"""
+    """of a tube's tune units, not stored: mean volume term, `[D]` mean deviations relative to the states'"""
 
     def __post_init__(self) -> None:
         _refuse_many(self.preparations)
 
     @classmethod
     def fit(cls, forecast: Any, truth: Any, prepare: Sequence[Prepare]) -> Likelihood:
-        """Each preparation is fitted on what the ones before it made of the tune forecast."""
+        """Fit each preparation on what the ones before it made of the tune forecast."""
         fitted: list[Preparation] = []
         if isinstance(forecast, GaussianForecast):
             truth = as_given(truth, forecast.check(truth, failures=True))
@@ -98,22 +97,20 @@ class Likelihood:
         return cls(tuple(fitted))
 
     def refitted(self, forecast: Any, truth: Any) -> Likelihood:
-        """The same preparations, fitted anew."""
+        """The same preparations, fitted again."""
         prepare = [accumulated if isinstance(p, Accumulated) else fit_temperature for p in self.preparations]
         return Likelihood.fit(forecast, truth, prepare)
 
     def prepared(self, forecast: Any) -> Any:
         for preparation in self.preparations:
-            made = preparation(forecast)
-            if _units(made) != _units(forecast):
-                raise InvalidInput(
-                    f"a preparation must return a forecast of {_units(forecast)}, got {_units(made)}"
-                )
-            forecast = made
+            prepared = preparation(forecast)
+            if (got := _size(prepared)) != (size := _size(forecast)):
+                raise InvalidInput(f"a preparation must return a forecast of {size}, got {got}")
+            forecast = prepared
         return forecast
 
     def remarks(self, threshold: float) -> list[str]:
-        """What a user should know of tubes at this T."""
+        """What a user should know about tubes at this T."""
         if self.typical is None:
             return []
         volume, widths = self.typical
@@ -122,7 +119,7 @@ class Likelihood:
     def scores(self, forecast: Any, truth: Any) -> Array:
         if not isinstance(forecast, GaussianForecast):
             return nll(self.prepared(forecast), truth)
-        # Checked and widened before it is prepared: a sum over steps would hide a bad variance.
+        # Check and widen before preparing: a sum over steps would hide a bad variance.
         truth = forecast.check(truth)
         return gaussian_nll(self.prepared(forecast.wide()), truth)
 
@@ -152,9 +149,9 @@ def tempered(forecast: Any, truth: Any, level: PACLevel) -> Score:
 
 @dataclass(frozen=True, eq=False)
 class GivenScore:
-    """A score that was computed elsewhere, known by its name only.
+    """A score that was computed elsewhere and is known by its name only.
 
-    A threshold can be proved from its numbers; its sets can be made only where it is known.
+    A threshold can be proved from its numbers; only whoever can compute it can make its sets.
     """
 
     kind: ClassVar[str] = "given"
@@ -182,38 +179,36 @@ class GivenScore:
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """Sets with a promise: a score fitted on the tune split, a threshold on the calibrate split.
+    """Prediction sets with a promise: a score fitted on the tune part, a threshold from the calibrate part.
 
-    A new unit's set misses its truth with probability at most `threshold.level.epsilon`, with
-    confidence 1 - delta over the draw of the calibration units, provided that new units are
-    drawn like the calibration units and that nothing in `score` was chosen by looking at those.
+    The set of a new unit misses its truth with probability at most `threshold.level.epsilon`, with confidence
+    1 - delta over the draw of the calibration units, provided that new units are drawn like them and that
+    nothing in `score` was chosen by looking at them.
     """
 
     score: Score
     threshold: Threshold
     domain: tuple[Any, ...] | None = None
-    """what was forecast for the calibration units, such as ("labels", 10); None if not known"""
+    """of the calibration forecasts, such as ("labels", 10); None if not known"""
 
     def sets(self, forecast: Any) -> Any:
-        """The sets of new units, whose forecasts must be of the kind that was calibrated."""
+        """The sets of new units, whose forecasts must be of the calibrated kind."""
         if self.domain is not None and a_forecast(forecast).domain != self.domain:
-            raise InvalidInput(
-                f"the forecast must be of {describe(self.domain)}, as the calibration units', "
-                f"got {describe(forecast.domain)}"
-            )
+            domains = f"{describe(self.domain)}, as calibrated, got {describe(forecast.domain)}"
+            raise InvalidInput(f"the forecast must be of {domains}")
         return unit_sets(self.score, forecast, self.threshold)
 
     tube = sets
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences about sets that keep their promise and may still be of no use; none if nothing is known.
+        """Sentences about sets that keep their promise but may be of little use.
 
-        A tube says so if it ignores the model's variance, and, where it was fitted in this process, if it is
+        A tube says if it ignores the model's variance and, where it was fitted in this process, if it is
         wider than the states vary.
         """
-        tell = getattr(self.score, "remarks", None)
-        return () if tell is None else tuple(tell(self.threshold.value))
+        remarks = getattr(self.score, "remarks", None)
+        return () if remarks is None else tuple(remarks(self.threshold.value))
 
     def __repr__(self) -> str:
         notes = "".join(f" Note: {remark}." for remark in self.remarks)
@@ -230,28 +225,20 @@ def describe(domain: tuple[Any, ...]) -> str:
 def calibrate(
     score: Score, forecast: Any, truth: Any, level: PACLevel, *, bound: Bound = max_errors
 ) -> Predictor:
-    """The predictor of this score, from the calibrate split."""
-    scores = unit_scores(score, forecast, truth)
-    if tuple(np.shape(scores)) != (_units(forecast)[0],):  # fewer would be another number of units
-        raise InvalidInput(
-            f"scores must be one for each of {_units(forecast)[0]} units, got shape {tuple(np.shape(scores))}"
-        )
-    threshold = fit_threshold(scores, level, bound=bound)
-    return Predictor(score, threshold, forecast.domain)
+    """The predictor of this score, from the calibrate part."""
+    scores, n = unit_scores(score, forecast, truth), count_units(forecast)
+    if (shape := tuple(np.shape(scores))) != (n,):  # fewer would be another number of units
+        raise InvalidInput(f"scores must be one for each of {n} units, got shape {shape}")
+    return Predictor(score, fit_threshold(scores, level, bound=bound), forecast.domain)
 
 
-def _units(forecast: Any) -> tuple[Any, ...]:
-    """How many units a forecast is of, and of what."""
-    if not isinstance(forecast, LogitForecast | GaussianForecast):
-        raise InvalidInput(
-            f"forecast must be a LogitForecast or GaussianForecast, got {type(forecast).__name__}"
-        )
-    rows = forecast.logits if isinstance(forecast, LogitForecast) else forecast.mean
-    return (int(rows.shape[0]), *forecast.domain)
+def _size(forecast: Any) -> tuple[Any, ...]:
+    """The number of units of a forecast, and its domain."""
+    return (count_units(a_forecast(forecast)), *forecast.domain)
 
 
 def _refuse_many(steps: Sequence[Any]) -> None:
-    """Each is computed whenever a set is made, and more than a few mean nothing."""
+    """Every preparation costs time whenever a set is made, and more than a few mean nothing."""
     if len(steps) > MOST_PREPARATIONS:
         raise InvalidInput(f"preparations must be at most {MOST_PREPARATIONS}, got {len(steps):,}")
 

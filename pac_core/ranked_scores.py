@@ -1,4 +1,4 @@
-"""A score of labels by likelihood and rank: sets that stop sooner down the list of labels."""
+"""Nonconformity scores of labels by likelihood and rank: sets that stop earlier down the ranking."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from pac_core.arrays import Floats, labels_for, over_rows
 from pac_core.errors import BadCertificate, InvalidInput
-from pac_core.forecasts import LogitForecast
+from pac_core.forecasts import LogitForecast, a_forecast
 from pac_core.sets import LabelSets, label_limit
 from pac_core.thresholds import Threshold
 
@@ -28,20 +28,20 @@ _RANGES = {
 
 @dataclass(frozen=True)
 class RankedScore:
-    """The badness of a label by its probability, plus a penalty that grows with its rank.
+    """A score of labels by probability, plus a penalty that grows with the rank.
 
-    base: of the label with the r-th largest probability, "likelihood" -log p_r (the paper's), "margin"
+    base: for the label with the r-th largest probability, "likelihood" -log p_r (the paper's), "margin"
         log(p_1 / p_r), "mass" p_1 + ... + p_r, "top" p_1
     tau: temperature; it multiplies the logits
-    share, flat: a share of p comes from a flatter forecast, p = (1 - share) softmax(tau * logits) +
-        share softmax(flat * tau * logits): now and then the forecaster knows less than it says
+    share, flat: a share of p comes from a flatter forecast, p = (1 - share) softmax(tau * logits) + share
+        softmax(flat * tau * logits), for a classifier that is sometimes overconfident
     weight: of the penalty, at least 0
     power: the penalty is (r^power - 1) / power: log r for 0, r - 1 for 1
     n: tune units it was chosen on; 0 if it was not chosen on any
 
-    Labels of equal logits share the worst of their ranks, so nothing is left to chance, and the score
-    never falls along the ranks: a set is the first labels of the list. "mass" with power 1 is RAPS
-    without its random part, "top" with power 1 is SAPS without it.
+    Labels with equal logits share the worst of their ranks, so nothing is random, and the score never falls
+    along the ranking: a set is the first labels of the list. "mass" with power 1 is RAPS without its random
+    part, "top" with power 1 is SAPS without it.
 
     >>> three = LogitForecast.from_probabilities(np.array([[0.7, 0.2, 0.1]]))
     >>> score = RankedScore("likelihood", tau=1.0, weight=2.0)
@@ -73,31 +73,31 @@ class RankedScore:
             raise InvalidInput(f"n must be a whole number of tune units, got {self.n!r}")
 
     def penalty(self, classes: int) -> Floats:
-        """`[K]` what each rank costs."""
+        """`[K]` the penalty of each rank."""
         ranks = np.arange(1, classes + 1, dtype=np.float64)
         return self.weight * (np.log(ranks) if self.power == 0 else (ranks**self.power - 1) / self.power)
 
     def scores(self, forecast: LogitForecast, truth: Any) -> Floats:
         """`[N]` the score of each label."""
-        labels = labels_for("labels", truth, *_labelled(forecast).logits.shape)
-        found = np.empty(len(labels))
+        labels = labels_for("labels", truth, *a_forecast(forecast, LogitForecast).logits.shape)
+        scores = np.empty(len(labels))
 
         def block(rows: slice, z: Floats, fallen: Floats, ordered: Floats) -> None:
             chosen = np.take_along_axis(z, labels[rows, None], axis=1)
             worst = np.count_nonzero(z >= chosen, axis=1) - 1
-            found[rows] = np.take_along_axis(ordered, worst[:, None], axis=1)[:, 0]
+            scores[rows] = np.take_along_axis(ordered, worst[:, None], axis=1)[:, 0]
 
         self._over(forecast, block)
-        return found
+        return scores
 
     def sets(self, forecast: LogitForecast, threshold: Threshold | float) -> LabelSets:
         """The labels whose score is at most `label_limit(T)`, by the very numbers that `scores` gives."""
         limit = label_limit(threshold, moves=self.moves)
-        member = np.empty(_labelled(forecast).logits.shape, dtype=bool)
+        member = np.empty(a_forecast(forecast, LogitForecast).logits.shape, dtype=bool)
 
         def block(rows: slice, z: Floats, fallen: Floats, ordered: Floats) -> None:
             inside = np.count_nonzero(ordered <= limit, axis=1)
-            # The first rank outside keeps its equals outside: the last of them has their common rank.
+            # Ties with the first rank outside are outside too: they share the last of their ranks.
             first = np.take_along_axis(fallen, np.minimum(inside, z.shape[1] - 1)[:, None], axis=1)
             np.greater(z, -first, out=member[rows])
             member[rows][inside == z.shape[1]] = True
@@ -106,7 +106,7 @@ class RankedScore:
         return LabelSets(member)
 
     def _over(self, forecast: LogitForecast, visit: Callable[[slice, Floats, Floats, Floats], None]) -> None:
-        """Block by block: the logits, those negated in rising order, and the score at each rank."""
+        """Visit block by block: the logits, those negated in rising order, and the score at each rank."""
         logits, penalty = forecast.logits, self.penalty(forecast.logits.shape[1])
         parts = [(forecast.tempered(tau), log) for tau, log in self.mixture()]
         for part, _ in parts:
@@ -135,7 +135,7 @@ class RankedScore:
 
     @property
     def moves(self) -> int:
-        """By how many times as much as its normalisers the score may be off on another CPU.
+        """How many times the error of its normalisers a score may be off on another CPU.
 
         -log p of a mixture is off by no more than the worse of its parts, and so are sums of p; a difference
         of two of them ("margin"), whose parts have other weights, by twice that.
@@ -143,7 +143,7 @@ class RankedScore:
         return 2 if self.share else 1
 
     def close_to(self, other: RankedScore) -> bool:
-        """Whether they are the same but for the last digits of their numbers."""
+        """Whether the two are equal up to the last digits of their numbers."""
         mine, theirs = ((s.tau, s.weight, s.power, s.share, s.flat) for s in (self, other))
         return (self.base, self.n) == (other.base, other.n) and np.allclose(mine, theirs, rtol=1e-6)
 
@@ -190,9 +190,3 @@ def _based(base: str, surprise: Floats) -> Floats:
     if base == "mass":
         return np.cumsum(np.exp(-surprise), axis=1)
     return np.broadcast_to(np.exp(-surprise[:, :1]), surprise.shape)
-
-
-def _labelled(forecast: Any) -> LogitForecast:
-    if not isinstance(forecast, LogitForecast):
-        raise InvalidInput(f"forecast must be a LogitForecast, got {type(forecast).__name__}")
-    return forecast

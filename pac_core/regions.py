@@ -1,7 +1,7 @@
-"""The geometry of sets, written once for numpy and torch: ellipsoids and boxes.
+"""The geometry of sets for numpy and torch: ellipsoids and boxes.
 
-An empty set is empty, not a point: `empty` says so, and its widths are NaN, so that every
-comparison with a limit fails.
+An empty set is not a point: `empty` marks it, and its widths are NaN, so that every comparison with a limit
+fails.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Ellipsoids:
     """Ellipsoids {x : Mahalanobis^2(x) <= radius2} around the means of a forecast.
 
     forecast: means and covariances `[..., D]`
-    radius2: `[...]` squared radius; below 0 (or NaN) the set is empty
+    radius2: `[...]` squared radius; the set is empty if it is negative or NaN
     """
 
     forecast: GaussianForecast
@@ -77,7 +77,7 @@ class Ellipsoids:
     def support(self, direction: NDArray[np.float64]) -> Array:
         xp = array_namespace(self.radius2)
         length = float(abs(direction).max()) or 1.0
-        unit = direction / length  # squares of tiny and of huge numbers are none
+        unit = direction / length  # avoids squares of tiny and huge numbers
         if self.forecast.full:
             spread2 = self.forecast.spread2(like(self.center, unit))
         else:
@@ -85,9 +85,9 @@ class Ellipsoids:
         return _dot(self.center, direction) + length * (self.radius * xp.sqrt(spread2))
 
     def spread(self, directions: Array, axes: Sequence[int] | None = None) -> Array:
-        """`[...]` how far each set reaches from its centre along its own direction `[..., K]` of length 1.
+        """`[...]` how far each set reaches from its centre along its own unit direction `[..., K]`.
 
-        axes: which K of the D dimensions the directions are of; None for all
+        axes: the K of the D dimensions that the directions are in; None for all
         """
         xp = array_namespace(self.radius2)
         var = self.forecast.var
@@ -122,7 +122,7 @@ class Ellipsoids:
 class Boxes:
     """Axis-aligned boxes.
 
-    center, lower, upper: `[..., D]`; a side may be infinite (one-sided), NaN makes the box empty
+    center, lower, upper: `[..., D]`; a side may be infinite (one-sided); NaN makes the box empty
     """
 
     center: Array
@@ -160,9 +160,9 @@ class Boxes:
 
 
 def _dot(points: Array, direction: NDArray[np.float64], again: NDArray[np.float64] | None = None) -> Array:
-    """`[...]` points `[..., D]` along a direction (times another), over the few dimensions where it is not 0.
+    """`[...]` points `[..., D]` along a direction (times another), over its non-zero dimensions alone.
 
-    Limits look along few dimensions; and infinity times 0, in a box that is open on one side, is 0.
+    Limits look along few dimensions, and infinity times 0 must be 0 in a one-sided box.
     """
     total = array_namespace(points).zeros_like(points[..., 0])
     for i in np.flatnonzero(direction).tolist():

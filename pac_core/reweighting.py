@@ -1,17 +1,16 @@
 """The policy changed: a threshold for the new one from units of the old one, or a refusal with the numbers.
 
-The old certificate is void. Where both policies are known and stochastic, run under the same dynamics and
-from the same resets, the old units can be thinned out until they are drawn like the new ones (rejection
-sampling): with w the ratio of the two densities of a unit, and w <= b for every unit there can be, unit i
-stays if a uniform number of its own lies below w_i / b. What stays is an independent sample of the new
-policy, about one unit in b.
+The old certificate is void. If both policies are known and stochastic and run under the same dynamics from
+the same resets, rejection sampling turns the old units into units of the new policy: with w the ratio of the
+two densities of a unit, and w <= b for every possible unit, unit i is kept if a uniform number of its own is
+below w_i / b. What is kept is an independent sample of the new policy, about one unit in b.
 
 - w is the product of pi'(a|s) / pi(a|s) over every step at which the policy acted, burn-in included.
-- b is proved, from the two policies. The largest weight that was seen is no bound.
-- The new policy and the seed were not chosen by looking at these units. Each policy that is served from
-  the same units is another certificate of theirs: their deltas add up.
-- Deterministic policies and planners have no density, and a ratio without a bound (a wider spread, say) keeps
-  nothing: calibrate on fresh units then.
+- b is proved from the two policies. The largest observed weight is not a bound.
+- The new policy and the seed must not be chosen by looking at these units. Each policy served from the same
+  units is another certificate: their deltas add up.
+- Deterministic policies and planners have no density, and an unbounded ratio (a wider policy, say) keeps
+  nothing: then calibrate on fresh units.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ _ROUNDING = 1e-9  # relative; weights and bound are products of many factors, in
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Reweighted:
-    """A threshold for the new policy, with the evidence it rests on.
+    """A threshold for the new policy, with the evidence for it.
 
     threshold: fitted on the accepted units alone
     rows: `[M]` which units were accepted
     units: N, all of them
-    bound: b, the proven bound of the weights
-    family: all that its ledger held when it was fitted; None where no ledger was kept
+    bound: b, the proved bound of the weights
+    family: everything in the ledger when it was fitted; None without a ledger
     """
 
     threshold: Threshold
@@ -73,12 +72,13 @@ def fit_reweighted(
 ) -> Reweighted:
     """The threshold for the new policy, from units `[N]` of the old one with their scores and weights.
 
-    See the head of this file for what `weights` and `bound` must be, and `reweigh` for the draw. When
-    too few units remain: `TooFewAccepted`, with how many there are, must be, and would be needed.
+    The head of this file says what `weights` and `bound` must be, and `reweigh` how units are drawn. If too
+    few units remain, `TooFewAccepted` says how many there are, and how many are needed.
 
-    ledger: a folder; the look goes into it before a score is read. The same again is the same look; another
-        policy, seed or level on these units, or units that were calibrated on before, raise `SecondLook`.
-        Without one, nobody counts: the deltas of all policies served from these units add up
+    ledger: a folder in which the look is recorded before any score is read. Repeating it is the same look;
+        another policy, seed or level on these units, or units that were calibrated on before, raise
+        `SecondLook`. Without a ledger nothing keeps count: the deltas of all policies served from these units
+        add up
 
     >>> fit_reweighted(range(400), range(400), [1.0] * 400, 2.0, PACLevel(0.1, 0.1), seed=0).threshold.n
     217
@@ -102,11 +102,11 @@ def fit_reweighted(
 
 
 def reweigh(ids: Any, weights: Any, bound: float, *, seed: int) -> NDArray[np.intp]:
-    """`[M]` the rows of the units that are accepted: those with U_i b < w_i.
+    """`[M]` the rows of the accepted units: those with U_i b < w_i.
 
-    ids: `[N]` of the units, each once; U_i comes from `seed` and the id alone
+    ids: `[N]` of the units, each once; U_i depends on `seed` and the id alone
     weights: `[N]` the density ratio of each unit, new over old
-    bound: b; a weight above it is refused, because it is none
+    bound: b; a weight above it is refused, because then it is not a bound
 
     >>> reweigh(["a", "b", "c", "d", "e"], [0.0, 2.0, 1.0, 1.0, 2.0], 2.0, seed=0).tolist()
     [1, 4]
@@ -126,7 +126,8 @@ def reweigh(ids: Any, weights: Any, bound: float, *, seed: int) -> NDArray[np.in
         worst = int(ratios.argmax())
         raise InvalidInput(
             f"bound must hold for every weight, got {float(bound):g} and a weight of {ratios.max():g} (unit "
-            f"{str(names[worst])!r}): it is not a bound, and raising it to what was seen does not make it one"
+            f"{str(names[worst])!r}): it is not a bound, and raising it to the largest weight seen does not "
+            "make it one"
         )
     seed = whole("seed", seed, least=0)
     uniforms = np.array([_uniform(seed, name) for name in names.tolist()])
@@ -157,14 +158,14 @@ def gaussian_weights(noise: Any, old: Any, new: Any, shift: Any = None) -> Float
 
 
 def gaussian_bound(old: Any, new: Any, *, steps: int, shift: Any = 0.0) -> float:
-    """b, which no ratio of `steps` Gaussian actions exceeds; refused where there is none.
+    """b, which no ratio of `steps` Gaussian actions exceeds; refused if there is none.
 
-    old, new: `[A]` standard deviations; the new one must not be larger, and be smaller where means differ
-    steps: T, the most steps at which the policy acts in a unit, burn-in included
-    shift: a proven bound, or `[A]` bounds, of how far the means lie apart at any state
+    old, new: `[A]` standard deviations; new must not be larger, and must be smaller where the means differ
+    steps: T, the largest number of steps at which the policy acts in a unit, burn-in included
+    shift: a proved bound, or `[A]` bounds, of the distance between the means at any state
 
-    For one action the ratio is largest at a point between the tails: (old / new) * exp(shift^2 / (2 (old^2
-    - new^2))). It is widened by a billionth, for the rounding of the weights.
+    For one action the ratio is at most (old / new) * exp(shift^2 / (2 (old^2 - new^2))). The product is
+    enlarged by a billionth, because the weights are rounded.
 
     >>> round(gaussian_bound([0.5], [0.4], steps=3), 6)
     1.953125
@@ -213,12 +214,12 @@ def _deviations(old: Any, new: Any, actions: int | None) -> tuple[Floats, Floats
 
 
 def _uniform(seed: int, name: str) -> float:
-    """In [0, 1), from the unit alone, apart from the draw of splits by the same seed."""
+    """In [0, 1), from seed and id alone, independent of the draw of splits by the same seed."""
     keyed = hashlib.blake2b(name.encode(), digest_size=8, key=seed.to_bytes(8, "big"), person=b"reweigh")
     return (int.from_bytes(keyed.digest(), "big") >> 11) * 2.0**-53
 
 
 def _digest(ids: Any, values: Floats, of: str = "") -> str:
-    """A fingerprint of a number of each unit, whatever their order."""
+    """A digest of one number per unit, whatever their order."""
     pairs = zip(unit_names("ids", ids).tolist(), values.tolist(), strict=True)
     return digest_of(f"{name} {value!r} {of}".encode() for name, value in pairs)

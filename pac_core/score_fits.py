@@ -69,14 +69,14 @@ def fit_sets(
 ) -> Predictor:
     """A predictor: its score chosen and fitted on the tune split, T proved on the calibrate split.
 
-    Forecasts with their truths (labels `[N]`, or values of the shape of the mean); the two splits must
-    share no unit with each other or with the model's training data, and the calibrate split be used
-    once. This function knows no ids and cannot check it; `split` makes such parts, `certify` keeps
-    watch. `certify`, `pac fit` and `pac run` fit the same score from the same units.
+    Forecasts with their truths (labels `[N]`, or values of the shape of the mean); the two splits must share
+    no unit with each other or with the model's training data, and the calibrate split be used once. This
+    function knows no ids and cannot check it; `split` makes such parts, `certify` keeps watch. `certify`,
+    `pac fit` and `pac run` fit the same score from the same units.
 
     score: for labels "smallest", the default (see `choose_label_score`), "paper", -log f with the tune
-        split's temperature, or "plain", -log f as it is; for vectors "paper", the default, or "plain";
-        for a horizon the tube shape, see `fit_tube`
+        split's temperature, or "plain", -log f as it is; for vectors "paper", the default, or "plain"; for a
+        horizon the tube shape, see `fit_tube`
     prepare: instead of a name, what the likelihood is prepared with: the ablations of the paper. C is
         `fit_temperature` and A is `accumulated` among them, D is `bound=max_errors` (without it,
         `vc_max_errors`)
@@ -91,9 +91,7 @@ def fit_sets(
     [[0]]
     """
     if score is not None and prepare is not None:
-        raise InvalidInput(
-            f"score and prepare both say what is fitted: give one of them, got score={score!r} too"
-        )
+        raise InvalidInput(f"score and prepare both say what is fitted: give one, got score={score!r} too")
     tune = to_tune_on(tune_forecast, tune_truth)
     if prepare is None:
         fitted = fit_of(tune_forecast.domain, score, calibrate=len(cal_truth))(*tune, level)
@@ -109,9 +107,7 @@ def asked_score(forecast: Any, score: str | None, temperature: bool | None) -> s
         raise InvalidInput(f"--score is for labels, the file holds forecasts of {of}")
     if of == "trajectories":
         if temperature is False:
-            raise InvalidInput(
-                "--no-temperature is for labels and vectors; for trajectories choose a --shape"
-            )
+            raise InvalidInput("--no-temperature is for labels and vectors; trajectories have a --shape")
         return "shape"
     return score_named(score, temperature, default=default_score(forecast.domain))
 
@@ -137,7 +133,5 @@ def _features(texts: Sequence[str], dims: int) -> LinearFeatures:
     pairs = [text.partition("=") for text in texts]
     for (_, _, index), text in zip(pairs, texts, strict=True):
         if not index.isdecimal() or int(index) >= dims or not text.partition("=")[0]:
-            raise InvalidInput(
-                f"--feature must be NAME=DIMENSION with a dimension below {dims}, got {text!r}"
-            )
+            raise InvalidInput(f"--feature must be NAME=DIMENSION, a dimension below {dims}, got {text!r}")
     return LinearFeatures(tuple(name for name, _, _ in pairs), np.eye(dims)[[int(i) for _, _, i in pairs]])

@@ -1,4 +1,4 @@
-"""How badly a truth fits its forecast: -log f(y|x). Larger is worse."""
+"""The nonconformity score of the paper: -log f(y|x). Larger is worse."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast
 
 
 def nll(forecast: LogitForecast | GaussianForecast, truth: Any) -> Array:
-    """`[N]` -log f(y|x), the score of the paper, summed over the steps of a horizon.
+    """`[N]` -log f(y|x), summed over the steps of a horizon.
 
-    `truth` is `[N]` labels for a `LogitForecast`, and of the shape of the mean for a
-    `GaussianForecast`; a unit whose truth is infinite (its simulation failed) scores +inf.
+    `truth` is labels `[N]` for a `LogitForecast`, and of the shape of the mean for a `GaussianForecast`. A
+    unit whose truth is infinite, because its simulation failed, scores +inf.
 
     >>> forecast = LogitForecast.from_probabilities(np.array([[0.75, 0.25], [0.5, 0.5]]))
     >>> np.exp(-nll(forecast, [0, 1])).round(12).tolist()
@@ -37,12 +37,12 @@ def label_nll(forecast: LogitForecast, chosen: Any) -> Any:
 
 
 def gaussian_nll(forecast: GaussianForecast, truth: Array) -> Array:
-    """`[B]` the score of `truth`, unchecked: NaN where the forecast is no forecast."""
+    """`[B]` the score of `truth`, unchecked: NaN where the forecast is not Gaussian."""
     xp = array_namespace(forecast.mean)
     step = 0.5 * (forecast.mahalanobis2(truth) + volume_term(forecast))
     return xp.sum(step, axis=-1) if step.ndim == 2 else step
 
 
 def volume_term(forecast: GaussianForecast) -> Array:
-    """`[...]` D ln(2 pi) + ln det Sigma: what the density costs before any error."""
+    """`[...]` D ln(2 pi) + ln det Sigma, twice the score of the mean itself."""
     return forecast.log_det() + forecast.mean.shape[-1] * math.log(2 * math.pi)

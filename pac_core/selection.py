@@ -1,8 +1,8 @@
-"""The exact k-th largest of scores that never leave their shards: radix selection.
+"""The exact k-th largest of scores that stay in their shards: radix selection.
 
-The bits of a float, with the sign turned, sort as the floats do. Four passes fix sixteen bits
-each: every shard counts its scores by the next digit, the driver adds the counts and decides.
-A shard sends only the digits it has, a few kilobytes a pass however many scores it holds.
+The bits of a float, with the sign turned, sort as floats do. Four passes fix sixteen bits each: every shard
+counts its scores by the next digit, and the driver adds the counts and picks the digit. A shard sends a few
+kilobytes per pass however many scores it holds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CountDigits: TypeAlias = Callable[[tuple[int, ...]], Iterable[tuple[Hashable, Co
 
 @dataclass(frozen=True)
 class Selected:
-    """The score at a rank, and how many are equal to it."""
+    """The score at a rank, and how many equal it."""
 
     value: float
     ties: int
@@ -40,19 +40,18 @@ def digit_counts(scores: Any, prefix: tuple[int, ...]) -> Counts:
     keys = _keys(numbers("scores", scores, "[N]"))
     shift = np.uint64(_DIGIT * (_PASSES - len(prefix)))
     if prefix:
-        fixed = sum(digit << (_DIGIT * (len(prefix) - 1 - i)) for i, digit in enumerate(prefix))
-        keys = keys[keys >> shift == np.uint64(fixed)]
+        keys = keys[keys >> shift == np.uint64(_join_digits(prefix))]
     digits = (keys >> (shift - np.uint64(_DIGIT))) & np.uint64((1 << _DIGIT) - 1)
     counts = np.bincount(digits.astype(np.int64), minlength=1 << _DIGIT)
-    found = np.flatnonzero(counts)
-    return found.astype(np.uint16), counts[found]
+    present = np.flatnonzero(counts)
+    return present.astype(np.uint16), counts[present]
 
 
 def select_largest(count: CountDigits, rank: int, sizes: Mapping[Hashable, int]) -> Selected:
-    """The score that stands at `rank` (0 is the largest) among all scores of all shards.
+    """The score at `rank` (0 is the largest) among the scores of all shards.
 
-    `sizes` promises the shards and how many scores each holds. A shard that is lost, repeated or
-    changed is refused: it is an error, never a smaller sample.
+    `sizes` states beforehand which shards there are and how many scores each holds. A shard that is missing,
+    repeated or changed is refused: it must never make a smaller sample.
     """
     prefix: tuple[int, ...] = ()
     expected = sum(sizes.values())
@@ -63,7 +62,7 @@ def select_largest(count: CountDigits, rank: int, sizes: Mapping[Hashable, int])
             wrong = not prefix and counts.sum() != sizes.get(shard)
             if wrong or shard in seen or shard not in sizes:
                 raise InvalidInput(
-                    f"each of the {len(sizes):,} promised shards must come once with its scores, got shard "
+                    f"each of the {len(sizes):,} expected shards must come once with its scores, got shard "
                     f"{shard!r} with {int(counts.sum()):,} of {sizes.get(shard, 0):,} scores"
                     + (" a second time" if shard in seen else "")
                 )
@@ -90,7 +89,11 @@ def _keys(scores: Any) -> NDArray[np.uint64]:
     return keys
 
 
+def _join_digits(digits: tuple[int, ...]) -> int:
+    return sum(digit << (_DIGIT * (len(digits) - 1 - i)) for i, digit in enumerate(digits))
+
+
 def _value(digits: tuple[int, ...]) -> float:
-    key = np.uint64(sum(digit << (_DIGIT * (_PASSES - 1 - i)) for i, digit in enumerate(digits)))
+    key = np.uint64(_join_digits(digits))
     bits = key & ~_SIGN if key & _SIGN else ~key
     return float(np.array([bits], dtype=np.uint64).view(np.float64)[0])

@@ -1,4 +1,4 @@
-"""The command `pac sets`: sets for new units, from stored forecasts or from the images themselves."""
+"""The command `pac sets`: prediction sets for new units, from stored forecasts or from images."""
 
 from __future__ import annotations
 
@@ -34,22 +34,23 @@ from pac_core.options import (
     say,
 )
 from pac_core.sets import LabelSets
+from pac_core.tables import write_arrays
 from pac_core.texts import at_least
 from pac_core.verifying import read_both
 
 SECONDS = 10.0
-"""Between two lines of progress, where there is no terminal."""
+"""Between two lines of progress, if there is no terminal."""
 SHOWN = 10
-"""Images without a forecast whose reasons are shown."""
+"""The number of failures whose reasons are shown."""
 Chunk: TypeAlias = tuple[Any, LogitForecast, LabelSets]
 """Ids, forecasts and sets of some units."""
 
 
 class Forecasts(Protocol):
-    """What a plugin of the kind `forecasters` returns: a model and its forecasts of new units.
+    """What a plugin of the kind `forecasters` returns: a model's forecasts of new units.
 
-    digest: a fingerprint of the model
-    classes: K, how many labels it tells apart
+    digest: of the model
+    classes: K, the number of labels
     n: units
     notes: what the user should know beforehand, a sentence each
     failures: why units have no forecast, a sentence for each so far
@@ -70,9 +71,9 @@ class Forecasts(Protocol):
 @click.command("sets")
 @click.argument("files", nargs=-1, type=FILE, metavar="[CERTIFICATE] [DATA]")
 @click.option("--certificate", type=FILE, help="The certificate, if it is not the first argument.")
-@click.option("--images", help="Instead of DATA: a folder (also nested), tar or parquet of images.")
-@click.option("--model", help="For --images: the model that was calibrated, as in pac run imagenet.")
-@click.option("--classes", type=FILE, help="Names of the labels: a line each, or ImageNet's class index.")
+@click.option("--images", help="Instead of DATA: a folder (may be nested), tar or parquet file of images.")
+@click.option("--model", help="For --images: the calibrated model, as in pac run imagenet.")
+@click.option("--classes", type=FILE, help="Names of the labels: one per line, or ImageNet's class index.")
 @preprocessing_options
 @broken_option("miss")
 @batch_option
@@ -96,22 +97,22 @@ def sets_command(
     out: Path | None,
     force: bool,
 ) -> None:
-    """Sets for new units: a line each with its size and its labels or box; tubes with --out x.npz.
+    """Make prediction sets for new units.
 
     \b
     pac sets certificate.json new.npz
     pac sets certificate.json --images photos --model efficientnet-lite0 --classes imagenet_class_index.json
 
-    Labels are written with the most likely first, and ends of intervals with all digits. A set misses the
-    truth of its unit as seldom as the certificate says if the unit is drawn like the calibration units and
-    forecast by the same model, whose digest is compared for --images. How images go into it is read from the
-    certificate, unless stated here. An image that is broken has an empty set, and is named; the others get
-    theirs.
+    Each unit gets a line with its size and its labels or box; tubes are written with --out x.npz. The most
+    likely label comes first; ends of intervals have all digits. The certificate's promise holds for
+    units that are drawn like the calibration units and forecast by the same model, whose digest is checked
+    for --images. Preprocessing is read from the certificate unless given here. A broken image gets an empty
+    set and is named; the others get theirs.
     """
     given = [*([certificate] if certificate else []), *files]
     if len(given) != (1 if images is not None else 2):
-        wanted = "a certificate beside --images" if images is not None else "a certificate and data"
-        raise InvalidInput(f"give {wanted}, got {', '.join(map(str, given)) or 'neither'}")
+        needed = "a certificate beside --images" if images is not None else "a certificate and data"
+        raise InvalidInput(f"give {needed}, got {', '.join(map(str, given)) or 'neither'}")
     if out is not None:
         if out.suffix not in (".csv", ".npz"):
             raise InvalidInput(f"--out must end in .csv or .npz, got {out}")
@@ -121,7 +122,7 @@ def sets_command(
     names = None if classes is None else read_classes(classes).names
     if images is not None:
         if not model:
-            raise InvalidInput("--images needs --model: the name of the model that was calibrated")
+            raise InvalidInput("--images needs --model, the name of the calibrated model")
         options: dict[str, Any] = {"model": model, "batch": batch, "device": device, "broken": broken}
         options |= {"preprocessing": preprocessing}
         _serve(read_certificate(given[0]), images, names, out, options)
@@ -137,7 +138,7 @@ def sets_command(
     else:
         write_regions(units.ids, sets, out)
         if (failed := failed_units(units.forecast)) is not None:
-            text = f"units without a forecast: {failed.sum():,}; their sets are empty, hence misses"
+            text = f"units without a forecast: {failed.sum():,}; their sets are empty and count as misses"
             click.echo(f"{'failed':10}{text}", err=True)
     if out is not None:
         say(
@@ -146,28 +147,28 @@ def sets_command(
 
 
 def _serve(document: Certificate, images: str, names: Any, out: Path | None, options: dict[str, Any]) -> None:
-    """Sets for images, some at a time; refused unless their model is the one that was calibrated."""
+    """Sets for images, some at a time; refuse a model other than the calibrated one."""
     kind, *known = document.predictor.domain or ("nothing that is known",)
     if kind != "labels":
-        raise InvalidInput(f"the certificate must be of labels to serve sets for images, got one of {kind}")
+        raise InvalidInput(f"the certificate must be for labels to make sets for images, got one for {kind}")
     if document.model.digest is None:
-        raise InvalidInput("the certificate does not say which model was calibrated (its digest)")
+        raise InvalidInput("the certificate does not record the digest of the calibrated model")
     load = plugins.load("forecasters", "images")
     served: Forecasts = load(images, certified=document.model.name, **options)
     rounded = document.model.digest.startswith(ROUNDED)
     if document.model.digest.removeprefix(ROUNDED) != served.digest:
         raise InvalidInput(
-            f"the certificate is of {document.model.name} with digest {document.model.digest[:19]}, "
-            f"got {options['model']} with digest {served.digest[:12]}: another model's sets have no promise"
+            f"the certificate is for {document.model.name} with digest {document.model.digest[:19]}, "
+            f"got {options['model']} with digest {served.digest[:12]}: it says nothing about another model"
         )
     if served.classes != known[0]:
-        raise InvalidInput(f"the certificate is of {known[0]:,} labels, but the model has {served.classes:,}")
+        raise InvalidInput(f"the certificate is for {known[0]:,} labels; the model has {served.classes:,}")
     if names is not None and len(names) != served.classes:
         raise InvalidInput(f"--classes must name {served.classes:,} labels, got {len(names):,}")
-    tell = [*served.notes, *(["logits are rounded to float16, as those calibrated"] if rounded else [])]
-    for note in tell:
+    for note in (*served.notes, *["logits are rounded to float16, as for calibration"] * rounded):
         click.echo(f"{'note':10}{note}", err=True)
     sizes: list[Any] = []
+    failures: list[int] = []
 
     def chunks() -> Iterator[Chunk]:
         with _progress(served.n, shown=out is not None) as show:
@@ -176,22 +177,23 @@ def _serve(document: Certificate, images: str, names: Any, out: Path | None, opt
                     forecast = LogitForecast(to_float16(forecast.logits), failed=forecast.failed)
                 sets = document.predictor.sets(forecast)
                 sizes.append(sets.size())
+                failures.append(0 if forecast.failed is None else int(forecast.failed.sum()))
                 yield ids, forecast, sets
                 show(len(ids))
 
-    failed = _write_labels(chunks(), names, out)
-    if failed:
+    _write_labels(chunks(), names, out)
+    if failed := sum(failures):
         more = [f"and {len(served.failures) - SHOWN:,} more"] if len(served.failures) > SHOWN else []
-        text = f"images without a forecast: {failed:,}; their sets are empty, hence misses"
+        text = f"images without a forecast: {failed:,}; their sets are empty and count as misses"
         for line in (*served.failures[:SHOWN], *more, text):
             click.echo(f"{'broken':10}{line}", err=True)
     if out is not None:
         level, n = document.predictor.threshold.level, document.predictor.threshold.n
         mean = np.mean(np.concatenate(sizes))
         say("wrote", f"{served.n:,} sets, mean size {mean:.4g} labels, to {out}")
-        say("promise", f"a set misses its label with probability at most {at_least(level.epsilon)}, with "
-            f"confidence 1 - {at_least(level.delta)}, for images drawn like "
-            f"the {n:,} calibrated on")  # fmt: skip
+        promise = f"a set misses its label with probability at most {at_least(level.epsilon)}"
+        given = f"with confidence 1 - {at_least(level.delta)}, for images drawn like the {n:,} calibrated on"
+        say("promise", f"{promise}, {given}")
 
 
 def to_float16(logits: Any) -> Any:
@@ -203,35 +205,27 @@ def to_float16(logits: Any) -> Any:
     return small
 
 
-def _write_labels(chunks: Iterable[Chunk], names: Any, out: Path | None) -> int:
-    """Writes label sets as they come, and returns how many units have none because they failed."""
-    failed = 0
+def _write_labels(chunks: Iterable[Chunk], names: Any, out: Path | None) -> None:
+    """Write label sets as they come."""
+    if out is None or out.suffix == ".csv":
+        return _write_rows(_label_rows(chunks, names), out)
+    parts = [(ids, sets.member, np.isnan(forecast.logits).any(axis=1)) for ids, forecast, sets in chunks]
+    ids, member, failed = (np.concatenate(part) for part in zip(*parts, strict=True))
+    named = {} if names is None else {"names": np.array(names)}
+    write_arrays(out, ids=ids, member=member, failed=failed, **named)
 
-    def counted() -> Iterator[Chunk]:
-        nonlocal failed
-        for ids, forecast, sets in chunks:
-            failed += 0 if forecast.failed is None else int(forecast.failed.sum())
-            yield ids, forecast, sets
 
+def _write_rows(rows: Iterable[list[Any]], out: Path | None) -> None:
+    """Write csv to a file, or to the terminal."""
     if out is None:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(_label_rows(counted(), names))
-    elif out.suffix == ".csv":
-        with whole_file(out) as part, part.open("w", newline="", encoding="utf-8") as lines:
-            csv.writer(lines).writerows(_label_rows(counted(), names))
-    else:
-        found = [
-            (ids, sets.member, np.isnan(forecast.logits).any(axis=1)) for ids, forecast, sets in counted()
-        ]
-        named: dict[str, Any] = {} if names is None else {"names": np.array(names)}
-        for name, arrays in zip(("ids", "member", "failed"), zip(*found, strict=True), strict=True):
-            named[name] = np.concatenate(arrays)
-        with whole_file(out) as part, part.open("wb") as file:
-            np.savez_compressed(file, **named)
-    return failed
+        csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
+        return
+    with whole_file(out) as part, part.open("w", newline="", encoding="utf-8") as lines:
+        csv.writer(lines).writerows(rows)
 
 
 def _label_rows(chunks: Iterable[Chunk], names: Any) -> Iterator[list[Any]]:
-    """A line for each unit: its id, how many labels, and the labels, the most likely first."""
+    """A row for each unit: its id, the number of labels, and the labels, the most likely first."""
     yield ["id", "size", "labels"]
     for ids, forecast, sets in chunks:
         for name, logits, member in zip(ids, forecast.logits, sets.member, strict=True):
@@ -242,29 +236,23 @@ def _label_rows(chunks: Iterable[Chunk], names: Any) -> Iterator[list[Any]]:
 
 
 def write_regions(ids: Any, sets: Any, out: Path | None) -> None:
-    """Writes boxes of regressors, and tubes, with every digit: a rounded box is another set."""
+    """Write the boxes of regressors, and tubes, with every digit: a rounded box is another set."""
     lower, upper = sets.box()
     if out is not None and out.suffix == ".npz":
         named: dict[str, Any] = {"names": list(sets.features.names)} if isinstance(sets, FeatureTube) else {}
-        with whole_file(out) as part, part.open("wb") as file:
-            np.savez_compressed(file, ids=ids, lower=lower, upper=upper, empty=sets.empty, **named)
-        return
+        return write_arrays(out, ids=ids, lower=lower, upper=upper, empty=sets.empty, **named)
     if lower.ndim == 3:
         raise InvalidInput("tubes have one box per step: write them with --out file.npz")
     ends = [f"{end}_{i}" for end in ("lower", "upper") for i in range(lower.shape[-1])]
     rows = [["id", "size", *ends]]
     for name, size, low, high in zip(ids, sets.size(), lower, upper, strict=True):
         rows.append([name, at_least(size), *map(repr, (*low.tolist(), *high.tolist()))])
-    if out is None:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
-    else:
-        with whole_file(out) as part, part.open("w", newline="", encoding="utf-8") as lines:
-            csv.writer(lines).writerows(rows)
+    _write_rows(rows, out)
 
 
 @contextmanager
 def _progress(total: int, *, shown: bool) -> Iterator[Any]:
-    """A function to call with how many more are done: a bar on a terminal, a line now and then elsewhere."""
+    """Yield a function that counts finished units: a bar on a terminal, a line now and then elsewhere."""
     if not shown or sys.stderr.isatty():
         bar = click.progressbar(length=total, label="sets", file=sys.stderr, show_pos=True, hidden=not shown)
         with bar:

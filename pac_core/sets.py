@@ -1,4 +1,4 @@
-"""Label sets, and confidence sets made of regions: what a new unit gets."""
+"""Prediction sets: label sets, and confidence sets made of regions."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ from pac_core.truths import a_truth
 
 
 def limit_of(threshold: Threshold | float) -> float:
-    """T as a number; a threshold may be given with its evidence or bare."""
+    """T as a number, from a `Threshold` or a bare number."""
     value = threshold.value if isinstance(threshold, Threshold) else threshold
     return number("threshold", value)
 
 
 def widened(limit: float, *, least: float = 1e-290) -> float:
-    """T a billionth larger, so that another library's last bit never decides at a tie.
+    """T enlarged by a billionth, so that another library's last bit never decides at a tie.
 
-    T = 0 becomes a number above it: a square that vanished is not 0.
+    T = 0 becomes positive, because a square that underflowed is not 0.
     """
     return limit + 1e-9 * max(abs(limit), least) if np.isfinite(limit) else limit
 
 
 def label_limit(threshold: Threshold | float, *, moves: int = 1) -> float:
-    """T of label sets, widened so that the promise holds on a CPU other than the one it was calibrated on.
+    """T of label sets, widened so that the promise holds on a CPU other than the calibrating one.
 
-    moves: by how many `EXACT_TO` a score may be off where its normalisers are off by one
+    moves: how many times `EXACT_TO` a score may be off if its normalisers are off by `EXACT_TO`
 
-    If every score lies within b of its exact value, T of the exact scores is at most T + b, and a new label
-    whose exact score is at most that scores at most T + 2 b, whichever CPU computed which. Another precision
-    of the same logits is covered too.
+    If every score is within b of its exact value, T of the exact scores is at most T + b, and a new label
+    whose exact score is at most that scores at most T + 2 b, whichever CPU computed which. The same covers
+    another precision of the same logits.
     """
     return widened(limit_of(threshold), least=1.0) + 2 * moves * EXACT_TO
 
 
 @dataclass(frozen=True, eq=False)
 class LabelSets:
-    """`member` `[N, K]` bool: which labels each set holds."""
+    """`member` `[N, K]` bool: the labels in each set."""
 
     member: NDArray[np.bool_]
     size_in: ClassVar[str] = "labels"
 
     def contains(self, labels: Any) -> NDArray[np.bool_]:
-        """`[N]` whether each set holds its label."""
+        """`[N]` whether each set contains its label."""
         chosen = labels_for("labels", labels, *self.member.shape)
         return self.member[np.arange(len(chosen)), chosen]
 
     def size(self) -> NDArray[np.int64]:
-        """`[N]` how many labels each set holds."""
+        """`[N]` the number of labels in each set."""
         return np.asarray(np.count_nonzero(self.member, axis=1))
 
     def labels(self) -> list[list[int]]:
@@ -69,26 +69,26 @@ class LabelSets:
 
     @property
     def empty(self) -> NDArray[np.bool_]:
-        """`[N]` whether a set holds no label at all."""
+        """`[N]` whether a set contains no label."""
         return np.asarray(~self.member.any(axis=1))
 
 
 def label_sets(forecast: LogitForecast, threshold: Threshold | float) -> LabelSets:
     """The labels whose score is at most T, for each input: C_T(x) of the paper.
 
-    T is widened by 2e-5 (see `label_limit`), so that the last bits of another CPU do not decide at a tie.
-    Membership agrees with `nll(forecast, y) <= label_limit(T)` to the last bit: each row's limit is moved to
-    the smallest logit whose score passes, then the logits are compared with it.
+    T is widened by 2e-5 (see `label_limit`). Membership agrees with `nll(forecast, y) <= label_limit(T)` to
+    the last bit: each row's limit is moved to the smallest logit whose score passes, and logits are compared
+    with it.
 
-    Appendix A.1 of the paper: of the forecasts (1/3, 1/3, 1/3) and (3/4, 1/4, 0), no threshold
-    gives the sets {} and {0, 1}; a temperature near 0 turns the second into (1/2, 1/2, 0).
+    Appendix A.1 of the paper: of the forecasts (1/3, 1/3, 1/3) and (3/4, 1/4, 0), no threshold gives the sets
+    {} and {0, 1}; a temperature near 0 turns the second into (1/2, 1/2, 0).
 
     >>> import math
     >>> two = LogitForecast.from_probabilities(np.array([[1/3, 1/3, 1/3], [3/4, 1/4, 0.0]]))
-    >>> wanted = [[False, False, False], [True, True, False]]
-    >>> any(label_sets(two, T).member.tolist() == wanted for T in np.linspace(0.0, 5.0, 1001).tolist())
+    >>> target = [[False, False, False], [True, True, False]]
+    >>> any(label_sets(two, T).member.tolist() == target for T in np.linspace(0.0, 5.0, 1001).tolist())
     False
-    >>> label_sets(two.tempered(1e-3), -math.log(2/5)).member.tolist() == wanted
+    >>> label_sets(two.tempered(1e-3), -math.log(2/5)).member.tolist() == target
     True
     """
     limit = label_limit(threshold)
@@ -103,32 +103,30 @@ def label_sets(forecast: LogitForecast, threshold: Threshold | float) -> LabelSe
         least = np.where(inside(below), below, np.where(inside(near), near, above))
         sure = inside(least) & ~inside(np.nextafter(least, logits.dtype.type(-np.inf)))
     member: NDArray[np.bool_] = logits >= least[:, None]
-    for row in np.flatnonzero(~sure):  # rounding hides the limit: ask every label itself
+    for row in np.flatnonzero(~sure):  # rounding hides the limit: compare every label's score
         member[row] = log[row] + (shift[row] - forecast.tau * logits[row].astype(np.float64)) <= limit
     return LabelSets(member)
 
 
 @dataclass(frozen=True, eq=False)
 class ConfidenceSets:
-    """One set per unit, possibly with one region per step: a tube.
+    """One set per unit, with one region per step if it is a tube.
 
     region: geometry with batch shape `[B]`, or `[B, H]` for a tube
-    score: from a truth to its score `[B]`
-    limit: T
+    score: maps a truth to its score `[B]`
+    limit: T, widened by a billionth
 
-    `contains` is `score(truth) <= limit`, the event the promise speaks of; the limit is T, widened
-    by a billionth. For the paper's
-    `joint` shape the regions are projections of one larger ellipsoid, so a truth may lie in
-    every projection and still be outside.
+    `contains` is `score(truth) <= limit`, the event that the promise is about. For the paper's `joint` shape
+    the regions are projections of one larger ellipsoid: a truth may be in every projection and still outside.
     """
 
     region: Region
     score: Callable[[Array], Array]
     limit: float
     sound: Array
-    """`[B]` whether the forecast made sense; where not, the set is empty"""
+    """`[B]` whether the forecast is Gaussian; if not, the set is empty"""
     shape: tuple[int, ...]
-    """of a truth: `[B, D]` or `[B, H, D]`"""
+    """of the truth: `[B, D]` or `[B, H, D]`"""
     size_in: ClassVar[str] = "half-diagonal of the bounding box"
 
     def contains(self, truth: Any) -> Array:
@@ -139,7 +137,7 @@ class ConfidenceSets:
 
     @cached_property
     def empty(self) -> Array:
-        """`[B]` whether the set holds nothing; a tube is empty if it is so at any step."""
+        """`[B]` whether the set is empty; a tube is empty if it is empty at any step."""
         xp = array_namespace(self.region.center)
         steps = self.region.empty
         return ~self.sound | (xp.any(steps, axis=-1) if steps.ndim == 2 else steps)
@@ -158,9 +156,9 @@ class ConfidenceSets:
         return self._if_empty(lower, np.nan), self._if_empty(upper, np.nan)
 
     def size(self) -> Array:
-        """`[B]` the paper's size ||Lambda||_F, which is the half-diagonal of the bounding box.
+        """`[B]` the paper's size ||Lambda||_F, the half-diagonal of the bounding box; 0 where empty.
 
-        Averaged over the steps of a tube; 0 where empty.
+        Averaged over the steps of a tube.
         """
         return self._mean_over_steps(self.step_size())
 
@@ -203,9 +201,8 @@ def gaussian_sets(
 ) -> ConfidenceSets:
     """The ellipsoids of density at least e^-T: intervals for D = 1, a tube for a horizon.
 
-    For a horizon the region of step t is the projection of one ellipsoid in H * D dimensions:
-    all steps share the radius^2 = 2 T - H D ln(2 pi) - sum_t ln det Sigma_t. `sound` `[B]` empties
-    the sets of units whose forecast was found wanting before it came here.
+    For a horizon the region of step t is the projection of one ellipsoid in H * D dimensions: all steps share
+    the radius^2 = 2 T - H D ln(2 pi) - sum_t ln det Sigma_t. `sound` `[B]` marks further sets as empty.
 
     >>> import math
     >>> forecast = GaussianForecast(np.zeros((1, 1)), np.ones((1, 1)))

@@ -1,4 +1,4 @@
-"""Tube shapes `max` and `box`: scores of whole trajectories, fitted on the tune split."""
+"""Tube shapes `max` and `box`: scores of whole trajectories, fitted on the tune part."""
 
 from __future__ import annotations
 
@@ -21,11 +21,29 @@ from pac_core.thresholds import Threshold
 
 POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SPREADS = (None, 0.99, 1.0)
-"""How a scale is read off the tune errors: root-mean-square (None), or this quantile."""
+"""How a scale is computed from the tune errors: root mean square (None), or this quantile."""
+
+
+class TubeShape:
+    """What the shapes share; a shape has `_scores` and `_region`."""
+
+    def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
+        return self._scores(forecast.wide(), forecast.check(truth))
+
+    def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> ConfidenceSets:
+        (forecast, sound), limit = forecast.for_sets(), widened(limit_of(threshold))
+        region, score = self._region(forecast, limit), partial(self._scores, forecast)
+        return ConfidenceSets(region, score, limit, sound, tuple(forecast.mean.shape))
+
+    def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
+        raise NotImplementedError
+
+    def _region(self, forecast: GaussianForecast, limit: float) -> Any:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
-class MaxShape:
+class MaxShape(TubeShape):
     """Score: the largest over t of Mahalanobis^2_t / c_t. Set: an ellipsoid of radius^2 T c_t per step.
 
     scale: `[H]` c_t
@@ -55,7 +73,7 @@ class MaxShape:
         return replace(chosen.whole, widths=relative_widths(tubes, tuning.states))
 
     def remarks(self, threshold: float) -> list[str]:
-        """What a user should know of tubes at this T."""
+        """What a user should know about tubes at this T."""
         return [] if self.widths is None else width_remarks(np.sqrt(max(threshold, 0.0)) * self.widths)
 
     @classmethod
@@ -63,23 +81,16 @@ class MaxShape:
         distances = _variances(forecast, accumulate).mahalanobis2(states) + 0 * states[..., 0]
         return cls(_scale(np.sqrt(distances), spread, floor=1e-6) ** 2, accumulate)
 
-    def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
-        return self._scores(forecast.wide(), forecast.check(truth))
-
     def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
         _refuse_other_shape(self.scale, forecast.mean.shape[1:2])
         xp = array_namespace(forecast.mean)
         distances = _variances(forecast, self.accumulate).mahalanobis2(truth)
         return xp.max(distances / like(distances, self.scale), axis=-1)
 
-    def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> ConfidenceSets:
-        (forecast, sound), limit = forecast.for_sets(), widened(limit_of(threshold))
+    def _region(self, forecast: GaussianForecast, limit: float) -> Ellipsoids:
         _refuse_other_shape(self.scale, forecast.mean.shape[1:2])
         radius2 = limit * like(forecast.mean, self.scale) + 0 * forecast.mean[..., 0]
-        region = Ellipsoids(_variances(forecast, self.accumulate), radius2)
-        return ConfidenceSets(
-            region, partial(self._scores, forecast), limit, sound, tuple(forecast.mean.shape)
-        )
+        return Ellipsoids(_variances(forecast, self.accumulate), radius2)
 
     def to_json(self) -> dict[str, Any]:
         return {"scale": self.scale.tolist(), "accumulate": self.accumulate}
@@ -91,13 +102,13 @@ class MaxShape:
 
 
 @dataclass(frozen=True, eq=False)
-class BoxShape:
+class BoxShape(TubeShape):
     """Score: the largest over t and dimensions of |error| / (sigma^p c). Set: a box per step.
 
-    scale: `[2, H, D]` c, of errors below the mean and of errors above it
-    power: p, from 0 (the forecast's spread is ignored) to 1 (it is trusted)
+    scale: `[2, H, D]` c, for errors below the mean and above it
+    power: p, from 0 (ignore the forecast's spread) to 1 (trust it)
     accumulate: whether variances are summed over the steps so far
-    sides: `[D]` 0 for both, 1 where only an upper limit counts, -1 where only a lower one does
+    sides: `[D]` 0 for both, 1 where only an upper end counts, -1 where only a lower one does
     widths: `[D]` mean half-widths of the tune units at T = 1, in deviations of their states; not stored
     """
 
@@ -121,7 +132,7 @@ class BoxShape:
         sides: Sequence[int] | None = None,
         units: Sequence[float] | None = None,
     ) -> BoxShape:
-        """The candidate that is smallest on units it was not fitted on, its scales balanced."""
+        """The candidate that is smallest on units it was not fitted on, with balanced scales."""
         dims = forecast.mean.shape[-1]
         sides = tuple(listed("sides", sides)) if sides is not None else (0,) * dims
         if len(sides) != dims or any(np.ndim(side) or side not in (-1, 0, 1) for side in sides):
@@ -143,11 +154,11 @@ class BoxShape:
         errors = np.concatenate([truth - other.mean for _, other, truth in chosen.crossed])
         factors = balance(errors / reach, reach / tuning.deviation, tuning.band, sides)
         shape = replace(chosen.whole, scale=chosen.whole.scale * factors)
-        tubes = shape.boxes(tuning.forecast, 1.0).half_widths()
+        tubes = shape._region(tuning.forecast, 1.0).half_widths()
         return replace(shape, widths=relative_widths(tubes, tuning.states))
 
     def remarks(self, threshold: float, names: Sequence[str] | None = None) -> list[str]:
-        """What a user should know of tubes at this T; `names` are those of the dimensions."""
+        """What a user should know about tubes at this T; `names` are those of the dimensions."""
         flat = "this tube ignores the model's variance (power 0): all tubes are of one size"
         wide = [] if self.widths is None else width_remarks(max(threshold, 0.0) * self.widths, names)
         return [flat] * (self.power == 0) + wide
@@ -169,45 +180,27 @@ class BoxShape:
         scale = _scale(np.maximum(errors, 0), spread, floor)
         return cls(np.stack([scale, scale]), power, accumulate, sides)
 
-    def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
-        return self._scores(forecast.wide(), forecast.check(truth))
-
     def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
         xp = array_namespace(forecast.mean)
         lost = xp.isinf(truth)
-        near = xp.where(lost, forecast.mean, truth)  # infinite errors have no sign that could be trusted
+        near = xp.where(lost, forecast.mean, truth)  # the sign of an infinite error means nothing
         error = (near - forecast.mean) / self._unit(forecast)
-        lower, upper = (like(error, scale) for scale in self._sided_scale())
+        side = np.asarray(self.sides)  # the scale is infinite on a side that does not count
+        lower = like(error, np.where(side > 0, np.inf, self.scale[0]))
+        upper = like(error, np.where(side < 0, np.inf, self.scale[1]))
         relative = xp.maximum(-error / lower, error / upper)
         relative = xp.where(xp.isnan(truth), like(relative, -np.inf), relative)  # steps after an end
         worst = xp.max(relative, axis=(1, 2))
         return xp.where(xp.any(lost, axis=(1, 2)), like(worst, np.inf), worst)
 
-    def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> ConfidenceSets:
-        (forecast, sound), limit = forecast.for_sets(), widened(limit_of(threshold))
-        return ConfidenceSets(
-            self.boxes(forecast, limit),
-            partial(self._scores, forecast),
-            limit,
-            sound,
-            tuple(forecast.mean.shape),
-        )
-
-    def boxes(self, forecast: GaussianForecast, limit: float) -> Boxes:
-        """The box of each step."""
+    def _region(self, forecast: GaussianForecast, limit: float) -> Boxes:
         reach = limit * self._unit(forecast)
         xp = array_namespace(reach)
-        sides = (like(reach, scale) for scale in (self.scale[0], self.scale[1]))
-        below, above = (reach * scale for scale in sides)
-        if any(self.sides):  # not reach * inf, which is no number where the reach is 0
+        below, above = (reach * like(reach, scale) for scale in self.scale)
+        if any(self.sides):  # not reach * inf, which is NaN where the reach is 0
             side, no_end = like(reach, self.sides), like(reach, np.inf if limit >= 0 else -np.inf)
             below, above = xp.where(side > 0, no_end, below), xp.where(side < 0, no_end, above)
         return Boxes(forecast.mean, forecast.mean - below, forecast.mean + above)
-
-    def _sided_scale(self) -> tuple[Floats, Floats]:
-        """The scales below and above, infinite on a side that does not count: no error is far there."""
-        sides = np.asarray(self.sides)
-        return np.where(sides > 0, np.inf, self.scale[0]), np.where(sides < 0, np.inf, self.scale[1])
 
     def _unit(self, forecast: GaussianForecast) -> Array:
         """`[B, H, D]` sigma^p, the unit of errors."""
@@ -241,7 +234,7 @@ def _variances(forecast: GaussianForecast, accumulate: bool) -> GaussianForecast
 def _scale(errors: Floats, spread: float | None, floor: Any) -> Floats:
     """A scale per step (and dimension) from errors `[B, H, ...]`, never below `floor`.
 
-    Errors are NaN after a unit's end. A step that no unit lived to see is scaled like the one before.
+    Errors are NaN after a unit's end. A step that no unit reached is scaled like the one before.
     """
     lived = int((~np.isnan(errors)).reshape(*errors.shape[:2], -1)[..., 0].any(axis=0).sum())
     mean, quantile = (np.nanmean, np.nanquantile) if np.isnan(errors).any() else (np.mean, np.quantile)
@@ -262,6 +255,4 @@ def _sided(errors: Array, sides: tuple[int, ...]) -> Array:
 
 def _above_zero(scale: Floats) -> None:
     if not ((scale > 0) & (scale < np.inf)).all():
-        raise InvalidInput(
-            f"scale must be finite and above 0 everywhere, got {np.min(scale):g} to {np.max(scale):g}"
-        )
+        raise InvalidInput(f"scale must be finite and above 0, got {np.min(scale):g} to {np.max(scale):g}")

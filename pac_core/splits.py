@@ -1,4 +1,4 @@
-"""Disjoint parts by unit id and seed: tune chooses, calibrate proves, test measures."""
+"""Disjoint parts by unit id and seed: tune to choose, calibrate to prove, test to measure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pac_core.errors import InvalidInput, OverlappingSplits
 class Part:
     """The units of one part.
 
-    units: `[n]` ids of the independent units (groups, where there are groups), sorted
-    rows: `[m]` their rows in the arrays handed over, ascending; a group has several
+    units: `[n]` ids of the independent units (of the groups, if there are groups), sorted
+    rows: `[m]` their rows in the given arrays, ascending; a group has several
     """
 
     units: NDArray[np.str_]
@@ -34,19 +34,17 @@ class Part:
 
     @property
     def digest(self) -> str | None:
-        """A fingerprint of the set of unit ids, whatever their order in the file; None if empty."""
+        """A digest of the unit ids in any order; None if there are none."""
         return ids_digest(self.units) if self.n else None
 
     def per_unit(self, row_scores: Any, reduce: Callable[[Any], float] = max) -> Any:
-        """`[n]` one score per unit from the scores of its rows `[m]`: the largest, or what `reduce` says.
+        """`[n]` one score per unit from the scores of its rows `[m]`: the largest, or what `reduce` returns.
 
         The promise counts units: frames of one video are not independent draws.
         """
         scores = numbers("row_scores", row_scores, "[N]")
-        if len(scores) != len(self.rows):
-            raise InvalidInput(
-                f"row_scores must have one entry per row, got {len(scores)} for {len(self.rows)}"
-            )
+        if len(scores) != (m := len(self.rows)):
+            raise InvalidInput(f"row_scores must have one entry per row, got {len(scores)} for {m}")
         order = np.argsort(self.owner, kind="stable")
         groups = np.split(scores[order], np.searchsorted(self.owner[order], np.arange(1, self.n)))
         return numbers("reduce(row_scores)", [float(reduce(group)) for group in groups], "[N]")
@@ -54,7 +52,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """Three disjoint parts, in this order; what the model was trained on is a fourth, disjoint too."""
+    """Three disjoint parts; the model's training data must be disjoint from all of them."""
 
     tune: Part
     calibrate: Part
@@ -74,19 +72,17 @@ def split(
     groups: Any = None,
     train: Iterable[Any] = (),
 ) -> Splits:
-    """`tune` and `calibrate` units drawn by `seed`; the rest is the test part.
+    """Draw `tune` and `calibrate` units by `seed`; the rest is the test part.
 
-    The draw ranks the ids by a hash of seed and id, so it does not depend on the order of the
-    rows. With `groups` `[N]` (the video of each frame, the rollout of each step) the unit is the
-    group and stays whole. `train` holds the ids the model has seen; a unit among them is refused.
+    Units are ranked by a hash of seed and id, so the order of the rows does not matter. With `groups` `[N]`
+    (the video of each frame) the unit is the group, which is never divided. `train` holds the ids that the
+    model was trained on; a unit among them is refused.
 
     >>> tune, calibrate, test = split([f"image-{i}" for i in range(10)], tune=3, calibrate=5, seed=0)
     >>> tune.n, calibrate.n, test.n
     (3, 5, 2)
     """
-    names = unit_names("ids", ids)
-    if len(np.unique(names)) != len(names):
-        raise InvalidInput(f"ids must be unique, got {len(names) - len(np.unique(names))} repeats")
+    names = unique_names("ids", ids)
     unit_of_row = names if groups is None else unit_names("groups", groups)
     if len(unit_of_row) != len(names):
         raise InvalidInput(f"groups must have one entry per id, got {len(unit_of_row)} for {len(names)}")
@@ -94,9 +90,7 @@ def split(
     seed = whole("seed", seed, least=0)
     units, position = np.unique(unit_of_row, return_inverse=True)
     if tune + calibrate > len(units):
-        raise InvalidInput(
-            f"tune + calibrate must be at most the {len(units):,} units, got {tune + calibrate:,}"
-        )
+        raise InvalidInput(f"tune + calibrate must be at most {len(units):,} units, got {tune + calibrate:,}")
     seen = listed("train", train)
     for known in (units, names):
         refuse_overlap({"train": seen, "tune, calibrate or test": known})
@@ -112,7 +106,7 @@ def split(
 
 
 def refuse_overlap(parts: Mapping[str, Any]) -> None:
-    """Raise `OverlappingSplits` unless no id stands in two of the named parts."""
+    """Raise `OverlappingSplits` if any id is in two of the named parts."""
     named = [(name, np.unique(unit_names(name, ids))) for name, ids in parts.items() if len(ids)]
     for i, (first, a) in enumerate(named):
         for second, b in named[i + 1 :]:
@@ -122,9 +116,9 @@ def refuse_overlap(parts: Mapping[str, Any]) -> None:
 
 
 def unit_names(name: str, ids: Any) -> NDArray[np.str_]:
-    """Ids as text. Floats are refused: 1 and 1.0 would be two names for one unit.
+    """Ids as text. Floats are refused, because 1 and 1.0 would be two names for one unit.
 
-    So is text that no file can hold, such as the name of a file whose bytes are not UTF-8.
+    So is text that UTF-8 cannot encode, such as a file name of arbitrary bytes.
     """
     array = plain(name, ids, "[N]")
     if array.dtype.kind not in "iuU":
@@ -137,22 +131,30 @@ def unit_names(name: str, ids: Any) -> NDArray[np.str_]:
     return names
 
 
+def unique_names(name: str, ids: Any) -> NDArray[np.str_]:
+    """Ids as text, none of them twice."""
+    names = unit_names(name, ids)
+    if repeats := len(names) - len(np.unique(names)):
+        raise InvalidInput(f"{name} must be unique, got {repeats:,} repeats")
+    return names
+
+
 def ids_digest(ids: Any) -> str:
-    """A fingerprint of a set of ids, whatever their order."""
+    """A digest of a set of ids, whatever their order."""
     return digest_of(name.encode() for name in unit_names("ids", ids).tolist())
 
 
 def digest_of(items: Iterable[bytes]) -> str:
     """The sum of the SHA-256 of each item, modulo 2^256.
 
-    The order does not matter, and the digest of several shards is the sum of theirs.
+    The order does not matter, and the digests of shards add up to that of the whole.
     """
     total = sum(int.from_bytes(hashlib.sha256(item).digest(), "big") for item in items)
     return f"{total % 2**256:064x}"
 
 
 def add_digests(digests: Iterable[str]) -> str:
-    """The digest of several shards together, from that of each."""
+    """The digest of several shards together."""
     return f"{sum(int(digest, 16) for digest in digests) % 2**256:064x}"
 
 

@@ -1,4 +1,4 @@
-"""Named arrays from a file: npz, npy, csv or parquet, never unpickled."""
+"""Named arrays from a file: npz, npy, csv or parquet; nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import hashlib
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections import UserDict
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pac_core.errors import UnreadableFile
+from pac_core.files import whole_file
 
 _PLURAL = {
     "score": "scores",
@@ -25,16 +27,16 @@ _PLURAL = {
     "probability": "probabilities",
 }
 ABOUT = ("model", "model_digest")
-"""Texts about the whole file: arrays without axes in npz, metadata in parquet."""
+"""Strings about the whole file: arrays without axes in npz, metadata in parquet."""
 LARGEST = 1 << 28
-"""Bytes to which a member of a zip may expand however small it is in the file."""
+"""Bytes to which any member of a zip may expand, however small it is in the file."""
 _NUMBERED = re.compile(r"(logit|probability|mean|var|truth)_(\d+)")
 
 
 def read_arrays(path: str | os.PathLike[str]) -> MutableMapping[str, NDArray[Any]]:
-    """The named arrays of a file; the ending of its name says its kind.
+    """The named arrays of a file, whose suffix says its kind.
 
-    Those of an npz are read when they are asked for: what nobody needs takes no memory.
+    The arrays of an npz are read on first access, so that unused ones take no memory.
     """
     file = Path(path)
     readers = {".npz": _read_npz, ".npy": _read_npy, ".csv": _read_csv, ".parquet": _read_parquet}
@@ -52,62 +54,55 @@ def read_arrays(path: str | os.PathLike[str]) -> MutableMapping[str, NDArray[Any
 
 @contextmanager
 def _reading(file: Path) -> Iterator[None]:
-    """Whatever goes wrong with a file is said in one sentence."""
+    """Turn whatever goes wrong with a file into one sentence."""
     try:
         yield
     except UnreadableFile:
         raise
-    except Exception as error:  # the readers raise a dozen kinds for a damaged file
+    except Exception as error:  # a damaged file raises a dozen kinds
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if "pickle" in reason:
             reason = "it holds Python objects, which are never unpickled"
         raise UnreadableFile(f"{file} cannot be read as {file.suffix[1:]}: {reason}") from None
 
 
-class _Members(MutableMapping[str, "NDArray[Any]"]):
-    """The arrays of an npz by name, each read when it is first asked for."""
+class _Members(UserDict[str, Any]):
+    """The arrays of an npz by name, each read on first access."""
 
-    def __init__(self, file: Path, arrays: dict[str, NDArray[Any] | None]) -> None:
-        self._file, self._arrays = file, arrays
+    def __init__(self, file: Path, arrays: dict[str, Any]) -> None:
+        super().__init__()
+        self.file, self.data = file, arrays
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        array = self._arrays[name]
+        array: NDArray[Any] | None = self.data[name]
         if array is None:
-            with _reading(self._file), np.load(self._file, allow_pickle=False) as archive:
+            with _reading(self.file), np.load(self.file, allow_pickle=False) as archive:
                 member = name if name in archive.zip.namelist() else f"{name}.npy"
-                _refuse_bomb(self._file, archive.zip.getinfo(member))
+                _refuse_bomb(self.file, archive.zip.getinfo(member))
                 array = archive[name]
-            if not isinstance(array, np.ndarray):  # numpy hands over the bytes of whatever else there is
-                raise UnreadableFile(f"{self._file} cannot be read as npz: {name} is no array")
-            self._arrays[name] = array
+            if not isinstance(array, np.ndarray):  # numpy returns the bytes of any other member
+                raise UnreadableFile(f"{self.file} cannot be read as npz: {name} is no array")
+            self.data[name] = array
         return array
 
-    def __setitem__(self, name: str, array: NDArray[Any]) -> None:
-        self._arrays[name] = array
-
-    def __delitem__(self, name: str) -> None:
-        del self._arrays[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._arrays  # the inherited one would read it
-
-    def __or__(self, others: Mapping[str, NDArray[Any]]) -> _Members:
-        return _Members(self._file, self._arrays | dict(others))
+    def __or__(self, others: Any) -> _Members:  # type: ignore[override]
+        return _Members(self.file, self.data | dict(others))
 
 
 def _refuse_bomb(file: Path, member: zipfile.ZipInfo) -> None:
-    """Refuse what would fill the memory from a small file, before it is expanded."""
+    """Refuse a small member that would expand to fill the memory."""
     if member.file_size > max(LARGEST, 100 * member.compress_size):
         raise UnreadableFile(
             f"{file} must not expand to more than 100 times its size: {member.filename} would take "
-            f"{member.file_size:,} bytes from {member.compress_size:,}; store it uncompressed if it is meant"
+            f"{member.file_size:,} bytes from {member.compress_size:,}; if that is intended, store it "
+            "uncompressed"
         )
+
+
+def write_arrays(path: Path, **arrays: Any) -> None:
+    """Write an npz file, whole or not at all."""
+    with whole_file(path) as part, part.open("wb") as file:
+        np.savez_compressed(file, **arrays)
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
@@ -141,10 +136,8 @@ def _read_csv(file: Path) -> MutableMapping[str, NDArray[Any]]:
         for row in rows:
             if not row:
                 continue
-            if len(row) != len(header):
-                raise UnreadableFile(
-                    f"{file} line {rows.line_num} must have {len(header)} fields, got {len(row)}"
-                )
+            if len(row) != (n := len(header)):
+                raise UnreadableFile(f"{file} line {rows.line_num} must have {n} fields, got {len(row)}")
             body.append([cell.strip() for cell in row])
     if not body:
         raise UnreadableFile(f"{file} holds no rows")
@@ -170,7 +163,7 @@ def _read_parquet(file: Path) -> MutableMapping[str, NDArray[Any]]:
 
 
 def _rows_of(file: Path, name: str, column: Any) -> NDArray[Any]:
-    """`[N, K]` a column of lists, each of K numbers, in the precision they have."""
+    """`[N, K]` a column of lists of K numbers, in their own precision."""
     import pyarrow.compute as pc
 
     lists = column.combine_chunks()
@@ -186,7 +179,7 @@ def _rows_of(file: Path, name: str, column: Any) -> NDArray[Any]:
 def _gather(file: Path, header: list[str], columns: list[NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Columns score, label, id and logit_0, logit_1, ... as the arrays they stand for.
 
-    Other columns stay as they are, so that one of them may hold the ids.
+    Other columns stay as they are; one of them may hold the ids.
     """
     if len(set(header)) != len(header):
         twice = next(name for name in header if header.count(name) > 1)
@@ -208,21 +201,19 @@ def _gather(file: Path, header: list[str], columns: list[NDArray[Any]]) -> dict[
         arrays[name] = _parse(file, name, column) if name in ("scores", "labels") else column
     for name, parts in numbered.items():
         if sorted(parts) != list(range(len(parts))):
-            raise UnreadableFile(
-                f"{file} columns {name}_0, {name}_1, ... must have no gaps, got {sorted(parts)}"
-            )
+            raise UnreadableFile(f"{file} columns {name}_0, ... must have no gaps, got {sorted(parts)}")
         arrays[_PLURAL.get(name, name)] = np.stack([parts[i] for i in range(len(parts))], axis=1)
     return arrays
 
 
 def _parse(file: Path, name: str, column: NDArray[Any]) -> NDArray[Any]:
-    """A column as numbers; labels as whole ones, however they are written."""
+    """A column as numbers; labels as whole numbers, however they are written."""
     try:
         values = column.astype(np.float64) if column.dtype.kind == "U" else column
     except ValueError:
-        wrong = next(i for i, text in enumerate(column) if not _is_number(text))
+        row = next(i for i, text in enumerate(column) if not _is_number(text))
         raise UnreadableFile(
-            f"{file} column {name!r} must hold numbers, got {str(column[wrong])!r} in data row {wrong + 1}"
+            f"{file} column {name!r} must hold numbers, got {str(column[row])!r} in data row {row + 1}"
         ) from None
     if name == "labels" and values.dtype.kind == "f":
         if not (values == np.floor(values)).all():
@@ -232,7 +223,7 @@ def _parse(file: Path, name: str, column: NDArray[Any]) -> NDArray[Any]:
 
 
 def _marks(file: Path, column: NDArray[Any]) -> NDArray[Any]:
-    """A column of marks as booleans: written as true and false, or as 1 and 0."""
+    """A column of true and false, or 1 and 0, as booleans."""
     if column.dtype.kind != "U":
         return column
     words = np.char.lower(column)

@@ -1,4 +1,4 @@
-"""Temperatures by maximum likelihood on the tune split (equation 5 of the paper)."""
+"""Temperatures by maximum likelihood on the tune part (equation 5 of the paper)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast, posi
 Forecast = TypeVar("Forecast", LogitForecast, GaussianForecast)
 
 _LAST_STEP = 3e-4  # in log tau; convergence is cubic, so the error left is near 1e-10
-_LARGEST = math.log(1e6)  # of |log tau|: beyond it lies a zero or an infinity in disguise
-_ROWS_TO_START = 4096  # a start from so many rows leaves two passes over all
+_LARGEST = math.log(1e6)  # of |log tau|: beyond it the optimum is zero or infinite
+_ROWS_TO_START = 4096  # starting from so many rows leaves two passes over all
 _WHY = (
-    "no finite temperature is the most likely ({}): check that the labels belong to these rows and "
-    "start at 0; if so, tune on more units, or go without a temperature"
+    "the likelihood has no maximum at a finite temperature ({}): check that the labels belong to these rows "
+    "and start at 0; if they do, tune on more units, or do without a temperature"
 )
 _FLOOR = 1e-12  # a model that is exactly right gets a large tau, not an infinite one
 
 
 @dataclass(frozen=True, eq=False)
 class Temperature:
-    """A fitted temperature; call it on a forecast to get the tempered one.
+    """A fitted temperature; call it on a forecast to temper it.
 
     tau: one number, or one per step `[H]` for trajectories; it multiplies log f
     n: tune units it was fitted on
@@ -53,11 +53,11 @@ class Temperature:
 
 
 def fit_temperature(forecast: LogitForecast | GaussianForecast, truth: Any) -> Temperature:
-    """The temperature under which `truth` is most likely.
+    """The temperature that maximises the likelihood of `truth`.
 
-    One tau for labels (a convex problem in one dimension, by Newton's method) and for a
-    Gaussian of one step (closed form); one per step for a horizon (H closed forms). Units that
-    failed (no forecast, or an infinite truth of a Gaussian) are left out: tau is a choice, not a guarantee.
+    One tau for labels (a convex problem in one dimension, solved by Halley's method) and for Gaussians of one
+    step (closed form); one per step for a horizon. Failed units are left out: tau is a choice, not a
+    guarantee.
 
     >>> forecast = GaussianForecast(np.zeros((4, 1)), np.ones((4, 1)))
     >>> fit_temperature(forecast, np.array([[2.0], [-2.0], [2.0], [-2.0]]))
@@ -72,10 +72,10 @@ def fit_temperature(forecast: LogitForecast | GaussianForecast, truth: Any) -> T
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """What one shard contributes to the temperatures of a Gaussian: a few sums.
+    """The sums that one shard contributes to the temperatures of a Gaussian.
 
     squares: `[H]` sums over units and dimensions of squared errors in units of the variance
-    counts: `[H]` how many went into each sum; H is 1 for a forecast of one step
+    counts: `[H]` how many terms each sum has; H is 1 for a forecast of one step
     dims, steps: D, and H or None for a forecast of one step
     """
 
@@ -86,7 +86,7 @@ class Moments:
 
 
 def moments(forecast: GaussianForecast, truth: Any) -> Moments:
-    """The sums of one shard, over the units that did not fail."""
+    """The sums of one shard, over its units that did not fail."""
     truth = forecast.check(truth, failures=True)
     dims = int(forecast.mean.shape[-1])
     steps = int(forecast.mean.shape[1]) if forecast.mean.ndim == 3 else None
@@ -103,9 +103,9 @@ def moments(forecast: GaussianForecast, truth: Any) -> Moments:
 
 
 def merge_moments(shards: Iterable[Moments]) -> Temperature:
-    """1 / tau_t = mean squared error in units of the variance, over all shards at once.
+    """1 / tau_t = mean squared error in units of the variance, over all shards.
 
-    The sums are added exactly, so the order of the shards does not matter, bit for bit.
+    The sums are exact, so the order of the shards does not change a bit.
     """
     parts = list(shards)
     if not parts or len({(part.dims, part.steps) for part in parts}) != 1:
@@ -114,7 +114,7 @@ def merge_moments(shards: Iterable[Moments]) -> Temperature:
     if not counts[0]:
         raise InvalidInput("truth must have at least one unit that did not fail, got none")
     squares = np.array([math.fsum(step) for step in zip(*(part.squares for part in parts), strict=True)])
-    lived = int(np.count_nonzero(counts))  # a step that no unit lived to see is tempered like the one before
+    lived = int(np.count_nonzero(counts))  # a step that no unit reached is tempered like the one before
     tau = 1 / np.maximum(squares / np.maximum(counts, 1), _FLOOR)
     tau[lived:] = tau[lived - 1]
     n = int(counts[0]) // parts[0].dims
@@ -122,13 +122,13 @@ def merge_moments(shards: Iterable[Moments]) -> Temperature:
 
 
 def _label_tau(forecast: LogitForecast, labels: NDArray[np.int64]) -> float:
-    """The root of the derivative of the likelihood, which increases in tau."""
+    """The root of the derivative of the log-likelihood, which is monotone in tau."""
     logits, tau = forecast.logits, forecast.tau
     if (logits.max(axis=1) == logits[np.arange(len(labels)), labels]).all():
         raise NoTemperature(_WHY.format("every label is the most probable one"))
     stride = len(logits) // _ROWS_TO_START
     if stride > 1:
-        # A few rows, then all in the precision of the logits, leave one pass to the doubles.
+        # Start from a few rows, then all in the precision of the logits: one pass in doubles remains.
         fast = np.float64 if logits.dtype == np.float64 else np.float32
         with contextlib.suppress(NoTemperature):  # where a few rows have no root, all of them may
             tau = _root(_slope(logits[::stride], labels[::stride], fast), tau)
@@ -141,7 +141,7 @@ def _root(
 ) -> float:
     """The root of an increasing function by Halley's method, kept inside a bracket.
 
-    The steps are taken in log tau, so they are the same whatever the scale of the logits.
+    Steps are taken in log tau, so that the scale of the logits does not matter.
     """
     low, high = -_LARGEST, _LARGEST
     log_tau = math.log(tau)
@@ -157,13 +157,13 @@ def _root(
         if inside and abs(step) <= last_step:
             return math.exp(new)
         log_tau = new
-    raise NoTemperature(_WHY.format("the logits do not tell the labels"))
+    raise NoTemperature(_WHY.format("the logits carry no information about the labels"))
 
 
 def _slope(
     logits: Floats, labels: NDArray[np.int64], work: type[np.floating[Any]]
 ) -> Callable[[float], tuple[float, float, float]]:
-    """The derivative in tau of the mean -log f and its two next ones, in dtype `work` block by block.
+    """The first three derivatives in tau of the mean -log f, computed in dtype `work` block by block.
 
     They are the first three cumulants of the logits under the forecast.
     """

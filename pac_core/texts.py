@@ -1,7 +1,6 @@
-"""Numbers as text that claims no more than the number does.
+"""Numbers as text, rounded so that a sentence never claims more than the number does.
 
-A file holds every digit (`repr`, which reads back to the same double). A sentence has room for a few: T, an
-upper end or the limit of a risk is then rounded up, a lower end or a margin down.
+Files hold every digit (`repr`). Sentences round T, upper ends and risks up; lower ends and margins down.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import SupportsFloat
 
 
 def at_least(value: SupportsFloat, digits: int = 6) -> str:
-    """The smallest number of so many digits that reads back no smaller: T, an upper end, a limit of risk.
+    """Round up to `digits` digits: T, an upper end, the limit of a risk.
 
     >>> at_least(2.0000001), at_least(-2.0000001), at_least(0.05), at_least(1.7e9 + 0.5)
     ('2.00001', '-2', '0.05', '1.70001e+09')
@@ -25,7 +24,7 @@ def at_least(value: SupportsFloat, digits: int = 6) -> str:
 
 
 def at_most(value: SupportsFloat, digits: int = 6) -> str:
-    """The largest number of so many digits that reads back no larger: a lower end, a margin.
+    """Round down to `digits` digits: a lower end, a margin.
 
     >>> at_most(2.0000001), at_most(-2.0000001)
     ('2', '-2.00001')

@@ -17,16 +17,16 @@ from pac_core.texts import at_least
 
 @dataclass(frozen=True, repr=False)
 class Threshold:
-    """T, with the evidence it rests on: sets are `{y : score(x, y) <= value}`.
+    """T and the evidence for it: prediction sets are `{y : score(x, y) <= value}`.
 
     value: T; it may be rounded up, never down
     n: calibration units
-    errors: how many of them may lie above T (k*)
+    errors: how many of them may score above T (k*)
     level: the level this proves
     bound: the name of the bound that gave `errors`
 
-    The promise is about new units, if they and the calibration units are independent draws from one
-    source, and if those were not used to choose the score.
+    The promise is about new units, provided that they and the calibration units are independent draws from
+    one distribution and that the calibration units were not used to choose the score.
     """
 
     value: float
@@ -37,18 +37,17 @@ class Threshold:
 
     def __repr__(self) -> str:
         return (
-            f"T = {at_least(self.value)} from {self.n:,} calibration units, of which {self.errors:,} may "
-            f"lie above: error at most {at_least(self.level.epsilon)} with confidence 1 - "
-            f"{at_least(self.level.delta)}, "
-            "for units drawn like these."
+            f"T = {at_least(self.value)} from {self.n:,} calibration units, of which {self.errors:,} may lie "
+            f"above: error at most {at_least(self.level.epsilon)} with confidence 1 - "
+            f"{at_least(self.level.delta)}, for units drawn like these."
         )
 
 
 @dataclass(frozen=True, eq=False)
 class ShardedScores:
-    """Scores that stay in their shards: only what a function makes of each shard is gathered.
+    """Scores that stay in their shards; only a function's value for each shard is collected.
 
-    sizes: promises beforehand which shards there are and how many scores each holds
+    sizes: states beforehand which shards there are and how many scores each holds
     over: called with a function of scores `[n]`; yields each shard's id, once, with the function's value
     """
 
@@ -62,20 +61,19 @@ class ShardedScores:
 def fit_threshold(scores: Any, level: PACLevel, *, bound: Bound = max_errors) -> Threshold:
     """The smallest T that proves the level on calibration scores `[N]` (algorithm 1 of the paper).
 
-    `scores` may be `ShardedScores`; T is then selected from the shards, the same to the last bit.
-
-    Ties need no care: tied scores lie inside together. A failed unit has score +inf; with more
-    of them than errors allowed there is no threshold, and `TooManyFailures` says so.
+    From `ShardedScores` T is the same to the last bit. Tied scores need no care. Failed units score +inf; if
+    they outnumber the errors allowed, there is no threshold: `TooManyFailures`.
 
     >>> fit_threshold(range(100), PACLevel(epsilon=0.1, delta=0.1)).value
     94.0
     """
     if isinstance(scores, ShardedScores):
-
-        def count(prefix: tuple[int, ...]) -> Iterable[tuple[Hashable, Any]]:
-            return scores.over(lambda part: digit_counts(part, prefix))
-
-        return fit_threshold_from_shards(count, scores.sizes, level, bound=bound)
+        return fit_threshold_from_shards(
+            lambda prefix: scores.over(lambda part: digit_counts(part, prefix)),
+            scores.sizes,
+            level,
+            bound=bound,
+        )
     array = numbers("scores", scores, "[N]")
     n = len(array)
     errors = bound(n, level)
@@ -95,10 +93,9 @@ def fit_threshold_from_shards(
 ) -> Threshold:
     """The same T, bit for bit, from scores that stay in their shards.
 
-    `count(prefix)` yields each shard's id with `digit_counts(scores, prefix)`; it is called four
-    times. `sizes` promises beforehand which shards there are and how many scores each holds.
+    `count(prefix)` yields each shard's id with `digit_counts(scores, prefix)`; it is called four times.
+    `sizes` states beforehand which shards there are and how many scores each holds.
 
-    >>> from pac_core.selection import digit_counts
     >>> shards = {"a": range(0, 50), "b": range(50, 100)}
     >>> def count(prefix):
     ...     return [(name, digit_counts(scores, prefix)) for name, scores in shards.items()]

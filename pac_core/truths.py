@@ -1,4 +1,4 @@
-"""What came true: the states of whole horizons, or of units that ended before theirs did."""
+"""The truth of a trajectory forecast, also where units end early."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pac_core.errors import InvalidInput
 
 @dataclass(frozen=True, eq=False)
 class Trajectories:
-    """The truth of a horizon of which a unit may have lived only the first steps.
+    """True states of a horizon, of which a unit may live only the first steps.
 
-    states: `[B, H, D]`; what stands after a unit's end is ignored
-    lengths: `[B]` steps until the end, the last one included: 1 to H
+    states: `[B, H, D]`; states after a unit's end are ignored
+    lengths: `[B]` steps up to and including the end: 1 to H
 
-    Give it wherever a truth `[B, H, D]` is asked for. Steps after the end do not exist, so no set can
-    miss them and nothing is fitted to them: the promise runs until the end.
+    Accepted wherever a truth `[B, H, D]` is. Steps after the end do not exist, so no set can miss them and
+    nothing is fitted to them: the promise holds until the end.
     """
 
     states: Any
@@ -48,7 +48,7 @@ class Trajectories:
         return Trajectories(self.states[rows], self.lengths[rows])
 
     def marked(self) -> Array:
-        """`[B, H, D]` the states, NaN after the end: how steps that never were are known inside."""
+        """`[B, H, D]` the states, with NaN for the steps after the end."""
         xp = array_namespace(self.states)
         ended = (np.arange(self.states.shape[1]) >= self.lengths[:, None])[..., None]
         mask = xp.asarray(ended, device=self.states.device) if is_torch_array(self.states) else ended
@@ -56,14 +56,14 @@ class Trajectories:
 
 
 def as_given(truth: Any, states: Array) -> Any:
-    """`states`, which were made of `truth`, with its lengths if it has any."""
+    """`states`, which were made from `truth`, with its lengths if it has any."""
     return Trajectories(states, truth.lengths) if isinstance(truth, Trajectories) else states
 
 
 def a_truth(truth: Any, mean: Array, shape: tuple[int, ...]) -> Array:
-    """`truth` as an array like `mean`, for a set to compare with; NaN is like infinity, in no set.
+    """The array that a set compares with; a NaN in `truth` becomes infinite, which is in no set.
 
-    Steps after the end of `Trajectories` become NaN, the mark of what cannot be missed.
+    Steps after the end of `Trajectories` become NaN, which no set can miss.
     """
     if isinstance(truth, Trajectories):
         return shaped(truth.marked(), mean, shape)
@@ -73,7 +73,7 @@ def a_truth(truth: Any, mean: Array, shape: tuple[int, ...]) -> Array:
 
 
 def shaped(truth: Any, mean: Array, shape: tuple[int, ...]) -> Array:
-    """`truth` in the library and on the device of `mean`, refused unless it holds numbers of this shape."""
+    """Convert `truth` to an array like `mean`; refuse any other shape."""
     if not is_torch_array(truth):
         truth = plain("truth", truth, "[B, D]" if len(shape) == 2 else "[B, H, D]")
         if truth.dtype.kind not in "fiu":

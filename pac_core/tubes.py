@@ -1,7 +1,7 @@
 """Trajectory tubes: four shapes, each a score fitted on the tune split, one threshold theorem.
 
-Every shape keeps the same promise; they differ in how much room they waste. `joint` is the
-paper's, `box` the smallest in all coordinates, `features` the smallest in the few that count.
+Every shape keeps the same promise; they differ in how much room they waste. `joint` is the paper's, `box` the
+smallest in all coordinates, `features` the smallest in the few that count.
 """
 
 from __future__ import annotations
@@ -86,16 +86,16 @@ def fit_tube(
 ) -> Predictor:
     """A predictor whose `.tube(forecast)` holds the whole trajectory with the promised probability.
 
-    Forecasts carry one-step variances `[B, H, D]`; states are `[B, H, D]`, infinite where a
-    simulation failed, or `Trajectories` if units may end early. All choices are made on the tune
-    split, T on the calibrate split; they must share no unit, and the calibrate split be used once
-    (`certify` keeps watch, with ids).
+    Forecasts carry one-step variances `[B, H, D]`; states are `[B, H, D]`, infinite where a simulation
+    failed, or `Trajectories` if units may end early. All choices are made on the tune split, T on the
+    calibrate split; they must share no unit, and the calibrate split be used once (`certify` keeps watch,
+    with ids).
 
     shape: "joint", "max", "box", "features", or a plugin's
-    options: `features=LinearFeatures(names, matrix)` for "features"; `sides` for "box" and "features",
-        1 or -1 for each dimension of which only the upper or the lower end counts, 0 for both; `units`, how
-        much of each dimension counts as one where widths are traded against each other (by default its
-        deviation on the tune split)
+    options: `features=LinearFeatures(names, matrix)` for "features"; `sides` for "box" and "features", 1 or
+        -1 for each dimension of which only the upper or the lower end counts, 0 for both; `units`, how much
+        of each dimension counts as one where widths are traded against each other (by default its deviation
+        on the tune split)
 
     >>> rng = np.random.default_rng(0)
     >>> forecast = GaussianForecast(np.zeros((400, 5, 2)), np.ones((400, 5, 2)))

@@ -35,9 +35,7 @@ from pac_core.temperatures import Temperature
 @click.argument("data", type=click.Path(path_type=Path), required=False)
 @ids_option
 @labels_option
-@click.option(
-    "--ledger", type=LedgerName(), help="The ledger it was laid down in; of a descent, it must be given."
-)
+@click.option("--ledger", type=LedgerName(), help="The ledger that records it; required for a descent.")
 def verify_command(
     certificate: Path,
     data: Path | None,
@@ -46,13 +44,12 @@ def verify_command(
     labels: str | None,
     ledger: LedgerPath | None,
 ) -> None:
-    """Whether a certificate follows from scores (or from the forecasts it was made of).
+    """Check that a certificate follows from its scores or forecasts.
 
-    From scores: n, k*, T and the digests are computed again. From the forecasts, the split, the
-    temperature or the choice of the score, and the scores as well; tube shapes are not fitted again.
-    With its ledger, whether the look is there, and what else it holds. A descent of scales is compared with
-    its ledger: the plan, the counts, and how many attempts there were, whatever they were called.
-    Exit code 1 if anything differs.
+    From scores: recompute n, k*, T and the digests. From forecasts: recompute also the split, the temperature
+    or the choice of the score, and the scores; tube shapes are not fitted again. With the ledger: check that
+    it records the look, and show what else it holds. A descent is compared with its ledger: the plan, the
+    counts, and the number of attempts, whatever their names. The exit code is 1 if anything differs.
 
     \b
     pac verify certificate.json scores.npz
@@ -61,7 +58,7 @@ def verify_command(
     if _is_descent(certificate):
         _verify_descent(certificate, ledger or data)
     if data is None:
-        raise InvalidInput("DATA must be the scores or forecasts that the certificate was made of, got none")
+        raise InvalidInput("DATA must be given: the scores or forecasts that the certificate was made from")
     document, units = read_both(certificate, data, ids, labels, logits)
     if units.scores is None:
         units, checks = _scores_again(document, units, certificate)
@@ -89,15 +86,15 @@ def _is_descent(path: Path) -> bool:
 
 def _verify_descent(path: Path, ledger: LedgerPath | None) -> NoReturn:
     if ledger is None:
-        raise InvalidInput(f"--ledger must be the ledger that {path} was laid down in, got none")
+        raise InvalidInput(f"--ledger must be given: the ledger that records {path}")
     descended = read_descent(path)
     click.echo(str(descended))
     checks = verify_descent(descended, ledger)
-    _answer(checks, "the ledger bears it out", "the ledger does NOT bear it out as it stands")
+    _answer(checks, "the ledger confirms it", "the ledger does NOT confirm it as it stands")
 
 
 def _in_ledger(document: Certificate, ledger: LedgerPath) -> Check:
-    """Whether the ledger holds a look at these units for this score and level, and what else it holds."""
+    """Whether the ledger records a look at these units for this score and level, and what else it holds."""
     predictor, units = document.predictor, document.parts["calibrate"].digest
     looks = [one for one in read_ledger(ledger) if one.calibrate == units]
     known = any(
@@ -112,7 +109,7 @@ def _in_ledger(document: Certificate, ledger: LedgerPath) -> Check:
 def read_both(
     certificate: Path, data: Path, ids: str | None, labels: str | None = None, logits: str | None = None
 ) -> tuple[Certificate, Dataset]:
-    """Both files; the ids have the name they had when the certificate was made, if the data have it."""
+    """Read both files; ids have the name they had when the certificate was made, if the data has it."""
     if certificate.suffix in (".npz", ".npy", ".csv", ".parquet"):
         raise InvalidInput(f"the certificate (JSON) comes first and the data second, got {certificate} first")
     document = read_certificate(certificate)
@@ -125,7 +122,7 @@ def read_both(
 
 
 def refuse_other_model(document: Certificate, units: Dataset, data: Path) -> None:
-    """Refuse forecasts that say they are of another model, or rounded otherwise, than those calibrated."""
+    """Refuse forecasts of another model, or rounded differently, than those calibrated."""
     if units.model is None or document.model.digest in (None, units.model[1]):
         return
     (name, digest), stated = units.model, str(document.model.digest)
@@ -136,13 +133,13 @@ def refuse_other_model(document: Certificate, units: Dataset, data: Path) -> Non
         )
     rounded, other = ("the certificate", data) if stated.startswith(ROUNDED) else (data, "the certificate")
     raise InvalidInput(
-        f"{rounded} is of logits rounded to float16 and {other} of logits as the model gave them: labels at "
-        "the edge of a set differ; use the same for both"
+        f"{rounded} has logits rounded to float16 and {other} has logits as the model gave them: labels at "
+        "the edge of a set may differ; use the same for both"
     )
 
 
 def scores_beside(certificate: Path) -> Iterator[dict[str, Any]]:
-    """The scores files in the folder of a certificate, those that can be read as such."""
+    """The readable scores files in the folder of a certificate."""
     for path in sorted(certificate.parent.glob("*.scores.npz")):
         with contextlib.suppress(PACError):
             arrays = read_arrays(path)
@@ -151,7 +148,7 @@ def scores_beside(certificate: Path) -> Iterator[dict[str, Any]]:
 
 
 def same_split(document: Certificate, units: Dataset) -> Splits | None:
-    """The parts as they were, if these are the units they were drawn from."""
+    """The split as it was made, if these are the units it was drawn from."""
     made, parts = document.split, document.parts
     if made is None or ids_digest(units.ids) != made.pool:
         return None
@@ -163,15 +160,13 @@ def same_split(document: Certificate, units: Dataset) -> Splits | None:
 
 
 def _scores_again(document: Certificate, units: Dataset, certificate: Path) -> tuple[Dataset, list[Check]]:
-    """The calibration scores, computed anew from forecasts, and a check of the temperature.
+    """The calibration scores, recomputed from forecasts, and a check of the temperature.
 
-    Where they differ from those beside the certificate by rounding alone, T is to follow from the latter.
+    If they differ from those beside the certificate by rounding alone, T must follow from the latter.
     """
     parts = same_split(document, units)
     if parts is None or units.truth is None:
-        raise InvalidInput(
-            "the data must be the calibration scores, or the very units that were split (is --ids right?)"
-        )
+        raise InvalidInput("the data must be the calibration scores, or all units of the split (check --ids)")
     score = document.predictor.score
     checks = []
     if isinstance(score, Likelihood) and score.preparations:
@@ -181,12 +176,11 @@ def _scores_again(document: Certificate, units: Dataset, certificate: Path) -> t
         except PACError as error:
             again = Likelihood(score.preparations)
             checks.append(Check("temperature", False, str(error)))
-        for stated, found in zip(score.preparations, again.preparations, strict=True):
-            if isinstance(stated, Temperature) and isinstance(found, Temperature):
-                same = np.shape(stated.tau) == np.shape(found.tau) and np.allclose(
-                    stated.tau, found.tau, rtol=1e-6
-                )
-                checks.append(Check("temperature", bool(same), f"found {found}, stated {stated}"))
+        for stated, fitted in zip(score.preparations, again.preparations, strict=True):
+            if isinstance(stated, Temperature) and isinstance(fitted, Temperature):
+                shapes = np.shape(stated.tau) == np.shape(fitted.tau)
+                same = shapes and np.allclose(stated.tau, fitted.tau, rtol=1e-6)
+                checks.append(Check("temperature", bool(same), f"found {fitted}, stated {stated}"))
     if isinstance(score, RankedScore):
         checks.append(_choice_again(document, score, units.take(parts.tune.rows)))
     elif not isinstance(score, Likelihood):
@@ -198,32 +192,32 @@ def _scores_again(document: Certificate, units: Dataset, certificate: Path) -> t
 
 
 def rounding(score: Any, forecast: Any) -> float:
-    """How far scores of about 1 may differ that were computed twice, on two CPUs or by two libraries."""
+    """How far scores of about 1 may differ if computed on two CPUs or by two libraries."""
     if not isinstance(forecast, LogitForecast) or forecast.logits.dtype == np.float64:
         return 1e-9
     return 1e-9 + 2 * EXACT_TO * (score.moves if isinstance(score, RankedScore) else 1)
 
 
 def _choice_again(document: Certificate, stated: RankedScore, tune: Dataset) -> Check:
-    """Whether the tune units lead to the stated score, where they were asked for this level alone."""
-    asked = document.menu.asked if document.menu else 0
-    if not stated.n or asked != 1 or not isinstance(tune.forecast, LogitForecast):
+    """Whether the tune units lead to the stated score; not checked if it was chosen for several levels."""
+    levels = document.menu.asked if document.menu else 0
+    if not stated.n or levels != 1 or not isinstance(tune.forecast, LogitForecast):
         return Check("choice", None, f"the score was not chosen again: {stated}")
     level, n = document.predictor.threshold.level, document.predictor.threshold.n
     try:
-        found = choose_label_score(*to_tune_on(tune.forecast, tune.truth), level, calibrate=n)
+        chosen = choose_label_score(*to_tune_on(tune.forecast, tune.truth), level, calibrate=n)
     except PACError as error:
         return Check("choice", False, str(error))
-    same = isinstance(found, RankedScore) and found.close_to(stated)
-    return Check("choice", same, f"found {found}, stated {stated}")
+    same = isinstance(chosen, RankedScore) and chosen.close_to(stated)
+    return Check("choice", same, f"found {chosen}, stated {stated}")
 
 
 def _compared(
     document: Certificate, units: Dataset, within: float, certificate: Path
 ) -> tuple[Dataset, Check]:
-    """The certificate's own scores if those computed again differ from them by rounding alone."""
+    """The certificate's own scores, if the recomputed ones differ from them by rounding alone."""
     if scores_digest(units.scores) == document.scores:
-        return units, Check("forecasts", True, "computed again, the scores are the same")
+        return units, Check("forecasts", True, "the recomputed scores are the same")
     for known in scores_beside(certificate):
         ids, scores = known["ids"].astype(str), known["scores"]
         if scores_digest(scores) == document.scores and len(scores) == len(ids) == len(units.ids):
@@ -231,15 +225,15 @@ def _compared(
             order, theirs = np.argsort(units.ids), np.argsort(ids)
             same = np.array_equal(units.ids[order], ids[theirs])
             if same and np.allclose(scores[theirs], units.scores[order], rtol=1e-9, atol=within):
-                said = f"computed again, the scores are the same but for rounding (at most {within:.2g})"
-                return stored, Check("forecasts", True, said)
-            return units, Check("forecasts", False, "computed again, the scores are others")
-    lost = "computed again, the scores are others, and no scores file beside the certificate tells how far"
-    return units, Check("forecasts", False, lost)
+                text = f"the recomputed scores are the same up to rounding (at most {within:.2g})"
+                return stored, Check("forecasts", True, text)
+            return units, Check("forecasts", False, "the recomputed scores differ")
+    text = "the recomputed scores differ, and no scores file beside the certificate shows by how much"
+    return units, Check("forecasts", False, text)
 
 
 def _same_score(document: Certificate, data: Path) -> Check:
-    """Whether the scores say that they are of the certificate's score."""
+    """Whether the file says that its numbers are of the certificate's score."""
     stated = read_arrays(data).get("score")
     if stated is None or stated.ndim:
         return Check("score", None, "the file does not say of which score its numbers are")

@@ -34,7 +34,7 @@ def run(name: str, folder: Path | None = None) -> list[str]:
 def test_plans_are_checked_by_a_plain_function() -> None:
     lines = run("plain_function.py")
     assert len(lines) == 12
-    assert any(": safe: the least margin is" in line for line in lines)
+    assert any(": safe: the smallest margin is" in line for line in lines)
     assert any("speed: may reach" in line for line in lines)
 
 

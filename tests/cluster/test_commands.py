@@ -243,7 +243,7 @@ def test_a_run_that_the_disk_has_no_room_for_is_refused(
         (["--shape", "ball"], "shape must be one of joint, max, box, features, got 'ball'"),
         (["--shape", "smallest"], "shape must be one of joint, max, box, features, got 'smallest'"),
         (["--shape", "features"], "--shape features and --feature NAME=DIMENSION go together"),
-        (["--shape", "features", "--feature", "speed=99"], "with a dimension below 18, got 'speed=99'"),
+        (["--shape", "features", "--feature", "speed=99"], "a dimension below 18, got 'speed=99'"),
         (["--address", "nowhere"], "--address must be local, auto, HOST:PORT"),
         (["--address", "foo:bar"], "--address must be local, auto, HOST:PORT"),
         (["--gpus", "-1"], "must be a part of one, as 0.5, or a whole number, got '-1'"),
@@ -348,7 +348,7 @@ def test_tune_writes_table_maps_and_certificates(ensemble: Path, tmp_path: Path)
     levels = ["--level", "0.1,0.05", "--level", "0.2,0.06"]
     answer = pac("tune", tmp_path / "run", *levels, "--shape", "box", "--shape", "joint")
     assert answer.exit_code == 0, answer.output
-    assert "2 asked for; any of them fails with probability below" in answer.output
+    assert "2 certificates; joint failure probability < " in answer.output
     lines = (tmp_path / "run" / "tune.csv").read_text().splitlines()
     assert len(lines) == 3
     assert lines[0].startswith("epsilon,delta,horizon,members,score,tune size,T,test error")

@@ -308,12 +308,12 @@ def test_rounded_logits_are_told_apart(shades: Path, finished: Path, tmp_path: P
     small, exact = load(out)["logits"], load(whole)["logits"]
     assert small.dtype == np.float16
     assert np.array_equal(small, exact.astype(np.float16))
-    refused(pac("sets", certificate(finished), out), "small.npz is of logits rounded to float16")
+    refused(pac("sets", certificate(finished), out), "small.npz has logits rounded to float16")
     made = pac("fit", out, *LEVEL, *SIZES, "--out", tmp_path / "c.json")
     assert "the logits are float16" in made.output
-    refused(pac("evaluate", tmp_path / "c.json", whole), "the certificate is of logits rounded to float16")
+    refused(pac("evaluate", tmp_path / "c.json", whole), "the certificate has logits rounded to float16")
     served = pac("sets", tmp_path / "c.json", "--images", shades, "--model", MODEL)
-    assert "logits are rounded to float16, as those calibrated" in served.output
+    assert "logits are rounded to float16, as for calibration" in served.output
     stored = pac("sets", tmp_path / "c.json", out)
     assert [line for line in served.output.splitlines() if line[0] in "01i"] == stored.output.splitlines()
 
@@ -360,7 +360,7 @@ def test_odd_files_do_not_lose_the_sets_of_the_others(shades: Path, finished: Pa
     assert answer.exit_code == 0, answer.output
     lines = answer.stdout.splitlines()
     assert lines == [alone[0], "a.png,0,", alone[1], "c.tif,0,", "d.png,0,", "e.png,0,", alone[2]]
-    assert "images without a forecast: 4; their sets are empty, hence misses" in answer.stderr
+    assert "images without a forecast: 4; their sets are empty and count as misses" in answer.stderr
     for said in ("a.png cannot be read", "got mode F", "d.png cannot be read", "e.png cannot be used"):
         assert said in answer.stderr
     assert pac(*asked, "--out", tmp_path / "s.npz").exit_code == 0
@@ -389,7 +389,7 @@ def test_a_model_that_does_not_say_how_images_go_in(shades: Path, tmp_path: Path
     served = pac(*sets)
     assert served.exit_code == 0, served.output
     assert pac(*sets, *stated).stdout == served.stdout
-    refused(pac(*sets, *stated[:4]), "another model's sets have no promise")
+    refused(pac(*sets, *stated[:4]), "it says nothing about another model")
     refused(pac(*sets[:-1], MODEL, *stated), "brings its own preprocessing")
     assert pac("logits", folder, "--out", tmp_path / "z.npz").exit_code == 0
     fitted = ["fit", tmp_path / "z.npz", *SIZES, *LEVEL, "--ledger", tmp_path / "other.json"]
@@ -430,7 +430,7 @@ def test_what_cannot_be_served_is_refused(shades: Path, finished: Path, tmp_path
     sets = ["sets", certificate(finished)]
     images = ["--images", shades]
     other = "python:toy_classifier:bright_too"
-    refused(pac(*sets, *images, "--model", other), "another model's sets have no promise")
+    refused(pac(*sets, *images, "--model", other), "it says nothing about another model")
     refused(pac(*sets, *images), "--images needs --model")
     refused(pac(*sets, *images, "--model", MODEL, "--logits", "z"), "--logits is for DATA")
     refused(pac(*sets, finished / "x.npz", "--preset", "clip"), "--preset to --resampling are for --images")
@@ -447,7 +447,7 @@ def test_what_cannot_be_served_is_refused(shades: Path, finished: Path, tmp_path
     np.savez(bare, scores=np.arange(100.0))
     assert pac("fit", bare, *LEVEL, "--out", tmp_path / "c.json").exit_code == 0
     answer = pac("sets", tmp_path / "c.json", *images, "--model", MODEL)
-    refused(answer, "the certificate must be of labels to serve sets for images")
+    refused(answer, "the certificate must be for labels to make sets for images")
 
 
 def test_runs_that_could_not_end_well_are_refused_before_they_begin(shades: Path, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_nothing_accepted_is_refused() -> None:
 
 
 def test_pooled_decisions_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="200 repeats: decisions of one episode depend on each other"):
+    with pytest.raises(InvalidInput, match="200 repeats: decisions of one episode are dependent"):
         accepted_risk(IDS[:200] * 2, [True] * 400, [False] * 400, confidence=0.99)
 
 
@@ -160,7 +160,7 @@ def test_what_was_not_claimed_is_not_stated(
 ) -> None:
     ledger = tmp_path / "ledger"
     claim_accepted_risk(ROWS, confidence=0.998, ledger=ledger)
-    with pytest.raises(InvalidInput, match="must hold this claim since before its episodes were run"):
+    with pytest.raises(InvalidInput, match="must have held this claim since before its episodes were run"):
         accepted_risk(ids, ALL, NONE, confidence=confidence, choices=choices, ledger=ledger)
     assert not read_notes(ledger)
 

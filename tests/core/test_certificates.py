@@ -127,7 +127,7 @@ def test_a_box_that_is_none_is_refused(tmp_path: Path, edit: Any) -> None:
 
 def test_sets_only_for_the_kind_of_forecast_that_was_calibrated(path: Path) -> None:
     predictor = read_certificate(path).predictor
-    with pytest.raises(InvalidInput, match="must be of 5 labels, as the calibration units', got 3 labels"):
+    with pytest.raises(InvalidInput, match="must be of 5 labels, as calibrated, got 3 labels"):
         predictor.sets(LogitForecast(np.zeros((1, 3))))
     with pytest.raises(InvalidInput, match="got 4 steps of 2 dimensions"):
         predictor.sets(GaussianForecast(np.zeros((1, 4, 2)), np.ones((1, 4, 2))))

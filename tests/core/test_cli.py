@@ -49,7 +49,7 @@ def test_fit_evaluate_verify(logits: Path, certificate: Path) -> None:
     assert told.exit_code == 0, told.output
     assert "ok  ledger       Its ledger holds 1 attempt or look" in told.output
     assert "Its ledger holds 1 attempt or look: no other is known." in document.promise
-    refused(run("verify", certificate), "DATA must be the scores or forecasts")
+    refused(run("verify", certificate), "DATA must be given: the scores or forecasts")
     refused(run("verify", certificate, logits, "--ledger", logits), "is not the JSON it should be")
     other = certificate.with_name("another.json")
     run("ledger", other, "--budget", "0.5")
@@ -282,13 +282,13 @@ def test_npy_logits_with_labels(logits: Path, tmp_path: Path) -> None:
     out = ["--labels", tmp_path / "y.npy", "--out", tmp_path / "npy" / "c.json"]
     result = run("fit", tmp_path / "z.npy", *LEVEL, *SPLIT, *out)
     assert result.exit_code == 0, result.output
-    assert "the file names no units (ids)" in result.output
+    assert "the file has no ids" in result.output
     certificate = tmp_path / "npy" / "c.json"
     for command in ("evaluate", "verify"):
         assert run(command, certificate, tmp_path / "z.npy", "--labels", tmp_path / "y.npy").exit_code == 0
     refused(run("fit", tmp_path / "z.npy", *LEVEL, *SPLIT, "--out", tmp_path / "x.json"), "or give --labels")
     other = run("evaluate", certificate, logits).output  # the same units, now with names
-    assert "without ids units cannot be compared" in other
+    assert "units without ids cannot be compared" in other
 
 
 def test_nearly_equal_levels_get_files_of_their_own(logits: Path, tmp_path: Path) -> None:

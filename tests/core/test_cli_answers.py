@@ -31,7 +31,7 @@ def test_evaluate_says_refuted(certificate: Path, tmp_path: Path) -> None:
     result = run("evaluate", certificate, tmp_path / "shifted.npz")
     assert result.exit_code == 1
     assert "refuted by 300 test units" in result.output
-    assert "the data must hold units never looked at" in result.output
+    assert "units without ids cannot be compared" in result.output
 
 
 def test_units_looked_at_are_never_tested_on(logits: Path, certificate: Path, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_verify_notices_changed_labels_that_leave_t_alone(
     result = run("verify", certificate, tmp_path / "changed.npz")
     assert result.exit_code == 1
     assert "ok  T" in result.output
-    assert "NO  forecasts    computed again, the scores are others" in result.output
+    assert "NO  forecasts    the recomputed scores differ" in result.output
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -119,7 +119,7 @@ def test_verify_computes_the_scores_again_on_another_cpu(logits: Path, certifica
     """Float32 scores differ there in their last digits, and only so far as is proved."""
     answer = on_another_cpu("-m", "pac_core", "verify", certificate, logits)
     assert answer.returncode == 0, answer.stdout
-    assert "the same but for rounding" in answer.stdout
+    assert "the same up to rounding" in answer.stdout
     path = certificate.with_name("certificate.scores.npz")
     known = load(path)
     known["scores"][0] += 1e-4
@@ -128,4 +128,4 @@ def test_verify_computes_the_scores_again_on_another_cpu(logits: Path, certifica
     certificate.write_text(json.dumps(document | {"seal": seal(document)}))
     answer = on_another_cpu("-m", "pac_core", "verify", certificate, logits)
     assert answer.returncode == 1
-    assert "NO  forecasts    computed again, the scores are others" in answer.stdout
+    assert "NO  forecasts    the recomputed scores differ" in answer.stdout

@@ -56,8 +56,8 @@ def test_a_second_look_is_refused_and_nothing_is_lost(logits: Path, certificate:
             ["--level", "0.2,0.1", "--delta", "0.1", *SPLIT],
             "by --level, or by --epsilon and --delta, got both",
         ),
-        (["--level", "0.2", *SPLIT], "with a comma between them, as 0.02,1e-5, got '0.2'"),
-        (["--level", "0.2,0.1,0.1", *SPLIT], "with a comma between them, as 0.02,1e-5, got '0.2,0.1,0.1'"),
+        (["--level", "0.2", *SPLIT], "separated by a comma, as in 0.02,1e-5, got '0.2'"),
+        (["--level", "0.2,0.1,0.1", *SPLIT], "separated by a comma, as in 0.02,1e-5, got '0.2,0.1,0.1'"),
         (["--level", "2,0.1", *SPLIT], "epsilon must lie strictly between 0 and 1, got 2.0"),
         ([*LEVEL, *SPLIT, "--logits", "z"], "which has ids, labels, logits, got 'z'"),
         (
@@ -65,7 +65,7 @@ def test_a_second_look_is_refused_and_nothing_is_lost(logits: Path, certificate:
             "which has ids, labels, logits, got 'y' (nor is there such a file",
         ),
         ([*LEVEL], "--tune and --calibrate must both be above 0"),
-        ([*LEVEL, "--tune", "900", "--calibrate", "400"], "at most the 1,000 units, got 1,300"),
+        ([*LEVEL, "--tune", "900", "--calibrate", "400"], "at most 1,000 units, got 1,300"),
         ([*LEVEL, *SPLIT, "--ids", "names"], "has no array 'names'"),
         ([*LEVEL, *SPLIT, "--seed", "-1"], "seed must be a whole number"),
     ],
@@ -95,7 +95,7 @@ def test_inputs_are_never_written_over(logits: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "c.scores.npz", scores=np.arange(400.0))
     before = (tmp_path / "c.scores.npz").read_bytes()
     forced = run("fit", tmp_path / "c.scores.npz", *LEVEL, "--out", tmp_path / "c.json", "--force")
-    refused(forced, "--out must be none of the files that are read")
+    refused(forced, "--out must not be a file that is read")
     over_ledger = run("fit", logits, *LEVEL, *SPLIT, "--out", tmp_path / "pac-ledger.json", "--force")
     refused(over_ledger, "nor the ledger")
     assert (tmp_path / "c.scores.npz").read_bytes() == before
@@ -122,7 +122,7 @@ def test_levels_that_too_many_failures_forbid_are_named_and_the_others_issued(tm
     levels = ["--epsilon", "0.05", "--epsilon", "0.2", "--delta", "0.01", "--out", tmp_path / "c.json"]
     result = run("fit", tmp_path / "s.npz", *levels)
     assert result.exit_code == 0, result.output
-    assert "refused   epsilon=0.05, delta=0.01: more units failed than it allows errors" in result.output
+    assert "refused   epsilon=0.05, delta=0.01: more units failed than errors are allowed" in result.output
     assert [path.name for path in tmp_path.glob("c-*.json")] == ["c-0.2-0.01.json"]
     (tmp_path / "other").mkdir()
     np.savez(tmp_path / "other" / "s.npz", scores=scores)
@@ -158,7 +158,7 @@ def test_a_fault_of_the_program_is_not_an_answer(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("pac_core.fitting.read_dataset", lambda *a, **k: 1 / 0)
     result = run("fit", logits, *LEVEL, *SPLIT, "--out", logits.parent / "x.json")
     assert result.exit_code == 3
-    assert "a fault of the program" in result.output
+    assert "a bug in the program" in result.output
 
 
 def test_fit_needs_the_truth(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def shell(command: str, **environment: str) -> tuple[int, str, str]:
 
 def test_a_closed_standard_output_is_refused_before_a_unit_is_spent(logits: Path) -> None:
     fit = f"pac fit {logits} {' '.join((*LEVEL, *SPLIT))} --out {logits.parent}/c.json >&-"
-    said = "Error: standard output must be open, and is closed: send it to a file or to /dev/null\n"
+    said = "Error: standard output is closed: redirect it to a file or to /dev/null\n"
     assert shell(fit) == (2, "", said)
     assert [path.name for path in logits.parent.iterdir()] == ["logits.npz"]
 

@@ -187,14 +187,14 @@ def test_labels_by_the_name_of_an_array_or_of_a_file(tmp_path: Path, monkeypatch
     for labels in ("several.npz:y", "usual.npz", Path("usual.npz")):
         assert read_dataset("d.npz", logits="z", labels=labels).truth.tolist() == (1 - LABELS).tolist()
     with pytest.raises(
-        InvalidInput, match=r"which array of several\.npz holds the labels, as several\.npz:other"
+        InvalidInput, match=r"which array of several\.npz holds them, as in several\.npz:other"
     ):
         read_dataset("d.npz", logits="z", labels="several.npz")
     with pytest.raises(UnreadableFile, match=r"an array of several\.npz, which has other, y, got 'w'"):
         read_dataset("d.npz", logits="z", labels="several.npz:w")
     np.save("y.npy", LABELS)
     Path("y.npy").rename("y")
-    with pytest.raises(InvalidInput, match=r"'y' is an array of d\.npz and a file: write \./y for that"):
+    with pytest.raises(InvalidInput, match=r"'y' is an array of d\.npz and a file: write \./y for the file"):
         read_dataset("d.npz", logits="z", labels="y")
 
 

@@ -402,8 +402,8 @@ def test_the_program_compares_a_result_with_its_ledger(ledger: Path, tmp_path: P
         assert shown.output.startswith("Certified at scale 2: P(error")
         assert "ok  plan         written down beforehand" in shown.output
         assert "ok  attempts     Its ledger holds 1 attempt or look" in shown.output
-        assert "the ledger bears it out" in shown.output
-    refused(run_program("verify", path), "--ledger must be the ledger that")
+        assert "the ledger confirms it" in shown.output
+    refused(run_program("verify", path), "--ledger must be given: the ledger that records")
     descend(plan(first=1000), Robot(_2=5), ledger=ledger)
     twice = run_program("verify", path, "--ledger", ledger)
     assert twice.exit_code == 1
@@ -417,7 +417,7 @@ def test_the_program_shows_plan_and_counts(ledger: Path) -> None:
     descend(plan(), Robot(_2=0, _1=5), ledger=ledger)
     shown = run_program("ledger", ledger).output
     assert "390 units" in shown
-    assert "any statement fails with probability < 0.01" in shown
+    assert "joint failure probability < 0.01" in shown
     assert "scales: [2.0, 1.0, 0.5]" in shown
     assert "allowed: 1" in shown
     assert '"scale": 1.0, "errors": 5' in shown

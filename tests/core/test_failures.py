@@ -122,7 +122,7 @@ def test_a_failed_forecast_is_nothing_else() -> None:
             work()
     with pytest.raises(InvalidInput, match="a failed unit must have logits NaN, got numbers in row 1"):
         LogitForecast(logits, failed=np.array([False, True, False, False]))
-    with pytest.raises(InvalidInput, match="failed must be a bool for each of 4 units"):
+    with pytest.raises(InvalidInput, match="failed must be 4 booleans, one for each unit"):
         LogitForecast(logits, failed=[0, 1, 0, 0])
     lost = forecast.logits.copy()
     lost[0] = np.nan
@@ -140,12 +140,12 @@ def test_files_with_failed_units_from_fit_to_sets(tmp_path: Path) -> None:
     made = run("fit", file, *asked, "--out", out)
     assert made.exit_code == 0, made.output
     scores = load(tmp_path / "c.scores.npz")["scores"]
-    assert f"{np.isinf(scores).sum()} to calibrate on count as errors" in made.output
+    assert f"{np.isinf(scores).sum()} calibration units have none and count as errors" in made.output
     assert read_certificate(out).predictor.threshold.value == fit_threshold(scores, LEVEL).value
     assert run("verify", out, file).exit_code == 0
     tested = run("evaluate", out, file).output
     assert "prediction=none, failed" in tested
-    assert "their sets are empty, hence errors" in tested
+    assert "their sets are empty and count as errors" in tested
     line = run("sets", out, file).output.splitlines()[1 + 60]
     assert line == "60,0,"
     np.savez(file, logits=forecast.logits, labels=labels, ids=np.arange(600))
@@ -230,7 +230,7 @@ def test_a_forecast_that_is_none_is_refused_unless_it_is_marked() -> None:
             work()
     with pytest.raises(InvalidInput, match=r"others in 3 units, .* has no score of its own"):
         nll(marked, truth)
-    with pytest.raises(InvalidInput, match="failed must be a bool for each of 100 units"):
+    with pytest.raises(InvalidInput, match="failed must be 100 booleans, one for each unit"):
         GaussianForecast(whole.mean, whole.var, failed=np.zeros(99, bool))
     half = GaussianForecast(raw.mean, raw.var, failed=np.arange(100) == 3)
     with pytest.raises(InvalidInput, match=r"others in 2 units, the first in row 17; .* counts as an error"):
@@ -287,10 +287,10 @@ def test_files_with_explosions_from_fit_to_sets(ending: str, tmp_path: Path) -> 
     made = run("fit", file, *asked, "--out", out)
     assert made.exit_code == 0, made.output
     scores = load(tmp_path / "c.scores.npz")["scores"]
-    assert f"{np.isinf(scores).sum()} to calibrate on count as errors" in made.output
+    assert f"{np.isinf(scores).sum()} calibration units have none and count as errors" in made.output
     assert read_certificate(out).predictor.threshold.value == fit_threshold(scores, LEVEL).value
     assert run("verify", out, file).exit_code == 0
-    assert "their sets are empty, hence errors" in run("evaluate", out, file).output
+    assert "their sets are empty and count as errors" in run("evaluate", out, file).output
     answer = run("sets", out, file).output
     assert answer.splitlines()[1 + 60].split(",") == ["60", "0", "nan", "nan"]
-    assert "units without a forecast: 10; their sets are empty, hence misses" in answer
+    assert "units without a forecast: 10; their sets are empty and count as misses" in answer

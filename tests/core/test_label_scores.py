@@ -262,7 +262,7 @@ def test_the_plain_score_needs_no_tune_units(tail: Path) -> None:
 def test_options_that_contradict_each_other_are_refused(tail: Path, tmp_path: Path) -> None:
     out = ["--out", tmp_path / "x.json"]
     both = run("fit", tail, *ASKED, *SPLIT, "--score", "smallest", "--no-temperature", *out)
-    refused(both, "--no-temperature is --score plain, got --score smallest as well")
+    refused(both, "--no-temperature means --score plain, got --score smallest as well")
     np.savez(tmp_path / "g.npz", mean=np.zeros((900, 2)), var=np.ones((900, 2)), truth=np.zeros((900, 2)))
     vectors = run("fit", tmp_path / "g.npz", *ASKED, *SPLIT, "--score", "paper", *out)
     refused(vectors, "--score is for labels, the file holds forecasts of vectors")

@@ -207,7 +207,7 @@ def test_a_look_from_elsewhere_changes_nothing(tmp_path: Path) -> None:
     assert (seen.episodes, seen.exits, seen.wealth, seen.alarm) == (2, 1, mine.wealth, False)
     assert path.read_bytes() == kept
     for act in (lambda: seen.step(False), seen.finish, lambda: seen.reset(tmp_path / "l.json", "a try")):
-        with pytest.raises(InvalidInput, match="belongs to the process that keeps the monitor"):
+        with pytest.raises(InvalidInput, match="needs the process that keeps the monitor"):
             act()
     mine.step(False)
     mine.finish()

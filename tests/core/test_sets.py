@@ -312,7 +312,7 @@ def test_shapes_that_do_not_fit_are_named() -> None:
             sets.contains(np.zeros(shape))
     with pytest.raises(InvalidInput, match="truth must be numbers"):
         sets.contains(np.full((4, 3), "x"))
-    with pytest.raises(InvalidInput, match="no mask"):
+    with pytest.raises(InvalidInput, match="must not be masked"):
         sets.contains(np.ma.masked_array(np.zeros((4, 3)), True))
     with pytest.raises(InvalidInput, match=r"direction must have shape \[3\], got \(1,\)"):
         sets.support([1.0])

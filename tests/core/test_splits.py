@@ -67,7 +67,7 @@ def test_overlap_between_named_parts_is_refused() -> None:
     ("arguments", "message"),
     [
         ({"ids": ["a", "a"], "tune": 0, "calibrate": 1}, "ids must be unique"),
-        ({"ids": ["a", "b"], "tune": 1, "calibrate": 2}, "at most the 2 units, got 3"),
+        ({"ids": ["a", "b"], "tune": 1, "calibrate": 2}, "at most 2 units, got 3"),
         ({"ids": ["a", "b"], "tune": -1, "calibrate": 1}, "tune must be a whole number"),
         ({"ids": ["a", "b"], "tune": 0, "calibrate": 0}, "calibrate must be a whole number from 1"),
         (

@@ -79,7 +79,7 @@ def test_no_finite_temperature_is_refused() -> None:
     logits, _ = draw(100, 3, 1.0)
     with pytest.raises(NoTemperature, match="every label is the most probable one"):
         fit_temperature(LogitForecast(logits), logits.argmax(axis=1))
-    with pytest.raises(NoTemperature, match="do not tell the labels"):
+    with pytest.raises(NoTemperature, match="carry no information about the labels"):
         fit_temperature(LogitForecast(logits), logits.argmin(axis=1))
     with pytest.raises(NoTemperature):
         fit_temperature(LogitForecast(np.zeros((5, 3))), [0, 1, 2, 0, 1])

@@ -175,7 +175,7 @@ def test_it_speaks_a_sentence_for_the_logbook() -> None:
         ([[1.0], [1.0, 2.0]], "scores must convert to a numpy array"),
         (np.array([1j]), "scores must be numbers"),
         (np.int64(2**60) + np.arange(100), "integers beyond 2"),
-        (np.ma.masked_array(np.arange(100.0), np.arange(100) > 90), "a unit is never left out"),
+        (np.ma.masked_array(np.arange(100.0), np.arange(100) > 90), "no unit may be left out"),
         (np.arange(100, dtype=np.longdouble), "that a double can hold"),
     ],
 )

@@ -54,18 +54,16 @@ def test_safe_first_and_worst_by_hand(library: Any) -> None:
 def test_reasons_in_words() -> None:
     reasons = TubeChecker(LIMITS)(Intervals(LOW, HIGH)).reasons()
     assert reasons == [
-        "safe: the least margin is 0.25, to hole at step 2 of 3",
+        "safe: the smallest margin is 0.25, to hole at step 2 of 3",
         "speed: may reach 3.5, 0.5 above 3 at step 2 of 3",
         "hole: may be entered, 0.15 deep at step 3 of 3",
-        "speed: nothing can be said at step 2 of 3",
+        "speed: nothing is known at step 2 of 3",
         "back: may reach 9, 8 above 1 at step 1 of 3",
     ]
     empty = Intervals(np.full((1, 2), np.nan), np.full((1, 2), np.nan))
     assert TubeChecker(LIMITS)(empty).reason(0) == "the tube is empty"
     open_ended = Intervals(np.zeros((1, 1)), np.full((1, 1), np.inf))
-    assert (
-        TubeChecker(LIMITS[:1])(open_ended).reason(0) == "speed: the tube has no bound there, at step 1 of 1"
-    )
+    assert TubeChecker(LIMITS[:1])(open_ended).reason(0) == "speed: the tube is unbounded at step 1 of 1"
 
 
 def test_a_limit_of_ones_own_needs_no_words() -> None:
@@ -79,7 +77,7 @@ def test_a_limit_of_ones_own_needs_no_words() -> None:
             return states[..., 0] > 1
 
     checked = TubeChecker([Odd()])(Intervals(LOW[:2], HIGH[:2]))
-    assert checked.reason(1) == "odd: may be broken by 2.5 at step 2 of 3"
+    assert checked.reason(1) == "odd: may be violated by 2.5 at step 2 of 3"
 
 
 def test_a_margin_of_zero_is_safe_and_the_one_below_is_not() -> None:

@@ -366,7 +366,7 @@ def test_a_tube_that_is_empty_where_no_limit_looks_is_unsafe(library: Any, ends:
     for limit in (HalfSpace("h", np.array([1.0, 0.0]), 5.0), StayIn("s", [-1.0], [2.0], axes=(0,))):
         checked = TubeChecker([limit])(Corners(library(lower), library(upper)))
         assert checked.safe.tolist() == [True, False]
-        assert checked.reason(1) == f"{limit.name}: nothing can be said at step 3 of 3"
+        assert checked.reason(1) == f"{limit.name}: nothing is known at step 3 of 3"
 
 
 class Inverted(Own):

@@ -7,6 +7,10 @@ images) in its pyproject; nothing is imported until it is asked for by name.
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pac_core.errors import InvalidInput
@@ -39,3 +43,24 @@ def _points(kind: Kind) -> dict[str, Any]:
     from importlib.metadata import entry_points  # kept out of the import time of the package
 
     return {point.name: point for point in entry_points(group=f"pac_sets.{kind}")}
+
+
+def lazy_door(package: str, file: str, *, extra: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package whose names are imported when they are first used (PEP 562).
+
+    file: of the package; its names are those that stand under ``if TYPE_CHECKING``, for tools to see
+    extra: of pac-sets, which installs what the modules need
+    """
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.col_offset]
+    homes = {alias.name: str(node.module) for node in imports for alias in node.names}
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            return getattr(import_module(homes[name]), name)
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{package}.{name} needs {error.name}: install pac-sets[{extra}]") from error
+
+    return find, lambda: sorted(homes)

@@ -30,8 +30,7 @@ cem = OmegaConf.create({"_target_": "mbrl.planning.CEMOptimizer", **common})
 new = pac_rl.simulate(robot, policy, range(1000, 1010), horizon=H, burn_in=(0, 20))
 forecast = partial(pac_rl.for_plans, model)
 for limit in (1e9, 3.2096):
-    checker = TubeChecker([pac_rl.speed_limit(robot, limit)])
-    guard = pac_rl.Guard(checker, predictor, fallback="hold")
+    guard = pac_rl.Guard(TubeChecker([pac_rl.speed_limit(robot, limit)]), predictor, fallback="hold")
     plans = pac_rl.guard_plans(None, forecast, guard, reward=lambda x, actions: x[..., 0])
     agent = TrajectoryOptimizerAgent(cem, robot.low, robot.high, planning_horizon=H)
     guarded = pac_rl.GuardedAgent(agent, plans)  # .act(state) goes on to act

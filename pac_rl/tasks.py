@@ -344,6 +344,7 @@ def rollout_task(
     env: Robot,
     policy: Policy,
     model: Ensemble,
+    /,
     *,
     ensemble: str,
     names: Sequence[str] | None = None,

@@ -13,16 +13,11 @@ import numpy as np
 from scipy.optimize import brentq
 
 from benchmarks.figures import Figure, faster, take_turns, within
-from pac_core import (
-    LabelSets,
-    LogitForecast,
-    PACLevel,
-    fit_temperature,
-    fit_threshold,
-    label_sets,
-    max_errors,
-    nll,
-)
+from pac_core import LogitForecast, PACLevel
+from pac_core.bounds import max_errors
+from pac_core.scores import fit_temperature, nll
+from pac_core.sets import LabelSets, label_sets
+from pac_core.thresholds import fit_threshold
 
 LEVEL = PACLevel(0.05, 1e-5)
 CLASSES = 1000

@@ -14,10 +14,19 @@ from typing import Any
 import numpy as np
 
 from benchmarks.figures import Figure, faster, peak, within
-from cluster.engines import State, run_here
-from cluster.folders import RunFolder
-from cluster.jobs import Job, Receipt, Stage, finish_shard, make_scorers, run_stages
-from cluster.session import STORE, connected, run_on_ray
+from cluster import connected, run_on_ray
+from cluster.session import STORE
+from pac_core.runs import (
+    Job,
+    Receipt,
+    RunFolder,
+    Stage,
+    State,
+    finish_shard,
+    make_scorers,
+    run_here,
+    run_stages,
+)
 
 ROUNDS, SHARDS = 5, 100
 PICTURES = 4  # of a shard
@@ -35,7 +44,8 @@ def rollout_job() -> Job:
 
 def image_job(folder: str) -> Job:
     """Random pictures of ImageNet's usual size, through EfficientNet-Lite0."""
-    from pac_vision import ClassifyImages, Images
+    from pac_vision.images import Images
+    from pac_vision.tasks import ClassifyImages
 
     images = Images(folder, np.array(NAMES), np.zeros(len(NAMES), np.int64))
     stage = Stage(ClassifyImages, (images, "efficientnet-lite0"), needs=("torch",))
@@ -184,7 +194,8 @@ class Uniform:
 def _many() -> None:
     """Prints the peak memory of this process in bytes, and the seconds it took."""
     from benchmarks.engine import Uniform as Scorer
-    from pac_core import PACLevel, ShardedScores, fit_threshold
+    from pac_core import PACLevel
+    from pac_core.thresholds import ShardedScores, fit_threshold
 
     start = time.perf_counter()
     job = Job.of("many", range(10**8), [Stage(Scorer)], size=10**6)

@@ -18,21 +18,13 @@ from mbrl.models import ModelEnv
 from mbrl.planning import TrajectoryOptimizerAgent
 
 from benchmarks.figures import Figure
-from pac_core import (
-    GaussianForecast,
-    KeepOutBall,
-    KeepOutBox,
-    PACLevel,
-    Predictor,
-    TubeChecker,
-    calibrate,
-    fit_shape,
-)
+from pac_core import GaussianForecast, KeepOutBall, KeepOutBox, PACLevel, Predictor, TubeChecker
+from pac_core.sets import calibrate
+from pac_core.tubes import fit_shape
 from pac_rl import (
     Ensemble,
     Guard,
     GuardedAgent,
-    ScoredPlans,
     Settings,
     for_plans,
     guard_plans,
@@ -41,7 +33,8 @@ from pac_rl import (
     no_flip,
     speed_limit,
 )
-from pac_rl.ensembles import new_network
+from pac_rl.dynamics.ensemble import new_network
+from pac_rl.forecasts import ScoredPlans
 
 POPULATION, HORIZON, ITERATIONS, PARTICLES = 400, 30, 5, 20
 ROUNDS = 6

@@ -6,7 +6,8 @@ torch's time; `benchmarks.core` starts this file with glibc's settings for it.
 
 from benchmarks import core, peers
 from benchmarks.figures import take_turns
-from pac_core import LogitForecast, fit_temperature
+from pac_core import LogitForecast
+from pac_core.scores import fit_temperature
 
 logits, labels = core.draw(50_000, seed=1)
 best = take_turns(

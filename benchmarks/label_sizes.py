@@ -22,8 +22,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from benchmarks.figures import Figure, within
-from pac_core import LogitForecast, PACLevel, calibrate, max_errors
-from pac_core.score_fits import fit_of
+from pac_core import LogitForecast, PACLevel
+from pac_core.bounds import max_errors
+from pac_core.fitting import fit_of
+from pac_core.sets import calibrate
 
 Draw: TypeAlias = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
 """From a generator and a number of units to their logits `[N, K]` and labels `[N]`."""

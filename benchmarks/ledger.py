@@ -30,7 +30,8 @@ def ledger() -> Iterator[Figure]:
 
 
 def _write(path: Path) -> None:
-    from pac_core import Entry, Opening, open_split
+    from pac_core.bounds import Entry
+    from pac_core.certificates import Opening, open_split
 
     for look in range(LOOKS):
         ids = range(look * UNITS, (look + 1) * UNITS)
@@ -40,7 +41,7 @@ def _write(path: Path) -> None:
 def _read(path: Path) -> None:
     """Prints the seconds of the best of five look-ups, by processor and clock, and their memory."""
     from pac_core import PACLevel
-    from pac_core.ledger import refuse_spent
+    from pac_core.certificates.ledger import refuse_spent
 
     ids = [f"new-{i}" for i in range(ASKED)]
     before, used, waited = peak(), [], []

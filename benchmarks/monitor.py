@@ -8,7 +8,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from benchmarks.figures import Figure, within
-from pac_core import detection_times
+from pac_core.safety import detection_times
 
 EPSILON, ALPHA = 0.05, 0.01
 

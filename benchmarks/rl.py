@@ -14,8 +14,9 @@ from mujoco.rollout import Rollout
 
 from benchmarks.figures import Figure, faster, take_turns
 from pac_core.arrays import threads
-from pac_rl import Ensemble, Rollouts, Settings, for_plans, load_policy, make_environment, simulate
-from pac_rl.ensembles import new_network
+from pac_rl import Ensemble, Settings, for_plans, load_policy, make_environment, simulate
+from pac_rl.dynamics.ensemble import new_network
+from pac_rl.rollouts import Rollouts
 
 _PART = 16  # the peers, which are slow, take this part of the steps
 UNITS, STEPS = 1024, 120  # the mean length of a study's rollouts, burn-in included

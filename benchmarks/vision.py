@@ -47,7 +47,7 @@ def _whole_way(score: str) -> None:
     """Prints the peak memory of this process in bytes, the seconds it took, and the mean size."""
     from pac_core import PACLevel, certify, evaluate
     from pac_core.datasets import read_dataset
-    from pac_core.label_scores import label_score_fit
+    from pac_core.sets import label_score_fit
 
     level = PACLevel(0.01, 1e-5)
     with tempfile.TemporaryDirectory() as place:

@@ -1,5 +1,5 @@
 """`python -m cluster run ...`: the commands of the engine where the program `pac` is not installed."""
 
-from cluster.commands import main
+from cluster.commands.run import main
 
 main()

@@ -15,17 +15,26 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
-from cluster.attempts import Attempt, Losses, hung, slow
-from cluster.engines import State, describe_error
-from cluster.errors import NoWorkers, WorkerDiffers
-from cluster.faults import cause, out_of_memory
-from cluster.folders import RunFolder
-from cluster.jobs import Job, Receipt, Shard
-from cluster.pools import AHEAD, START, Member, Pool, arrange, staff
-from cluster.sources import find_versions
-from cluster.writes import Writes
+from cluster.workers import (
+    AHEAD,
+    START,
+    Attempt,
+    Losses,
+    Member,
+    NoWorkers,
+    Pool,
+    WorkerDiffers,
+    Writes,
+    arrange,
+    cause,
+    hung,
+    out_of_memory,
+    slow,
+    staff,
+)
 from pac_core import InvalidInput, PACError
 from pac_core.errors import Incomplete, ShardFailed
+from pac_core.runs import Job, Receipt, RunFolder, Shard, State, describe_error, find_versions
 
 LATE = 60.0
 """Seconds after which workers without GPUs no longer wait until all those with GPUs have a place."""

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.engines import State
-from cluster.folders import RunFolder
-from cluster.jobs import Job
 from pac_core import InvalidInput
+from pac_core.runs import Job, RunFolder, State
 
 STORE = 128 * 1024**2
 """Bytes of the object store of a local engine for a run: a few shards on their way, the rest goes to disk."""

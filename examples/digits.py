@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
 
 from pac_core import LogitForecast, PACLevel, certify, evaluate, write_certificate
-from pac_vision import Picture, picture_grid
+from pac_vision.plots import Picture, picture_grid
 
 images, labels = load_digits(return_X_y=True)
 ids = np.array([f"digit-{i}" for i in range(len(images))])

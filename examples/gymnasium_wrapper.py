@@ -9,10 +9,12 @@ import torch
 
 import pac_rl
 from pac_core import LinearFeatures, PACLevel, TubeChecker, fit_tube
+from pac_rl.planning import MujocoState
+from pac_rl.policies import Noisy
 
 H, LEVEL = 4, PACLevel(epsilon=0.1, delta=0.01)
 robot, policy = pac_rl.make_environment("HalfCheetah-v5"), pac_rl.load_policy()
-own, noisy = range(10**9, 10**9 + 200), pac_rl.Noisy(policy, 0.3)  # what trains the model is no unit
+own, noisy = range(10**9, 10**9 + 200), Noisy(policy, 0.3)  # what trains the model is no unit
 seen = pac_rl.simulate(robot, noisy, own, horizon=40, burn_in=(0, 0))
 small = pac_rl.Settings(members=3, hidden=100, layers=2, epochs=6, batch=128)
 model = pac_rl.train(pac_rl.Transitions.of(seen), robot.id, small)
@@ -28,7 +30,7 @@ checker = TubeChecker([pac_rl.speed_limit(robot, 3.2096)])
 guard = pac_rl.Guard(checker, predictor, fallback="hold")
 filtered = pac_rl.ActionFilter.of(model, robot, policy, guard)
 bare = pac_rl.make_environment("HalfCheetah-v5").gym
-for env in (bare, pac_rl.GuardedEnv(bare, filtered, state=pac_rl.MujocoState(robot))):
+for env in (bare, pac_rl.GuardedEnv(bare, filtered, state=MujocoState(robot))):
     (observation, _), speeds, info = env.reset(seed=0), [], {}
     for _ in range(60):
         action = policy(torch.from_numpy(observation)[None], torch.zeros(1, 6))[0].clamp(-1, 1).numpy()

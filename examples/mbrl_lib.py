@@ -13,10 +13,11 @@ from omegaconf import OmegaConf
 
 import pac_rl
 from pac_core import LinearFeatures, PACLevel, TubeChecker, fit_tube
+from pac_rl.policies import Noisy
 
 torch.manual_seed(0)  # CEM draws from it
 H, robot, policy = 4, pac_rl.make_environment("HalfCheetah-v5"), pac_rl.load_policy()
-seen = pac_rl.simulate(robot, pac_rl.Noisy(policy, 0.3), np.arange(200) + 10**9, horizon=40, burn_in=(0, 0))
+seen = pac_rl.simulate(robot, Noisy(policy, 0.3), np.arange(200) + 10**9, horizon=40, burn_in=(0, 0))
 small = pac_rl.Settings(members=3, hidden=100, layers=2, epochs=6, batch=128)
 model = pac_rl.train(pac_rl.Transitions.of(seen), robot.id, small)
 units = pac_rl.simulate(robot, policy, range(400), horizon=H, burn_in=(0, 20))

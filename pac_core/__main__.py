@@ -1,5 +1,5 @@
 """`python -m pac_core` is `pac`."""
 
-from pac_core.cli import main
+from pac_core.cli.main import main
 
 main(prog_name="pac")

@@ -10,8 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pac_core.bounds import PACLevel
-    from pac_core.costs import Family
+    from pac_core.bounds import Family, PACLevel
 
 
 class PACError(ValueError):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from array_api_compat import array_namespace
 
-from pac_core.arrays import labels_for, plain
-from pac_core.bounds import PACLevel, a_level
+from pac_core.arrays import Array, Floats, labels_for, over_rows, plain
+from pac_core.bounds import PACLevel, a_level, max_errors, share, vc_max_errors
 from pac_core.errors import InvalidInput
-from pac_core.forecasts import LogitForecast
-from pac_core.scores import label_nll
+from pac_core.fitting import fit_sets
+from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast
+from pac_core.scores import fit_temperature, label_nll
+from pac_core.sets.gaussian import ConfidenceSets, Ellipsoids
+from pac_core.sets.labels import LabelSets
+from pac_core.sets.predictor import Predictor, accumulated
 
 _DOUBT = 0.01  # one-sided, on each end of the interval
 QUANTILES = (0.05, 0.25, 0.75, 0.95)
@@ -99,7 +105,7 @@ def evaluate(sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | 
     `sets` has `contains(truth)`, `size()` and `empty`; `by` maps a name to a label per unit `[N]`, and each
     distinct label gives a row.
 
-    >>> from pac_core import LabelSets
+    >>> from pac_core.sets import LabelSets
     >>> sets = LabelSets(np.array([[True, False], [True, True], [False, True], [True, False]]))
     >>> print(evaluate(sets, [0, 1, 1, 1], PACLevel(0.1, 0.1)).verdict)
     error at most 0.1: not refuted by 4 test units (measured 0.2500, 98% interval 0.0025 to 0.8591)
@@ -203,3 +209,55 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.smallest:.4g}..{row.largest:.4g}",
         f"{row.empty:,}",
     )
+
+
+ABLATIONS: dict[str, Callable[..., Predictor]] = {
+    "C": partial(fit_sets, prepare=(fit_temperature,), bound=vc_max_errors),
+    "D": partial(fit_sets, prepare=(), bound=max_errors),
+    "C+D": partial(fit_sets, prepare=(fit_temperature,), bound=max_errors),
+    "A+D": partial(fit_sets, prepare=(accumulated,), bound=max_errors),
+    "A+C+D": partial(fit_sets, prepare=(accumulated, fit_temperature), bound=max_errors),
+}
+"""The rows of the paper's figures: A accumulated variance, C calibrated, D direct bound."""
+
+
+def mass_label_sets(forecast: LogitForecast, epsilon: float) -> LabelSets:
+    """The fewest most probable labels whose probabilities add up to 1 - epsilon.
+
+    >>> forecast = LogitForecast.from_probabilities(np.array([[0.7, 0.2, 0.1], [0.98, 0.01, 0.01]]))
+    >>> mass_label_sets(forecast, 0.05).size().tolist()
+    [3, 1]
+    """
+    epsilon = share("epsilon", epsilon)
+    member = np.zeros(a_forecast(forecast, LogitForecast).logits.shape, dtype=bool)
+    shift, log = forecast.normaliser
+
+    def block(rows: slice, _: Floats) -> None:
+        z = forecast.tau * forecast.logits[rows].astype(np.float64)
+        probability = np.exp((z - shift[rows, None]) - log[rows, None])
+        order = np.argsort(-probability, axis=1, kind="stable")
+        mass = np.cumsum(np.take_along_axis(probability, order, axis=1), axis=1)
+        # A label is needed as long as those before it do not reach the mass.
+        needed = np.roll(mass, 1, axis=1) < 1 - epsilon
+        needed[:, 0] = True
+        np.put_along_axis(member[rows], order, needed, axis=1)
+
+    over_rows(block, forecast.logits, 0, np.float64)
+    return LabelSets(member)
+
+
+def mass_gaussian_sets(forecast: GaussianForecast, epsilon: float) -> ConfidenceSets:
+    """The ellipsoid of mass 1 - epsilon around the mean; over a horizon, of all steps together."""
+    from scipy.special import chdtri  # see bounds.proves
+
+    epsilon = share("epsilon", epsilon)
+    forecast, sound = a_forecast(forecast, GaussianForecast).for_sets()
+    radius2 = float(chdtri(int(np.prod(forecast.mean.shape[1:])), epsilon))
+    region = Ellipsoids(forecast, radius2 + 0 * forecast.mean[..., 0])
+    return ConfidenceSets(region, partial(_distance, forecast), radius2, sound, tuple(forecast.mean.shape))
+
+
+def _distance(forecast: GaussianForecast, truth: Array) -> Array:
+    """`[B]` squared Mahalanobis distance, over all steps of a horizon."""
+    distances = forecast.mahalanobis2(truth)
+    return array_namespace(distances).sum(distances, axis=-1) if distances.ndim == 2 else distances

@@ -1,237 +1,136 @@
-"""The command `pac fit`: from scores or forecasts to certificates."""
+"""Which score is fitted on the tune units, by name or by default, in Python and in the program alike."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-import click
 import numpy as np
 
-from pac_core.bounds import PACLevel
-from pac_core.certificates import Record, scores_digest
-from pac_core.certification import Certified, certify, certify_scores, train_record
-from pac_core.datasets import KEYS, ROUNDED, ROWS, Dataset, label_files, read_dataset
-from pac_core.documents import write_certificate
-from pac_core.errors import InvalidInput, UnreadableFile
-from pac_core.evaluation import calibration_error, top_one
-from pac_core.failures import failed_units, to_tune_on
-from pac_core.files import real_path
-from pac_core.forecasts import LogitForecast
-from pac_core.label_scores import LABEL_SCORES
-from pac_core.ledger import LedgerPath, ledger_name, score_digest
-from pac_core.options import (
-    FILE,
-    LEDGER,
-    LedgerName,
-    ids_option,
-    labels_option,
-    level_options,
-    refuse_existing,
-    refuse_unwritable,
-    say,
-    say_cost,
-    shape_options,
-)
-from pac_core.predictors import GivenScore, Likelihood
-from pac_core.ranked_scores import RankedScore
-from pac_core.score_fits import asked_score, score_fit
-from pac_core.splits import refuse_overlap
-from pac_core.tables import file_digest, write_arrays
-
-NOT_NAMED = "not named"
+from pac_core.bounds import Bound, PACLevel, max_errors
+from pac_core.errors import InvalidInput
+from pac_core.forecasts import to_tune_on
+from pac_core.sets.label_scores import check_label_score, label_score_fit, score_named
+from pac_core.sets.predictor import AnyForecast, FitScore, Likelihood, Predictor, Prepare, calibrate
+from pac_core.tubes.shapes import LinearFeatures, check_shape, fit_shape
 
 
-@click.command(epilog=f"\b\n{KEYS}")
-@click.argument("data", type=FILE)
-@level_options(multiple=True)
-@click.option("--tune", type=int, help="Units for choosing temperature, score or shape; forecasts only.")
-@click.option("--calibrate", type=int, help="Units in the calibration set; the rest is for testing.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the split.")
-@ids_option
-@labels_option
-@click.option(
-    "--score",
-    type=click.Choice(LABEL_SCORES),
-    help="For labels: the score with the smallest sets on the tune units, the paper's -log f with a fitted "
-    "temperature, or plain -log f.  [default: smallest]",
-)
-@click.option("--temperature/--no-temperature", default=None, help="The same as --score paper, or plain.")
-@shape_options
-@click.option("--score-name", default=NOT_NAMED, help="For a file of scores: what they are, in words.")
-@click.option("--unit", default="unit", show_default=True, help="What is drawn independently, in one word.")
-@click.option("--model", default=NOT_NAMED, help="The model, in words.  [default: what DATA states, if any]")
-@click.option("--model-file", type=FILE, help="The model's weights; the certificate records their digest.")
-@click.option("--train", default=NOT_NAMED, help="What the model was trained on, in words.")
-@click.option("--train-ids", type=FILE, help="Ids it was trained on, one per line; refused as units.")
-@click.option("--out", type=FILE, default=Path("certificate.json"), show_default=True, help="To write.")
-@click.option("--ledger", type=LedgerName(), help="The record of looks.  [default: pac-ledger beside DATA]")
-@click.option("--force", is_flag=True, help="Replace existing files.")
-def fit(
-    data: Path,
-    levels: list[PACLevel],
-    tune: int | None,
-    calibrate: int | None,
-    seed: int,
-    ids: str | None,
-    logits: str | None,
-    labels: str | None,
-    score: str | None,
-    temperature: bool | None,
+def default_score(domain: tuple[Any, ...]) -> str:
+    """What is fitted where no score is named: see `fit_sets`."""
+    return {"labels": "smallest", "vectors": "paper", "trajectories": "box"}[domain[0]]
+
+
+def fit_of(
+    domain: tuple[Any, ...],
+    score: str | None = None,
+    *,
+    calibrate: int | None = None,
+    others: Sequence[PACLevel] = (),
+    features: Sequence[str] = (),
+) -> FitScore:
+    """How the score of this name is fitted on tune units of this domain; see `fit_sets` for the names.
+
+    calibrate, others: for the smallest label sets, see `choose_label_score`
+    features: for the tube shape "features", texts NAME=DIMENSION
+
+    A name that does not exist for such forecasts is refused here, before any work.
+    """
+    name = default_score(domain) if score is None else score
+    check_score(name, domain, features)
+    if domain[0] != "trajectories":
+        return label_score_fit(name, calibrate=calibrate, others=others)
+    options: dict[str, Any] = {"features": _features(features, domain[-1])} if features else {}
+    return partial(fit_shape, shape=name, **options)
+
+
+def check_score(name: str, domain: tuple[Any, ...], features: Sequence[str] = ()) -> None:
+    """Refuse before any work a score that forecasts of this domain cannot have; see `fit_of`."""
+    if domain[0] != "trajectories":
+        return check_label_score(name, domain)
+    check_shape(name)
+    if bool(features) != (name == "features"):
+        raise InvalidInput("--shape features and --feature NAME=DIMENSION go together, got only one of them")
+    if features and len(domain) > 1:
+        _features(features, domain[-1])
+
+
+def fit_sets(
+    tune_forecast: AnyForecast,
+    tune_truth: Any,
+    cal_forecast: AnyForecast,
+    cal_truth: Any,
+    level: PACLevel,
+    *,
+    score: str | None = None,
+    prepare: Sequence[Prepare] | None = None,
+    bound: Bound = max_errors,
+) -> Predictor:
+    """A predictor: its score chosen and fitted on the tune split, T proved on the calibrate split.
+
+    Forecasts with their truths (labels `[N]`, or values of the shape of the mean); the two splits must share
+    no unit with each other or with the model's training data, and the calibrate split be used once. This
+    function knows no ids and cannot check it; `split` makes such parts, `certify` keeps watch. `certify`,
+    `pac fit` and `pac run` fit the same score from the same units.
+
+    score: for labels "smallest", the default (see `choose_label_score`), "paper", -log f with the tune
+        split's temperature, or "plain", -log f as it is; for vectors "paper", the default, or "plain"; for a
+        horizon the tube shape, see `fit_tube`
+    prepare: instead of a name, what the likelihood is prepared with: the ablations of the paper. C is
+        `fit_temperature` and A is `accumulated` among them, D is `bound=max_errors` (without it,
+        `vc_max_errors`)
+
+    >>> from pac_core import LogitForecast
+    >>> rng = np.random.default_rng(0)
+    >>> tune, cal = rng.normal(size=(2, 500, 3))
+    >>> labels = [(z + rng.gumbel(size=z.shape)).argmax(axis=1) for z in (tune, cal)]
+    >>> level = PACLevel(0.1, 0.01)
+    >>> predictor = fit_sets(LogitForecast(tune), labels[0], LogitForecast(cal), labels[1], level)
+    >>> predictor.sets(LogitForecast(np.array([[4.0, 0.0, -4.0]]))).labels()
+    [[0]]
+    """
+    if score is not None and prepare is not None:
+        raise InvalidInput(f"score and prepare both say what is fitted: give one, got score={score!r} too")
+    tune = to_tune_on(tune_forecast, tune_truth)
+    if prepare is None:
+        fitted = fit_of(tune_forecast.domain, score, calibrate=len(cal_truth))(*tune, level)
+    else:
+        fitted = Likelihood.fit(*tune, prepare)
+    return calibrate(fitted, cal_forecast, cal_truth, level, bound=bound)
+
+
+def asked_score(forecast: Any, score: str | None, temperature: bool | None) -> str:
+    """Which score is asked for: one of `LABEL_SCORES`, or "shape" for trajectories."""
+    of = forecast.domain[0]
+    if score is not None and of != "labels":
+        raise InvalidInput(f"--score is for labels, the file holds forecasts of {of}")
+    if of == "trajectories":
+        if temperature is False:
+            raise InvalidInput("--no-temperature is for labels and vectors; trajectories have a --shape")
+        return "shape"
+    return score_named(score, temperature, default=default_score(forecast.domain))
+
+
+def score_fit(
+    forecast: Any,
+    kind: str,
     shape: str | None,
     features: tuple[str, ...],
-    score_name: str,
-    unit: str,
-    model: str,
-    model_file: Path | None,
-    train: str,
-    train_ids: Path | None,
-    out: Path,
-    ledger: LedgerPath | None,
-    force: bool,
-) -> None:
-    """Calibrate: from scores or forecasts to a certificate.
-
-    \b
-    pac fit scores.npz --epsilon 0.01 --delta 1e-5
-    pac fit logits.npz --epsilon 0.05 --delta 1e-5 --tune 1000 --calibrate 2000
-    pac fit mine.npz --logits z --labels y --level 0.05,1e-5 --level 0.02,1e-3 ...
-
-    Each row must be an independent unit; frames of one video are not. The calibration units are recorded in a
-    ledger beside the data before they are used, and no later certificate may use them: ask for every epsilon
-    and delta at once.
-    """
-    targets = _targets(out, levels)
-    if out.suffix != ".json":
-        raise InvalidInput(f"--out must end in .json, got {out}")
-    book = ledger or real_path(data).parent / LEDGER
-    written = {real_path(path) for path in (*targets, scores_path(out))}
-    read = (
-        data,
-        f"{ledger_name(book)}.json",
-        model_file,
-        train_ids,
-        *([] if labels is None else label_files(labels)),
-    )
-    if written & {real_path(path) for path in read if path}:
-        raise InvalidInput(f"--out must not be a file that is read, nor the ledger, got {out}")
-    refuse_existing(force, *targets, scores_path(out))
-    refuse_unwritable("--out", out)
-    refuse_unwritable("--ledger", book)
-    units = read_dataset(data, ids=ids, labels=labels, logits=logits)
-    say("read", f"{len(units.ids):,} units from {data}")
-    if not units.named:
-        say("note", "the file has no ids: its units are known only as rows of this very file")
-    if units.model is not None and model_file is not None:
-        raise InvalidInput(f"--model-file must not be given: {data} states its model, {units.model[0]}")
-    made_by = units.model or (model, None)
-    rounded = isinstance(units.forecast, LogitForecast) and units.forecast.logits.dtype == np.float16
-    digest = made_by[1] if model_file is None else f"{ROUNDED * rounded}{file_digest(model_file)}"
-    about: dict[str, Any] = {
-        "unit": unit,
-        "model": Record(made_by[0] if model == NOT_NAMED else model, digest=digest),
-    }
-    if rounded:
-        say("note", "the logits are float16: the promise is about sets from logits rounded to float16")
-    source = Record(data.name, len(units.ids), file_digest(data))
-    seen = [] if train_ids is None else _lines(train_ids)
-    if units.forecast is None:
-        if tune is not None or calibrate is not None:
-            raise InvalidInput("--tune and --calibrate split forecasts, but the file holds scores")
-        refuse_overlap({"train": seen, "calibrate": units.ids})
-        scores, trained = units.scores, train_record(train, seen)
-        made = certify_scores(
-            GivenScore(score_name),
-            lambda: scores,
-            levels,
-            ids=units.ids,
-            ledger=book,
-            data=scores_digest(scores),
-            train=trained,
-            source=source,
-            **about,
-        )
-    else:
-        if units.truth is None:
-            raise InvalidInput(f"{data} must hold the truth: an array 'labels' or 'truth', or give --labels")
-        kind = asked_score(units.forecast, score, temperature)
-        if calibrate is None or (not tune and kind != "plain"):
-            raise InvalidInput("--tune and --calibrate must both be above 0: units to choose, units to prove")
-        choose = score_fit(units.forecast, kind, shape, features, levels, calibrate)
-        made = certify(
-            units.forecast,
-            units.truth,
-            levels,
-            ids=units.ids,
-            ids_name=(ids or "ids") if units.named else ROWS,
-            tune=tune or 0,
-            calibrate=calibrate,
-            seed=seed,
-            ledger=book,
-            fit=choose if tune else None,
-            train=train,
-            train_ids=seen,
-            data=source,
-            **about,
-        )
-        _say_tuned(made, units)
-    say_cost(len(levels), made.look.cost, book)
-    for level in made.refused:
-        level_text = f"epsilon={level.epsilon:g}, delta={level.delta:g}"
-        say("refused", f"{level_text}: more units failed than errors are allowed")
-    where = dict(zip(levels, targets, strict=True))
-    for certificate in made.certificates:
-        target = where[certificate.predictor.threshold.level]
-        write_certificate(certificate, target)
-        say("calibrate", str(certificate.predictor.threshold))
-        for remark in certificate.predictor.remarks:
-            say("note", remark)
-        say("wrote", str(target))
-    tuned = units.ids[made.parts.tune.rows] if made.parts else np.array([], dtype=str)
-    stored = {"scores": made.scores, "ids": made.ids, "tune_ids": tuned, "score": score_digest(made.score)}
-    write_arrays(scores_path(out), **stored)
-    say("wrote", f"{scores_path(out)}, for pac verify" + ("" if made.parts is None else " and pac evaluate"))
+    levels: Sequence[PACLevel],
+    calibrate: int,
+) -> FitScore:
+    """What to fit on the tune units: a tube shape for a horizon, else a score of labels or vectors."""
+    if kind != "shape":
+        if shape or features:
+            raise InvalidInput("--shape and --feature are for trajectories [N, H, D], the file holds others")
+        return fit_of(forecast.domain, kind, calibrate=calibrate, others=levels[1:])
+    return fit_of(forecast.domain, shape, features=features)
 
 
-def _say_tuned(made: Certified, units: Dataset) -> None:
-    parts = made.parts
-    assert parts is not None
-    say("split", f"{parts.tune.n:,} to tune, {parts.calibrate.n:,} to calibrate, {parts.test.n:,} to test")
-    failed = failed_units(units.forecast)
-    if failed is not None:
-        tune_failed, failures = (failed[part.rows].sum() for part in (parts.tune, parts.calibrate))
-        unused = f"{tune_failed:,} tune units have no forecast and are not used"
-        say("failed", f"{unused}; {failures:,} calibration units have none and count as errors")
-    tune = units.take(parts.tune.rows) if parts.tune.n else None
-    if not isinstance(made.score, Likelihood | RankedScore):
-        say("tune", f"shape {made.score.kind}")
-    elif tune is not None and isinstance(tune.forecast, LogitForecast):
-        forecast, truth = to_tune_on(tune.forecast, tune.truth)
-        say("top-1", top_one(forecast.predictions() == truth, truth, forecast.logits.shape[1]))
-        if isinstance(made.score, RankedScore):
-            return say("tune", f"smallest sets: {made.score}")
-        errors = (calibration_error(f, truth) for f in (forecast, made.score.prepared(forecast)))
-        gain = "calibration error (ECE) {:.4f} -> {:.4f}".format(*errors)
-        say("tune", f"{made.score}; {gain}")
-    else:
-        say("tune", str(made.score))
-
-
-def _lines(path: Path) -> list[str]:
-    """The ids in a text file, one per line."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-        return [line.strip() for line in lines if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableFile(f"--train-ids {path} cannot be read as lines of text: {error}") from None
-
-
-def _targets(out: Path, levels: list[PACLevel]) -> list[Path]:
-    if len(levels) == 1:
-        return [out]
-    return [out.with_name(f"{out.stem}-{level.epsilon!r}-{level.delta!r}{out.suffix}") for level in levels]
-
-
-def scores_path(out: Path) -> Path:
-    """Where the calibration scores and the ids go, beside the certificate."""
-    return out.with_name(out.stem + ".scores.npz")
+def _features(texts: Sequence[str], dims: int) -> LinearFeatures:
+    """NAME=DIMENSION pairs as features that are single coordinates."""
+    pairs = [text.partition("=") for text in texts]
+    for (_, _, index), text in zip(pairs, texts, strict=True):
+        if not index.isdecimal() or int(index) >= dims or not text.partition("=")[0]:
+            raise InvalidInput(f"--feature must be NAME=DIMENSION, a dimension below {dims}, got {text!r}")
+    return LinearFeatures(tuple(name for name, _, _ in pairs), np.eye(dims)[[int(i) for _, _, i in pairs]])

@@ -1,4 +1,4 @@
-"""What a model predicts: logits over labels, or Gaussians."""
+"""Positive definite matrices and their factors, identical to the last bit on every CPU."""
 
 from __future__ import annotations
 
@@ -9,11 +9,170 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array, is_torch_array
 
-from pac_core.arrays import Array, Floats, booleans, doubles, like, number, plain
-from pac_core.covariances import definite, distance2, factors
+from pac_core.arrays import Array, Floats, booleans, doubles, like, number, over_rows, plain
 from pac_core.errors import InvalidInput
-from pac_core.normalisers import log_sum_exp
-from pac_core.truths import Trajectories, shaped
+
+
+def definite(var: Array) -> Array:
+    """`[...]` whether matrices `[..., D, D]` are symmetric and positive definite, up to rounding."""
+    xp = array_namespace(var)
+    dims = var.shape[-1]
+    eye = like(var, np.eye(dims))
+    diagonal = xp.linalg.diagonal(var)
+    usable = xp.all(xp.isfinite(var), axis=(-2, -1)) & xp.all(diagonal > 0, axis=-1)
+    safe = xp.where(usable[..., None, None], var, eye)
+    root = xp.sqrt(xp.linalg.diagonal(safe))
+    scaled = safe / root[..., :, None] / root[..., None, :]
+    even = xp.max(xp.abs(scaled - xp.matrix_transpose(scaled)), axis=(-2, -1)) <= 1e-6
+    try:  # one factorisation of all is fast, and fails if any fails
+        xp.linalg.cholesky(xp.where(even[..., None, None], scaled, eye) - dims * 1e-12 * eye)
+        return usable & even
+    except (np.linalg.LinAlgError, RuntimeError):
+        return usable & even & (xp.linalg.eigvalsh(scaled)[..., 0] > dims * 1e-12)
+
+
+def factors(var: Array) -> list[tuple[Array, Array]]:
+    """L D L^T of `[..., D, D]`: for each j the pivot `[...]`, and L's column below it, `[..., D - 1 - j]`.
+
+    Only products, differences and quotients of elements, which every CPU and library rounds alike. LAPACK
+    rounds differently on different CPUs, and the condition number magnifies it: scores differed by up to
+    1e-5.
+    """
+    rest = (var + array_namespace(var).matrix_transpose(var)) / 2
+    factored = []
+    for _ in range(var.shape[-1]):
+        pivot, column = rest[..., 0, 0], rest[..., 1:, 0]
+        below = column / pivot[..., None]
+        factored.append((pivot, below))
+        rest = rest[..., 1:, 1:] - below[..., :, None] * column[..., None, :]
+    return factored
+
+
+def distance2(factored: list[tuple[Array, Array]], error: Array) -> Array:
+    """`[...]` squared Mahalanobis length of `error` `[..., D]`, given the `factors` of its covariance."""
+    total: Array = 0
+    for pivot, below in factored:
+        first, error = error[..., 0], error[..., 1:] - below * error[..., :1]
+        total = total + first / pivot * first
+    return total
+
+
+EXACT_TO = 161 * 2.0**-24
+"""How far the log of the normaliser of float16 or float32 logits may be from exact, on whatever CPU: 1e-5.
+
+With u = 2^-24, to first order and relative to the sum S: float32 `exp` is taken to be within 8 units in the
+last place, 16 u (measured over all float32: 2.55 with AVX2, 0.51 without). Its argument is rounded twice, in
+tau and in the product, which moves log S by at most 2 u E|z|, where E weighs the arguments z by softmax(z).
+With S from 1e-20 to 1e30, outside of which float64 takes over, E|z| is at most 70 for up to 1e10 labels: if
+S < 1 it is entropy - log S, else at most max(log S, log K) + 1/e. That is 140 u. Terms are added in float64:
+K 2^-53, and what underflows is below K 2^-126 / S; together below u for up to 2^28 labels. The remaining 4 u
+are for second orders. Of float64 logits it is (160 + K) 2^-53: a tenth of a billionth for a million labels.
+"""
+
+
+def log_sum_exp(logits: Floats, tau: float) -> tuple[Floats, Floats]:
+    """Shift and log, blockwise; only rows whose exp leaves the safe range are read twice.
+
+    Their sum is within `EXACT_TO` of the exact one for float16 and float32, far closer for float64.
+    """
+    work = np.float64 if logits.dtype == np.float64 else np.float32
+    shift, log = np.zeros(len(logits)), np.empty(len(logits))
+    factor = work(tau)
+
+    def block(rows: slice, scratch: Floats) -> None:
+        with np.errstate(all="ignore"):
+            z = logits[rows]
+            if factor != 1:
+                z = np.multiply(z, factor, out=scratch[0], dtype=work)
+            total = np.exp(z, out=scratch[0], dtype=work).sum(axis=1, dtype=np.float64)
+            log[rows] = np.log(total)
+            # Outside this range the plain sum has lost digits or is no number: shift those rows.
+            far = np.flatnonzero(~((total > 1e-20) & (total < 1e30)))
+            if len(far):
+                z = logits[rows][far].astype(np.float64) * tau
+                top = z.max(axis=1)
+                shift[rows.start + far] = top
+                log[rows.start + far] = np.log(np.exp(z - top[:, None]).sum(axis=1))
+
+    over_rows(block, logits, 1, work)
+    if not np.isfinite(log).all():
+        row = int(np.flatnonzero(~np.isfinite(log))[0])
+        raise InvalidInput(
+            f"each row of logits must be numbers, one above -inf, got {logits[row]} in row {row}"
+        )
+    return shift, log
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectories:
+    """True states of a horizon, of which a unit may live only the first steps.
+
+    states: `[B, H, D]`; states after a unit's end are ignored
+    lengths: `[B]` steps up to and including the end: 1 to H
+
+    Accepted wherever a truth `[B, H, D]` is. Steps after the end do not exist, so no set can miss them and
+    nothing is fitted to them: the promise holds until the end.
+    """
+
+    states: Any
+    lengths: Any
+
+    def __post_init__(self) -> None:
+        if not is_torch_array(self.states):
+            object.__setattr__(self, "states", plain("states", self.states, "[B, H, D]"))
+            if self.states.dtype.kind not in "fiu":
+                raise InvalidInput(f"states must be numbers, got dtype {self.states.dtype}")
+        lengths, shape = plain("lengths", self.lengths, "[B]"), tuple(self.states.shape)
+        if len(shape) != 3 or len(lengths) != shape[0]:
+            raise InvalidInput(f"states must be [B, H, D] with a length each, got {shape}, {lengths.shape}")
+        if lengths.dtype.kind not in "iu" or lengths.min() < 1 or lengths.max() > shape[1]:
+            raise InvalidInput(f"lengths must be whole numbers from 1 to the horizon {shape[1]}, got others")
+        object.__setattr__(self, "lengths", lengths)
+        ended = int((shape[1] - lengths).sum()) * shape[2]
+        if int(array_namespace(self.states).isnan(self.marked()).sum()) > ended:
+            raise InvalidInput("states must not contain NaN before the end; mark a failed unit with inf")
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, rows: Any) -> Trajectories:
+        return Trajectories(self.states[rows], self.lengths[rows])
+
+    def marked(self) -> Array:
+        """`[B, H, D]` the states, with NaN for the steps after the end."""
+        xp = array_namespace(self.states)
+        ended = (np.arange(self.states.shape[1]) >= self.lengths[:, None])[..., None]
+        mask = xp.asarray(ended, device=self.states.device) if is_torch_array(self.states) else ended
+        return xp.where(mask, like(self.states, np.nan), self.states)
+
+
+def as_given(truth: Any, states: Array) -> Any:
+    """`states`, which were made from `truth`, with its lengths if it has any."""
+    return Trajectories(states, truth.lengths) if isinstance(truth, Trajectories) else states
+
+
+def a_truth(truth: Any, mean: Array, shape: tuple[int, ...]) -> Array:
+    """The array that a set compares with; a NaN in `truth` becomes infinite, which is in no set.
+
+    Steps after the end of `Trajectories` become NaN, which no set can miss.
+    """
+    if isinstance(truth, Trajectories):
+        return shaped(truth.marked(), mean, shape)
+    truth = shaped(truth, mean, shape)
+    xp = array_namespace(truth)
+    return xp.where(xp.isnan(truth), like(truth, np.inf), truth)
+
+
+def shaped(truth: Any, mean: Array, shape: tuple[int, ...]) -> Array:
+    """Convert `truth` to an array like `mean`; refuse any other shape."""
+    if not is_torch_array(truth):
+        truth = plain("truth", truth, "[B, D]" if len(shape) == 2 else "[B, H, D]")
+        if truth.dtype.kind not in "fiu":
+            raise InvalidInput(f"truth must be numbers, got dtype {truth.dtype}")
+    if tuple(truth.shape) != shape:
+        raise InvalidInput(f"truth must have shape {shape}, got {tuple(truth.shape)}")
+    return like(mean, truth)
+
 
 _NO_TRUTH: Any = object()
 
@@ -323,3 +482,23 @@ def a_forecast(forecast: Any, *kinds: type) -> Any:
 def count_units(forecast: LogitForecast | GaussianForecast) -> int:
     """How many units a forecast is of."""
     return len(forecast.logits if isinstance(forecast, LogitForecast) else forecast.mean)
+
+
+def failed_units(forecast: Any) -> Any:
+    """`[N]` bool, the units without a forecast; None if there are none."""
+    return a_forecast(forecast).failed
+
+
+def to_tune_on(forecast: Any, truth: Any) -> tuple[Any, Any]:
+    """Forecast and truth of the units that have a forecast."""
+    failed = failed_units(forecast)
+    if failed is None:
+        return forecast, truth
+    if failed.all():
+        raise InvalidInput(f"tune must have a unit that did not fail, got {len(failed):,} that did")
+    return forecast.take(~failed), _rows(truth, ~failed)
+
+
+def _rows(truth: Any, rows: Any) -> Any:
+    kept = isinstance(truth, Trajectories) or is_torch_array(truth)
+    return truth[rows] if kept else np.asarray(truth)[rows]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
-from pac_core.arrays import Array, labels_for
-from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast
+from pac_core.arrays import Array, Floats, labels_for, like, over_rows
+from pac_core.errors import InvalidInput, NoTemperature
+from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast, positive_tau, to_tune_on
 
 
 def nll(forecast: LogitForecast | GaussianForecast, truth: Any) -> Array:
@@ -46,3 +51,184 @@ def gaussian_nll(forecast: GaussianForecast, truth: Array) -> Array:
 def volume_term(forecast: GaussianForecast) -> Array:
     """`[...]` D ln(2 pi) + ln det Sigma, twice the score of the mean itself."""
     return forecast.log_det() + forecast.mean.shape[-1] * math.log(2 * math.pi)
+
+
+Forecast = TypeVar("Forecast", LogitForecast, GaussianForecast)
+
+_LAST_STEP = 3e-4  # in log tau; convergence is cubic, so the error left is near 1e-10
+_LARGEST = math.log(1e6)  # of |log tau|: beyond it the optimum is zero or infinite
+_ROWS_TO_START = 4096  # starting from so many rows leaves two passes over all
+_WHY = (
+    "the likelihood has no maximum at a finite temperature ({}): check that the labels belong to these rows "
+    "and start at 0; if they do, tune on more units, or do without a temperature"
+)
+_FLOOR = 1e-12  # a model that is exactly right gets a large tau, not an infinite one
+
+
+@dataclass(frozen=True, eq=False)
+class Temperature:
+    """A fitted temperature; call it on a forecast to temper it.
+
+    tau: one number, or one per step `[H]` for trajectories; it multiplies log f
+    n: tune units it was fitted on
+    """
+
+    tau: float | Floats
+    n: int
+
+    def __post_init__(self) -> None:
+        positive_tau(self.tau, "one number or [H]")
+
+    def __call__(self, forecast: Forecast) -> Forecast:
+        return forecast.tempered(self.tau)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        return f"temperature tau = {np.round(self.tau, 4).tolist()} from {self.n:,} units"
+
+    def __repr__(self) -> str:
+        return f"Temperature(tau={np.round(self.tau, 6).tolist()}, n={self.n})"
+
+
+def fit_temperature(forecast: LogitForecast | GaussianForecast, truth: Any) -> Temperature:
+    """The temperature that maximises the likelihood of `truth`.
+
+    One tau for labels (a convex problem in one dimension, solved by Halley's method) and for Gaussians of one
+    step (closed form); one per step for a horizon. Failed units are left out: tau is a choice, not a
+    guarantee.
+
+    >>> forecast = GaussianForecast(np.zeros((4, 1)), np.ones((4, 1)))
+    >>> fit_temperature(forecast, np.array([[2.0], [-2.0], [2.0], [-2.0]]))
+    Temperature(tau=0.25, n=4)
+    """
+    if isinstance(forecast, LogitForecast):
+        labels = labels_for("labels", truth, *forecast.logits.shape)
+        whole, labels = to_tune_on(forecast, labels)
+        return Temperature(_label_tau(whole, labels), len(labels))
+    return merge_moments([moments(a_forecast(forecast), truth)])
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """The sums that one shard contributes to the temperatures of a Gaussian.
+
+    squares: `[H]` sums over units and dimensions of squared errors in units of the variance
+    counts: `[H]` how many terms each sum has; H is 1 for a forecast of one step
+    dims, steps: D, and H or None for a forecast of one step
+    """
+
+    squares: Floats
+    counts: NDArray[np.int64]
+    dims: int
+    steps: int | None
+
+
+def moments(forecast: GaussianForecast, truth: Any) -> Moments:
+    """The sums of one shard, over its units that did not fail."""
+    truth = forecast.check(truth, failures=True)
+    dims = int(forecast.mean.shape[-1])
+    steps = int(forecast.mean.shape[1]) if forecast.mean.ndim == 3 else None
+    if forecast.failed is not None:
+        if forecast.failed.all():
+            return Moments(np.zeros(steps or 1), np.zeros(steps or 1, np.int64), dims, steps)
+        forecast, truth = forecast.take(~forecast.failed), truth[~forecast.failed]
+    distances = like(np.zeros(1), forecast.wide().mahalanobis2(truth))
+    distances = distances.reshape(len(distances), -1)
+    whole = np.isfinite(distances).all(axis=1)
+    lived = ~np.isnan(like(np.zeros(1), truth).reshape(*distances.shape, dims)[whole, :, 0])
+    squares = np.array([math.fsum(step) for step in distances[whole].T])
+    return Moments(squares, lived.sum(axis=0) * dims, dims, steps)
+
+
+def merge_moments(shards: Iterable[Moments]) -> Temperature:
+    """1 / tau_t = mean squared error in units of the variance, over all shards.
+
+    The sums are exact, so the order of the shards does not change a bit.
+    """
+    parts = list(shards)
+    if not parts or len({(part.dims, part.steps) for part in parts}) != 1:
+        raise InvalidInput("shards must be one or more, all of the same dimensions and horizon")
+    counts = np.sum([part.counts for part in parts], axis=0)
+    if not counts[0]:
+        raise InvalidInput("truth must have at least one unit that did not fail, got none")
+    squares = np.array([math.fsum(step) for step in zip(*(part.squares for part in parts), strict=True)])
+    lived = int(np.count_nonzero(counts))  # a step that no unit reached is tempered like the one before
+    tau = 1 / np.maximum(squares / np.maximum(counts, 1), _FLOOR)
+    tau[lived:] = tau[lived - 1]
+    n = int(counts[0]) // parts[0].dims
+    return Temperature(float(tau[0]) if parts[0].steps is None else tau, n)
+
+
+def _label_tau(forecast: LogitForecast, labels: NDArray[np.int64]) -> float:
+    """The root of the derivative of the log-likelihood, which is monotone in tau."""
+    logits, tau = forecast.logits, forecast.tau
+    if (logits.max(axis=1) == logits[np.arange(len(labels)), labels]).all():
+        raise NoTemperature(_WHY.format("every label is the most probable one"))
+    stride = len(logits) // _ROWS_TO_START
+    if stride > 1:
+        # Start from a few rows, then all in the precision of the logits: one pass in doubles remains.
+        fast = np.float64 if logits.dtype == np.float64 else np.float32
+        with contextlib.suppress(NoTemperature):  # where a few rows have no root, all of them may
+            tau = _root(_slope(logits[::stride], labels[::stride], fast), tau)
+            tau = _root(_slope(logits, labels, fast), tau, last_step=0.05)
+    return _root(_slope(logits, labels, np.float64), tau) / forecast.tau
+
+
+def _root(
+    slope: Callable[[float], tuple[float, float, float]], tau: float, last_step: float = _LAST_STEP
+) -> float:
+    """The root of an increasing function by Halley's method, kept inside a bracket.
+
+    Steps are taken in log tau, so that the scale of the logits does not matter.
+    """
+    low, high = -_LARGEST, _LARGEST
+    log_tau = math.log(tau)
+    while abs(log_tau) < _LARGEST - 1:
+        tau = math.exp(log_tau)
+        value, first, second = slope(tau)
+        low, high = (log_tau, high) if value < 0 else (low, log_tau)
+        first, second = tau * first, tau * (tau * second + first)  # derivatives in log tau
+        curve = first - value * second / (2 * first) if first > 0 else 0.0
+        step = -value / curve if curve > abs(value) / 2 else math.copysign(2, -value)
+        inside = low <= log_tau + step <= high
+        new = log_tau + step if inside else (low + high) / 2
+        if inside and abs(step) <= last_step:
+            return math.exp(new)
+        log_tau = new
+    raise NoTemperature(_WHY.format("the logits carry no information about the labels"))
+
+
+def _slope(
+    logits: Floats, labels: NDArray[np.int64], work: type[np.floating[Any]]
+) -> Callable[[float], tuple[float, float, float]]:
+    """The first three derivatives in tau of the mean -log f, computed in dtype `work` block by block.
+
+    They are the first three cumulants of the logits under the forecast.
+    """
+    true = np.take_along_axis(logits, labels[:, None], axis=1)[:, 0].astype(np.float64)
+    if not np.isfinite(true).all():
+        raise InvalidInput("the logit of each true label must be finite, got NaN or infinity")
+
+    def at(tau: float) -> tuple[float, float, float]:
+        cumulants = np.empty((3, len(logits)))
+
+        def block(rows: slice, scratch: Floats) -> None:
+            z, weight = scratch
+            top = logits[rows].max(axis=1)
+            np.subtract(logits[rows], top[:, None], out=z, dtype=work)
+            np.exp(np.multiply(z, tau, out=weight), out=weight)
+            np.maximum(z, -1e30, out=z)  # -inf has no weight, but 0 * inf would be no number
+            mass = weight.sum(axis=1, dtype=np.float64)
+            m1 = np.vecdot(weight, z) / mass
+            m2 = np.vecdot(np.multiply(weight, z, out=weight), z) / mass
+            m3 = np.vecdot(np.multiply(weight, z, out=weight), z) / mass
+            cumulants[0, rows] = m1 + top - true[rows]
+            cumulants[1, rows] = m2 - m1**2
+            cumulants[2, rows] = m3 - 3 * m1 * m2 + 2 * m1**3
+
+        over_rows(block, logits, 2, work)
+        value, first, second = (float(mean) for mean in cumulants.mean(axis=1))
+        if not math.isfinite(value + first + second):
+            raise InvalidInput("logits must be numbers or -inf, got NaN or +inf")
+        return value, first, second
+
+    return at

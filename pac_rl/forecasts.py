@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import GaussianForecast, InvalidInput
 from pac_core.arrays import Array, like
 from pac_core.bounds import whole
 from pac_rl.policies import Policy, actions, fitting, has_derivative
+from pac_rl.rollouts import checked_seeds
 
 if TYPE_CHECKING:
-    from pac_rl.ensembles import Ensemble
-    from pac_rl.environments import Environment
+    from pac_rl.dynamics.ensemble import Ensemble
+    from pac_rl.systems import Environment
 
 BATCH = 128
 """Forecasts that are computed together; a smaller batch is padded to it, see `trajectories.BATCH`."""
@@ -256,3 +259,106 @@ def _jacobians(
         ]
     by_state, by_noise = zip(*rows, strict=True)
     return torch.stack(by_state, dim=1), torch.stack(by_noise, dim=1)
+
+
+if TYPE_CHECKING:
+    from pac_rl.dynamics.ensemble import Ensemble
+    from pac_rl.systems import Environment
+
+SPREADS = (0.1, 0.3, 0.6)
+"""Deviations of the perturbation; each plan draws one of them."""
+
+
+def propose(
+    ensemble: Ensemble,
+    environment: Environment,
+    policy: Policy,
+    starts: NDArray[np.float64],
+    seeds: NDArray[np.int64],
+    *,
+    horizon: int,
+    batch: int = BATCH,
+) -> NDArray[np.float64]:
+    """`[B, H, A]` one plan for each start `[B, D]`: what a planner that starts from the policy would weigh.
+
+    The plan is fixed before the first step is taken; its perturbation comes from the unit's seed.
+    """
+    matching(ensemble, environment, policy)
+    whole("horizon", horizon, least=1)
+    given, names = starting(ensemble, starts), checked_seeds(seeds)
+    if len(names) != len(given):
+        raise InvalidInput(f"seeds must be one for each start, got {len(names)} for {len(given)} starts")
+    low, high = environment.low, environment.high
+    perturbation = np.stack([_drawn(int(seed), horizon, len(low)) for seed in names]) * (high - low) / 2
+    plans = np.empty_like(perturbation)
+    for rows, n, states in batches(given, batch):
+
+        def act(t: int, states: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+            wanted = actions(environment, policy, states, noise).nan_to_num()  # where the ensemble explodes
+            plans[rows, t] = np.clip(wanted[:n].cpu().numpy() + perturbation[rows, t], low, high)  # noqa: B023
+            wanted[:n] = like(wanted, plans[rows, t])  # noqa: B023
+            return wanted
+
+        with torch.no_grad():
+            one_step(ensemble, states, act, horizon)
+    return plans
+
+
+def _drawn(seed: int, horizon: int, width: int) -> NDArray[np.float64]:
+    draw = np.random.default_rng((1, seed))  # another stream than the rollout's
+    return np.asarray(draw.choice(SPREADS) * draw.standard_normal((horizon, width)))
+
+
+if TYPE_CHECKING:
+    from pac_rl.dynamics.ensemble import Ensemble
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredForecast(GaussianForecast):
+    """A forecast, and what its plans are worth.
+
+    returns: `[B]` summed rewards, the mean over the particles
+    """
+
+    returns: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredPlans:
+    """From starts `[N, D]` and plans `[N, H, A]` to their `ScoredForecast`; for `guard_plans`.
+
+    Means and variances are those of `for_plans` with particles, so a predictor calibrated on those fits.
+
+    reward: from states `[..., D]` after each action and actions `[..., A]` to rewards `[...]`
+    batch: plans that go through the model together
+    """
+
+    ensemble: Ensemble
+    reward: Callable[[Tensor, Tensor], Tensor]
+    batch: int = 400
+
+    def __post_init__(self) -> None:
+        whole("batch", self.batch, least=1)
+
+    def __call__(self, starts: Any, plans: Any) -> ScoredForecast:
+        origin, given = starting(self.ensemble, starts), for_starts(self.ensemble, starts, plans)
+        with torch.no_grad():
+            parts = [self._batch(states, given[rows]) for rows, _, states in batches(origin, self.batch)]
+        return ScoredForecast(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+    def _batch(self, origin: Tensor, plans: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        total, wanted = origin.new_zeros(self.batch), padded(plans, self.batch)
+
+        def act(t: int, states: Tensor, noise: Tensor) -> Tensor:
+            return wanted[:, t].expand(*states.shape[:-1], -1)
+
+        def reached(states: Tensor, actions: Tensor) -> None:
+            rewards = self.reward(states, actions)
+            if rewards.shape != states.shape[:-1]:
+                raise InvalidInput(
+                    f"reward must return shape {tuple(states.shape[:-1])}, got {tuple(rewards.shape)}"
+                )
+            total.add_(rewards.flatten(0, 1).mean(dim=0))
+
+        mean, var = particles(self.ensemble, origin, act, plans.shape[1], reached)
+        return mean[: len(plans)], var[: len(plans)], total[: len(plans)]

@@ -19,7 +19,7 @@ from torch import Tensor
 from pac_core import InvalidInput
 
 if TYPE_CHECKING:
-    from pac_rl.environments import Environment
+    from pac_rl.systems import Environment
 
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "elu": torch.nn.functional.elu}
 

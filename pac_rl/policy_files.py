@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pac_core import InvalidInput, UnreadableFile
-from pac_core.tables import read_arrays
+from pac_core import InvalidInput
+from pac_core.datasets import read_arrays
+from pac_core.errors import UnreadableFile
 from pac_rl.policies import ACTIVATIONS, Network
 
 SHIPPED = Path(__file__).parent / "halfcheetah_policy.npz"

@@ -19,38 +19,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cluster.driver import Task
-from cluster.engines import run_here
-from cluster.folders import RunFolder
-from cluster.jobs import Job, Stage
-from pac_core import GaussianForecast, InvalidInput, Record, refuse_overlap
+from pac_core import GaussianForecast, InvalidInput
 from pac_core.bounds import whole
-from pac_core.options import say
-from pac_core.tables import file_digest
-from pac_rl import runs
-from pac_rl.controllers import Controller, cheetah_reward
-from pac_rl.ensembles import MOST_ROLLOUTS, Ensemble, Epoch, Settings, Transitions
-from pac_rl.environments import Environment, make_environment
-from pac_rl.episodes import Episodes, run_episodes
-from pac_rl.forecasts import PROPAGATIONS, closed_loop, for_plans
-from pac_rl.limits import Limit
-from pac_rl.planned import Search, guarded_cem, outcomes, plan_episode
-from pac_rl.plans import propose
+from pac_core.certificates import Record
+from pac_core.cli import say
+from pac_core.datasets import file_digest
+from pac_core.runs import Job, RunFolder, Stage, Task, run_here
+from pac_core.safety import Limit
+from pac_core.splits import refuse_overlap
+from pac_rl.dynamics.ensemble import MOST_ROLLOUTS, Ensemble, Epoch, Settings, Transitions
+from pac_rl.dynamics.training import train
+from pac_rl.forecasts import PROPAGATIONS, closed_loop, for_plans, propose
+from pac_rl.pets import Search, guarded_cem, outcomes, plan_episode
+from pac_rl.planning import episodes as runs
+from pac_rl.planning.candidates import Tubes
+from pac_rl.planning.controller import Controller, cheetah_reward, returns_in_words
+from pac_rl.planning.episodes import Episodes, run_episodes, run_to_selection
 from pac_rl.policies import Noisy, Policy, fitting
 from pac_rl.policy_files import NOT_NORMALISED, load_policy
-from pac_rl.returns import returns_in_words
-from pac_rl.scaled_tubes import Tubes
-from pac_rl.selections import run_to_selection
-from pac_rl.training import train
-from pac_rl.trajectories import (
-    BATCH,
-    MOST_SEED,
-    TRAINING_SEEDS,
-    Rollouts,
-    burn_in_range,
-    execute,
-    simulate,
-)
+from pac_rl.rollouts import BATCH, MOST_SEED, TRAINING_SEEDS, Rollouts, burn_in_range, execute, simulate
+from pac_rl.systems import Environment, make_environment
 
 UNITS = BATCH
 """Rollouts of a shard: those that are computed together."""

@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from pac_core import ConfidenceSets, InvalidInput, Likelihood, LogitForecast, error_interval
-from pac_core.figures import INK, canvas
-from pac_vision.decoding import read_image
-from pac_vision.sequences import Sequence as Frames
-from pac_vision.videos import Video
+from pac_core import InvalidInput, LogitForecast
+from pac_core.evaluation import error_interval
+from pac_core.plots import INK, canvas
+from pac_core.sets import ConfidenceSets, Likelihood
+from pac_vision.images.sources import read_image
+from pac_vision.tracking.sequences import Sequence as Frames
+from pac_vision.tracking.sequences import Video
 
 MISSED = "#d0021b"
 WHITE, RED, GREEN, YELLOW = (255, 255, 255), (235, 40, 40), (40, 220, 60), (255, 220, 0)
@@ -165,7 +167,9 @@ class Overlay:
     outer: `[R, 4]` lower ends of xmin and ymin, upper ends of xmax and ymax, for each row of the video
     missed: `[R]` whether the set does not contain the truth
 
-    >>> from pac_vision import BoxScore, find_sequences, track
+    >>> from pac_vision import BoxScore
+    >>> from pac_vision import find_sequences
+    >>> from pac_vision import track
     >>> sequence = find_sequences("OTB")[0]                                                # doctest: +SKIP
     >>> video = track(tracker, "OTB", sequence)                                            # doctest: +SKIP
     >>> overlay = Overlay.of("OTB", sequence, video, BoxScore().sets(video.forecast, 5.0)) # doctest: +SKIP

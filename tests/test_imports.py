@@ -1,219 +1,80 @@
-"""Imports point left: pac_core knows nobody, pac_rl and pac_vision know pac_core, cluster's top floor all."""
+"""Who may import whom: packages downwards only, rooms without a circle, sisters through front doors."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-OURS = {"pac_core", "pac_rl", "pac_vision", "cluster"}
 MAY = {
     "pac_core": {"pac_core"},
     "pac_rl": {"pac_core", "pac_rl"},
     "pac_vision": {"pac_core", "pac_vision"},
     "cluster": {"pac_core", "cluster"},
+    "cluster.commands": {"pac_core", "cluster", "pac_rl", "pac_vision"},
 }
-BELOW_RAY = ["sources", "digests", "jobs", "folders", "engines", "results", "driver"]
-TOP_FLOOR = {"cluster/tasks.py", "cluster/commands.py"}
-# pac_core works where none of these is installed; matplotlib and pyarrow are met inside functions.
-HEAVY = {"torch", "ray", "gymnasium", "mujoco", "matplotlib", "pyarrow", "sklearn", "mbrl"}
-ORDER = {
-    "pac_core": [
-        "errors",
-        "files",
-        "arrays",
-        "texts",
-        "bounds",
-        "splits",
-        "covariances",
-        "normalisers",
-        "truths",
-        "forecasts",
-        "scores",
-        "selection",
-        "thresholds",
-        "costs",
-        "regions",
-        "sets",
-        "failures",
-        "temperatures",
-        "choices",
-        "predictors",
-        "ranked_scores",
-        "label_scores",
-        "shapes",
-        "features",
-        "plugins",
-        "tubes",
-        "score_fits",
-        "limits",
-        "obstacles",
-        "feature_limits",
-        "checker",
-        "baselines",
-        "evaluation",
-        "alarms",
-        "certificates",
-        "documents",
-        "ledger",
-        "acceptance",
-        "reweighting",
-        "certification",
-        "descents",
-        "descending",
-        "monitors",
-        "class_names",
-        "tables",
-        "datasets",
-        "figures",
-        "options",
-        "fitting",
-        "verifying",
-        "serving",
-        "commands",
-        "cli",
-    ],
-    "pac_rl": [
-        "environments",
-        "policies",
-        "policy_files",
-        "simulators",
-        "trajectories",
-        "policy_ratios",
-        "ensembles",
-        "training",
-        "forecasts",
-        "plans",
-        "scored_plans",
-        "limits",
-        "fallbacks",
-        "guards",
-        "returns",
-        "agents",
-        "filters",
-        "wrappers",
-        "candidates",
-        "scaled_tubes",
-        "controllers",
-        "runs",
-        "episodes",
-        "selections",
-        "replays",
-        "planned",
-        "loops",
-    ],
-    "pac_vision": [
-        "preprocessing",
-        "decoding",
-        "labels",
-        "sources",
-        "tars",
-        "parquets",
-        "images",
-        "classifiers",
-        "libraries",
-        "models",
-        "image_logits",
-        "sequences",
-        "shares",
-        "videos",
-        "box_scores",
-        "tracks",
-        "crops",
-        "backbones",
-        "trackers",
-        "tracker_training",
-        "tracking",
-        "scoring",
-        "serving",
-        "track_scoring",
-        "plots",
-    ],
-    "cluster": [
-        "errors",
-        "faults",
-        "sources",
-        "digests",
-        "jobs",
-        "folders",
-        "engines",
-        "writes",
-        "pools",
-        "attempts",
-        "engine",
-        "progress",
-        "estimates",
-        "session",
-        "results",
-        "driver",
-        "stored_logits",
-        "candidates",
-        "sweeps",
-        "figures",
-        "launching",
-        "tasks",
-        "submission",
-        "options",
-        "vision_commands",
-        "commands",
-    ],
-}
-"""Files of each package along the flow of data: a file imports what stands before it."""
-
-FILES = sorted(path for package in OURS for path in (ROOT / package).rglob("*.py"))
+FILES = sorted(path for package in MAY if "." not in package for path in (ROOT / package).rglob("*.py"))
+HEAVY = {"torch", "ray", "gymnasium", "mujoco", "matplotlib", "pyarrow", "sklearn", "mbrl", "pandas"}
 
 
-def imported(path: Path, *, top_only: bool = False) -> set[str]:
-    """Dotted names imported by a file; at module level only, if asked."""
+def imports(path: Path, *, top: bool = False) -> Iterator[tuple[str, str]]:
+    """Module and name of everything of ours that a file imports; at module level only, if `top`."""
     tree = ast.parse(path.read_text())
-    nodes = tree.body if top_only else list(ast.walk(tree))
-    names: set[str] = set()
-    for node in nodes:
+    for node in tree.body if top else ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} uses a relative import"
-            names |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+            yield from ((str(node.module), alias.name) for alias in node.names)
+
+
+def room(path: Path) -> str:
+    """The sub-package that a file is in, or its module where it is in none."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:2]) if parts[-1] != "__init__" or len(parts) > 2 else parts[0]
+
+
+def exported(door: Path) -> set[str]:
+    """The names in `__all__`."""
+    for node in ast.parse(door.read_text()).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_packages_import_only_to_the_left(path: Path) -> None:
+def test_packages_import_downwards(path: Path) -> None:
+    allowed = MAY.get(room(path), MAY[room(path).partition(".")[0]])
+    assert {module.partition(".")[0] for module, _ in imports(path)} & {*MAY} <= allowed
+
+
+@pytest.mark.parametrize("package", [name for name in MAY if "." not in name])
+def test_rooms_make_no_circle(package: str) -> None:
+    graph: dict[str, set[str]] = {}
+    for path in (path for path in FILES if path.is_relative_to(ROOT / package)):
+        parts = {".".join(module.split(".")[:2]) for module, _ in imports(path, top=True)}
+        graph.setdefault(room(path), set()).update(part for part in parts if part.startswith(f"{package}."))
+    TopologicalSorter({name: reached - {name} for name, reached in graph.items()}).prepare()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_sisters_come_in_by_the_front_door(path: Path) -> None:
     home = path.relative_to(ROOT).parts[0]
-    allowed = OURS if str(path.relative_to(ROOT)) in TOP_FLOOR else MAY[home]
-    reached = {name.split(".")[0] for name in imported(path)} & OURS
-    assert reached <= allowed
+    for module, name in imports(path):
+        if module.partition(".")[0] in {*MAY} - {home}:
+            place = ROOT / module.replace(".", "/")
+            assert place.is_dir() or module.count(".") == 1, f"{module} is inside a room"
+            if place.is_dir():
+                assert name in exported(place / "__init__.py"), f"{module} does not export {name}"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "pac_core").glob("*.py")), ids=lambda path: path.name)
-def test_core_needs_nothing_heavy(path: Path) -> None:
-    assert not {name.split(".")[0] for name in imported(path, top_only=True)} & HEAVY
-
-
-@pytest.mark.parametrize("name", BELOW_RAY)
-def test_runs_need_no_ray(name: str) -> None:
-    reached = imported(ROOT / f"cluster/{name}.py")
-    assert "ray" not in {other.split(".")[0] for other in reached}
-    assert {other.split(".")[1] for other in reached if other.startswith("cluster.")} <= set(BELOW_RAY)
-
-
-@pytest.mark.parametrize("package", ORDER)
-def test_the_order_names_every_file(package: str) -> None:
-    files = {path.stem for path in (ROOT / package).glob("*.py")} - {"__init__", "__main__"}
-    assert files == set(ORDER[package])
-
-
-@pytest.mark.parametrize(
-    ("package", "name"), [(package, name) for package, names in ORDER.items() for name in names]
-)
-def test_files_follow_the_dataflow(package: str, name: str) -> None:
-    order = ORDER[package]
-    reached = {
-        part.split(".")[1]
-        for part in imported(ROOT / f"{package}/{name}.py", top_only=True)
-        if part.startswith(f"{package}.")
-    }
-    later = {other for other in reached & set(order) if order.index(other) > order.index(name)}
-    assert not later
+def test_the_statistics_need_numpy_and_scipy_alone() -> None:
+    code = f"import sys, pac_core; print(sorted({HEAVY!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"

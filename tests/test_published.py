@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pac_core import error_interval, read_descent, read_family, read_notes, verify_descent
-from pac_core.texts import at_least
+from pac_core.arrays import at_least
+from pac_core.certificates import read_descent, read_family, read_notes, verify_descent
+from pac_core.evaluation import error_interval
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "benchmarks" / "guard"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pac_vision import Images
+from pac_vision.images import Images
 
 
 def write_tar(path: Path, members: Sequence[tuple[str, bytes]]) -> Path:

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pac_core import Boxes, ConfidenceSets, GaussianForecast, HalfSpace, TubeChecker
+from pac_core import GaussianForecast, HalfSpace, TubeChecker
+from pac_core.sets import Boxes, ConfidenceSets
 
 WIDTH = 0.1
 """Half of the tube's width; the wall at 1 is kept by plans whose mean stays below 0.9."""

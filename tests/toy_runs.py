@@ -9,7 +9,8 @@ from typing import Any
 
 from toy_scorers import Draw
 
-from cluster.jobs import Job, Stage, pack, unpack
+from pac_core.runs import Job, Stage
+from pac_core.runs.jobs import pack, unpack
 
 UNITS, SIZE = 200, 10
 

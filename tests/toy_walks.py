@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from cluster.driver import Task
-from cluster.jobs import Stage
-from pac_core import Record
+from pac_core.certificates import Record
+from pac_core.runs import Stage, Task
 
 UNITS, HORIZON, DIMS = 900, 4, 2
 

@@ -33,8 +33,8 @@ from common import PATH, ResultFolder, ledger_option, out_option, panels, seed_o
 from tables.reading import read_own, read_table, table_options
 
 from pac_core import InvalidInput, NotEnoughData, PACLevel, write_certificate
-from pac_core.figures import INK, canvas
-from pac_core.options import ledger_beside
+from pac_core.cli import ledger_beside
+from pac_core.plots import INK, canvas
 
 EPSILONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 PAPERS_LEVEL = PACLevel(0.02, 1e-5)

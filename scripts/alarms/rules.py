@@ -11,9 +11,15 @@ from scipy.stats import binom
 from tables.networks import fit_encoder, fit_labels
 
 import pac_core as pac
-from pac_core import InvalidInput, LogitForecast, NotEnoughData, PACLevel, Record
-from pac_core.certification import train_record
+from pac_core import InvalidInput, LogitForecast, NotEnoughData, PACLevel
+from pac_core.bounds import max_errors
+from pac_core.certificates import Record, certify_scores, train_record
+from pac_core.errors import NothingAccepted
+from pac_core.risks import RiskGiven, Suppression, fit_alarm_rule, risk_given, suppress_by_sets, suppression
+from pac_core.scores import nll
+from pac_core.sets import LabelSets, Likelihood, label_sets
 from pac_core.splits import digest_of
+from pac_core.thresholds import Threshold, fit_threshold
 
 PAPERS = "set is {false}"
 OURS = "true alarms only"
@@ -47,7 +53,7 @@ class Alarms:
     @property
     def scores(self):
         """`[N]` -log f(true|x)."""
-        return np.asarray(pac.nll(self.forecast, np.ones(len(self.true), dtype=np.int64)))
+        return np.asarray(nll(self.forecast, np.ones(len(self.true), dtype=np.int64)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,12 +66,12 @@ class RuleResult:
 
     way: str
     level: PACLevel
-    threshold: pac.Threshold | None = None
+    threshold: Threshold | None = None
     promised: float | None = None
-    found: pac.Suppression | None = None
-    given: pac.RiskGiven | None = None
+    found: Suppression | None = None
+    given: RiskGiven | None = None
     refused: str = ""
-    sets: pac.LabelSets | None = None
+    sets: LabelSets | None = None
 
 
 def simulate(n, seed):
@@ -121,16 +127,16 @@ def suppress_by_the_paper(alarms, level):
     """
     labels, rows = alarms.true.astype(np.int64), alarms.calibrate
     try:
-        threshold = pac.fit_threshold(pac.nll(alarms.forecast.take(rows), labels[rows]), level)
+        threshold = fit_threshold(nll(alarms.forecast.take(rows), labels[rows]), level)
     except NotEnoughData as error:
         return RuleResult(PAPERS, level, refused=f"refused: {error.needed:,} alarms needed")
-    sets = pac.label_sets(alarms.forecast.take(alarms.test), threshold)
-    quiet, true = pac.suppress_by_sets(sets), alarms.true[alarms.test]
-    result = RuleResult(PAPERS, level, threshold, found=pac.suppression(quiet, true), sets=sets)
+    sets = label_sets(alarms.forecast.take(alarms.test), threshold)
+    quiet, true = suppress_by_sets(sets), alarms.true[alarms.test]
+    result = RuleResult(PAPERS, level, threshold, found=suppression(quiet, true), sets=sets)
     try:
-        result = replace(result, promised=pac.risk_given(level, true, kind="a true alarm").limit)
-        return replace(result, given=pac.risk_given(level, quiet, kind="suppressed"))
-    except pac.NothingAccepted:
+        result = replace(result, promised=risk_given(level, true, kind="a true alarm").limit)
+        return replace(result, given=risk_given(level, quiet, kind="suppressed"))
+    except NothingAccepted:
         return result
 
 
@@ -141,10 +147,10 @@ def suppress_by_true_alarms(alarms, level):
     """
     rows, scores = alarms.calibrate, alarms.scores
     try:
-        rule = pac.fit_alarm_rule(scores[rows], alarms.true[rows], level)
+        rule = fit_alarm_rule(scores[rows], alarms.true[rows], level)
     except NotEnoughData as error:
         return RuleResult(OURS, level, refused=f"refused: {error.needed:,} true alarms needed")
-    found = pac.suppression(rule.suppress(scores[alarms.test]), alarms.true[alarms.test])
+    found = suppression(rule.suppress(scores[alarms.test]), alarms.true[alarms.test])
     return RuleResult(OURS, level, rule.threshold, level.epsilon, found)
 
 
@@ -154,8 +160,8 @@ def certify_rule(alarms, level, *, ledger):
     "Its set misses its truth" then reads: the alarm is suppressed.
     """
     rows, scores = alarms.calibrate[alarms.true[alarms.calibrate]], alarms.scores
-    return pac.certify_scores(
-        pac.Likelihood(),
+    return certify_scores(
+        Likelihood(),
         lambda: scores[rows],
         level,
         ids=alarms.ids[rows],
@@ -206,7 +212,7 @@ def sets_row(alarms, result):
 def claim_rows(level, repeats, seed):
     """How often each claim is false over many calibrations, where its true value is known."""
     rng = np.random.default_rng([seed, 1])
-    n, allowed = PAPERS_SIZE[0], pac.max_errors(PAPERS_SIZE[0], level)
+    n, allowed = PAPERS_SIZE[0], max_errors(PAPERS_SIZE[0], level)
     claimed = implied = direct = 0
     expected = 0.0
     for _ in range(repeats):
@@ -217,7 +223,7 @@ def claim_rows(level, repeats, seed):
         claimed += wrong / quiet > level.epsilon
         implied += wrong / quiet > level.epsilon / quiet
         count = int(true.sum())
-        most = pac.max_errors(count, level)
+        most = max_errors(count, level)
         direct += known_shares(np.sort(odds[true])[most])[0] > level.epsilon
         expected += float(binom.cdf(most, count, level.epsilon))
     bound = level.delta * repeats

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 
 import click
 
-from cluster.launching import engine_at
+from cluster.commands import engine_at
 from halfcheetah import demo as story
 from halfcheetah import guard_certificate as certifying
 from halfcheetah.experiment import SMOKE, Design, Experiment
@@ -23,8 +23,8 @@ from halfcheetah.pets import SMALL as SMALL_LOOP
 from halfcheetah.pets import compare_in_loop
 from halfcheetah.train_policy import Search, search_policy
 from pac_core import PACError
-from pac_rl.loops import Loop
-from pac_rl.returns import returns_in_words
+from pac_rl.pets import Loop
+from pac_rl.planning import returns_in_words
 
 FILE = click.Path(path_type=Path)
 

@@ -10,7 +10,7 @@ from halfcheetah.experiment import Design, Experiment
 from halfcheetah.guard import PLANNED, Guarded, Sizes
 from halfcheetah.guard_results import draw_episode
 from halfcheetah.ours import certificate, compare
-from pac_core import error_interval
+from pac_core.evaluation import error_interval
 from pac_rl import Settings
 
 SCALE = 1.5

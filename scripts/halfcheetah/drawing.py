@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pac_core.figures import INK, canvas
+from pac_core.plots import INK, canvas
 from pac_rl.plots import log_axis
 
 SIZE = "size of the tube (half-diagonal of its box, mean over steps)"

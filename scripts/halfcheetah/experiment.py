@@ -14,12 +14,14 @@ from typing import Annotated, Any
 import pandas as pd
 from tqdm import tqdm
 
-from cluster import Job, Results, RunFolder, Task, View
-from pac_core import GaussianForecast, PACLevel, Trajectories, max_errors
-from pac_core.tables import file_digest
-from pac_rl import Ensemble, Environment, Policy, Settings, load_policy, make_environment
-from pac_rl.policies import fitting
+from pac_core import GaussianForecast, PACLevel, Trajectories
+from pac_core.bounds import max_errors
+from pac_core.datasets import file_digest
+from pac_core.runs import Job, Results, RunFolder, Task, View
+from pac_rl import Ensemble, Settings, load_policy, make_environment
+from pac_rl.policies import Policy, fitting
 from pac_rl.policy_files import NOT_NORMALISED, SHIPPED
+from pac_rl.systems import Environment
 from pac_rl.tasks import Engine, rollout_task, train_ensemble, training_job, unit_seeds
 
 WIDTH = 110

@@ -10,8 +10,8 @@ import numpy as np
 from halfcheetah import ours, paper
 from halfcheetah.experiment import Experiment
 from halfcheetah.fits import fit_ablation, fit_box
-from pac_core.documents import write_json
-from pac_core.failures import unit_scores
+from pac_core.certificates import write_json
+from pac_core.sets import unit_scores
 from pac_rl.tasks import unit_seeds
 
 FIGURES = {

@@ -10,13 +10,16 @@ import numpy as np
 
 import pac_core
 from halfcheetah.experiment import Case
-from pac_core import ConfidenceSets, Evaluation, PACLevel, Predictor, fit_shape, fit_threshold
-from pac_core.choices import deviation
-from pac_core.failures import unit_scores
-from pac_core.predictors import Score
-from pac_rl import Environment
+from pac_core import PACLevel, Predictor
+from pac_core.bounds import max_errors
+from pac_core.evaluation import Evaluation
+from pac_core.scores import fit_temperature
+from pac_core.sets import ConfidenceSets, Likelihood, Score, accumulated, deviation, unit_scores
+from pac_core.thresholds import fit_threshold
+from pac_core.tubes import fit_shape
+from pac_rl.systems import Environment
 
-CALIBRATED, ACCUMULATED = pac_core.fit_temperature, pac_core.accumulated
+CALIBRATED, ACCUMULATED = fit_temperature, accumulated
 ABLATIONS = {"C+D": (CALIBRATED,), "A+D": (ACCUMULATED,), "A+C+D": (ACCUMULATED, CALIBRATED)}
 """Preparations of the paper's figures: A accumulated variance, C calibrated; D, the direct bound, in all."""
 EPSILONS, DELTAS = (0.01, 0.02, 0.03, 0.04, 0.05), (1e-1, 1e-3, 1e-5)
@@ -54,7 +57,7 @@ class Fitted:
 @cache
 def fit_ablation(case: Case, name: str) -> Fitted:
     """One of `ABLATIONS`, of a case with one-step variances; A+C+D is the paper's tube."""
-    return Fitted.of(pac_core.Likelihood.fit(*case.part("tune"), ABLATIONS[name]), case)
+    return Fitted.of(Likelihood.fit(*case.part("tune"), ABLATIONS[name]), case)
 
 
 def fit_ablations(case: Case) -> dict[str, Fitted]:
@@ -85,7 +88,7 @@ def hindsight(case: Case, level: PACLevel) -> ConfidenceSets:
     forecast, truth = case.part("test")
     score = fit_shape(forecast, truth, level, shape="box")
     ordered = np.sort(np.asarray(unit_scores(score, forecast, truth)))
-    return score.sets(forecast, float(ordered[-1 - pac_core.max_errors(len(ordered), level)]))
+    return score.sets(forecast, float(ordered[-1 - max_errors(len(ordered), level)]))
 
 
 def measured(found: Evaluation) -> dict[str, Any]:

@@ -16,14 +16,17 @@ import torch
 
 import pac_core
 import pac_rl
-from cluster import Job, RunFolder, Stage
 from halfcheetah.experiment import Experiment, say
-from pac_core import GaussianForecast, HalfSpace, PACLevel, Trajectories, fit_shape, fit_threshold
-from pac_core.failures import unit_scores
+from pac_core import GaussianForecast, HalfSpace, PACLevel, Trajectories
+from pac_core.runs import Job, RunFolder, Stage
+from pac_core.sets import unit_scores
+from pac_core.thresholds import fit_threshold
+from pac_core.tubes import fit_shape
 from pac_rl import Transitions, tasks
-from pac_rl.limits import SPEED
-from pac_rl.runs import BATCH
-from pac_rl.trajectories import TRAINING_SEEDS
+from pac_rl.planning import BATCH, FACTORS, Episodes, FittedTubes, MeanTubes, MemberTubes
+from pac_rl.policies import Function, Governed
+from pac_rl.rollouts import TRAINING_SEEDS
+from pac_rl.systems import SPEED
 
 TASKS = ("speed", "flip")
 PITCH = math.pi / 2
@@ -147,11 +150,11 @@ class Guarded:
     @property
     def options(self) -> dict[str, Any]:
         """Of the planner, beside what it is made of: what a certificate names."""
-        made = {"horizon": self.sizes.horizon, "checked": self.sizes.checked, "factors": pac_rl.FACTORS}
+        made = {"horizon": self.sizes.horizon, "checked": self.sizes.checked, "factors": FACTORS}
         return made | {"choice": self.sizes.choice, "fallback": "hold"}
 
     @cached_property
-    def ours(self) -> pac_rl.FittedTubes:
+    def ours(self) -> FittedTubes:
         """Intervals of the one number that the limit reads, at scale 1."""
         features = pac_core.LinearFeatures((self.feature,), self.along[None])
         sides = (1,) if self.task == "speed" else (0,)
@@ -165,19 +168,19 @@ class Guarded:
         """Every guard to compare, on the same ensemble and candidates; ours at this scale."""
         return {
             "no guard": self.base.bare(),
-            "mean": replace(self.base, guard=pac_rl.MeanTubes()),
-            "worst member": replace(self.base, guard=pac_rl.MemberTubes()),
+            "mean": replace(self.base, guard=MeanTubes()),
+            "worst member": replace(self.base, guard=MemberTubes()),
             "paper's tube": replace(self.base, guard=self.tubes(shape="joint")),
             "ours": self.guarded(scale),
         }
 
-    def tubes(self, **options: Any) -> pac_rl.FittedTubes:
+    def tubes(self, **options: Any) -> FittedTubes:
         """Tubes of a shape from one half of the carried out candidates, T from the other."""
         forecast, truth = self.carried_out
         half = len(truth) // 2
         score = fit_shape(forecast.take(slice(half)), truth[:half], LEVEL, **options)
         scores = unit_scores(score, forecast.take(slice(half, None)), truth[half:])
-        return pac_rl.FittedTubes(score, fit_threshold(np.asarray(scores), LEVEL))
+        return FittedTubes(score, fit_threshold(np.asarray(scores), LEVEL))
 
     @cached_property
     def carried_out(self) -> tuple[GaussianForecast, Trajectories]:
@@ -189,7 +192,7 @@ class Guarded:
         each = max(1, sizes.rollouts // len(sizes.governed))
         seeds = self.seeds("tubes", each * len(sizes.governed))
         self.ensemble.refuse_seen(seeds, "tubes")
-        picks = np.stack([draw.integers(len(pac_rl.FACTORS), size=each) for _ in sizes.governed])
+        picks = np.stack([draw.integers(len(FACTORS), size=each) for _ in sizes.governed])
         policies = tuple(self._governed(*governed) for governed in sizes.governed)
         about = (self.experiment.design.env, self.experiment.policy, self.ensemble, policies, picks)
         about += (sizes.horizon, sizes.steps - 1)
@@ -201,7 +204,7 @@ class Guarded:
         forecast = GaussianForecast(found["mean"], found["var"]).mark_failures()
         return forecast.take(mixed), Trajectories(found["truth"], found["lengths"])[mixed]
 
-    def run(self, controller: pac_rl.Controller, part: str, count: int, name: str) -> pac_rl.Episodes:
+    def run(self, controller: pac_rl.Controller, part: str, count: int, name: str) -> Episodes:
         """Episodes of a controller, on the first so many seeds of a part."""
         seeds = self.seeds(part, count)
         stage = tasks.episodes_stage(controller, self.sizes.steps)
@@ -212,10 +215,10 @@ class Guarded:
         self.experiment.engine(job, folder)
         return tasks.read_episodes(job, folder, controller)
 
-    def _governed(self, bound: float, width: float, jitter: float) -> pac_rl.Governed:
+    def _governed(self, bound: float, width: float, jitter: float) -> Governed:
         robot, policy = self.experiment.robot, self.experiment.policy
         column = robot.names.index("forward velocity")
-        return pac_rl.Governed(policy, robot.view, len(robot.names), column, bound, width, jitter)
+        return Governed(policy, robot.view, len(robot.names), column, bound, width, jitter)
 
 
 class SimulatePlanner(tasks.SimulateEpisodes):
@@ -227,9 +230,9 @@ class SimulatePlanner(tasks.SimulateEpisodes):
         for (checked, choice), below in planned:
             limits = (HalfSpace("speed limit", along, SPEED - below),)
             options = {"horizon": 6, "checked": checked, "choice": choice, "fallback": "hold"}
-            planner = pac_rl.Controller(robot, model, policy, limits, pac_rl.MeanTubes(), **options)
+            planner = pac_rl.Controller(robot, model, policy, limits, MeanTubes(), **options)
             act = partial(first_actions, planner)
-            acting.append(pac_rl.Function(act, len(robot.names), len(robot.low), sees="state"))
+            acting.append(Function(act, len(robot.names), len(robot.low), sees="state"))
         super().__init__(env, tuple(acting), firsts, steps, BATCH)
 
 
@@ -252,7 +255,7 @@ class CarryOutCandidates:
     def __call__(self, shard: Any, given: Any) -> dict[str, np.ndarray]:
         burn_in, seeds = (0, self.last), np.asarray(shard.ids)
         starts = pac_rl.simulate(self.robot, self.governed[shard.number], seeds, horizon=1, burn_in=burn_in)
-        around = {"horizon": self.horizon, "factors": pac_rl.FACTORS}
+        around = {"horizon": self.horizon, "factors": FACTORS}
         found = pac_rl.candidates_around(self.policy, self.ensemble, self.robot, starts.start, **around)
         picked = found.pick(torch.from_numpy(self.picks[shard.number]))
         done = pac_rl.execute(self.robot, starts, picked.plans[:, 0].double().cpu().numpy())

@@ -14,14 +14,21 @@ from typing import Annotated, Any
 
 import numpy as np
 
-import pac_core
-from cluster import Job, RunFolder, Stage
-from cluster.engines import episodes_through
 from halfcheetah.guard import Guarded
-from pac_core import Descended, Descent, PACLevel
-from pac_core.ledger import score_digest
-from pac_core.options import refuse_unwritable
-from pac_core.tables import file_digest
+from pac_core import PACLevel
+from pac_core.certificates import (
+    Descended,
+    Descent,
+    descend,
+    open_ledger,
+    score_digest,
+    verify_descent,
+    write_descent,
+)
+from pac_core.cli import refuse_unwritable
+from pac_core.datasets import file_digest
+from pac_core.risks import accepted_risk, claim_accepted_risk
+from pac_core.runs import Job, RunFolder, Stage, episodes_through
 from pac_rl.tasks import EPISODES, RunEpisodes, RunSelections, episodes_stage, read_arrays
 
 KINDS = {
@@ -66,9 +73,9 @@ def certify_guard(guards: Guarded, asked: Plan, ledger: Path) -> Descended:
         tested=describe(guards),
     )
     refuse_unwritable("--ledger", ledger)
-    pac_core.open_ledger(ledger, budget=asked.budget)
+    open_ledger(ledger, budget=asked.budget)
     if asked.kind == "tube":
-        pac_core.claim_accepted_risk(plan.episodes, confidence=asked.confidence, ledger=ledger)
+        claim_accepted_risk(plan.episodes, confidence=asked.confidence, ledger=ledger)
     counts = f"{len(scales)} scales, {plan.n} episodes each, {plan.allowed} errors allowed"
     print(f"plan      {counts}; in {ledger}")
     root = guards.experiment.out / f"certify-{guards.task}-{asked.kind}-{asked.attempt}"
@@ -78,13 +85,13 @@ def certify_guard(guards: Guarded, asked: Plan, ledger: Path) -> Descended:
 
     about: Any = {"size": EPISODES, "controller": plan.controller, "unit": "episode"}
     run = episodes_through(guards.experiment.engine, stage, str(root), **about)
-    done = pac_core.descend(plan, run, ledger=ledger)
+    done = descend(plan, run, ledger=ledger)
     print(f"\n{done}")
     if asked.kind == "tube" and done.certified is not None:
         print(f"accepted  {risk(done, root, asked.confidence, ledger)}")
     file = guards.experiment.report.folder / f"guard_{guards.task}_{asked.kind}_certificate.json"
-    pac_core.write_descent(done, file)
-    for check in pac_core.verify_descent(done, ledger):
+    write_descent(done, file)
+    for check in verify_descent(done, ledger):
         print(f"{check.name:<9} {check.text}")
     print(f"wrote     {file}")
     return done
@@ -126,6 +133,4 @@ def risk(done: Descended, root: Path, confidence: float, ledger: Path) -> Any:
     job = Job.of("episodes", ids, [Stage(RunSelections)], size=EPISODES)
     found = read_arrays(job, RunFolder(root / f"scale-{done.certified!r}"))
     counts = (found["ids"], found["accepted"], found["unsafe"])
-    return pac_core.accepted_risk(
-        *counts, confidence=confidence, choices=len(done.plan.scales), ledger=ledger
-    )
+    return accepted_risk(*counts, confidence=confidence, choices=len(done.plan.scales), ledger=ledger)

@@ -18,8 +18,9 @@ import torch
 from halfcheetah.drawing import returns_and_violations
 from halfcheetah.experiment import say
 from halfcheetah.guard import LEVEL, Guarded
-from pac_core import error_interval
-from pac_rl import Controller, Episodes, MeanTubes, run_episodes
+from pac_core.evaluation import error_interval
+from pac_rl import Controller, run_episodes
+from pac_rl.planning import Episodes, MeanTubes
 from pac_rl.plots import plot_episodes
 
 Rows = list[dict[str, Any]]

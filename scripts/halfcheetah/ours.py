@@ -11,16 +11,19 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom, binomtest
 
-from cluster import certify_run
 from halfcheetah.drawing import size_boxes
 from halfcheetah.experiment import Experiment
 from halfcheetah.fits import fit_ablation, fit_box, fit_case, fit_watched, hindsight, row, watched
-from pac_core import Certificate, NotEnoughData, PACLevel, fit_threshold, max_errors
-from pac_core.failures import unit_scores
-from pac_core.figures import INK, canvas
-from pac_rl import Ensemble, Environment, for_plans
+from pac_core import Certificate, NotEnoughData, PACLevel
+from pac_core.bounds import max_errors
+from pac_core.plots import INK, canvas
+from pac_core.runs import certify_run
+from pac_core.sets import unit_scores
+from pac_core.thresholds import fit_threshold
+from pac_rl import Ensemble, for_plans
 from pac_rl.forecasts import BATCH
 from pac_rl.plots import plot_step_sizes, plot_tubes
+from pac_rl.systems import Environment
 
 Rows = list[dict[str, Any]]
 LABELS = {

@@ -13,8 +13,9 @@ import numpy as np
 from halfcheetah.drawing import SIZE, error_bars, level_grid, level_lines, size_boxes
 from halfcheetah.experiment import Experiment
 from halfcheetah.fits import DELTAS, EPSILONS, fit_ablation, fit_ablations, fit_box, measured
-from pac_core import NotEnoughData, PACLevel, evaluate, joint_cost, mass_gaussian_sets
-from pac_core.costs import Entry
+from pac_core import NotEnoughData, PACLevel, evaluate
+from pac_core.bounds import Entry, joint_cost
+from pac_core.evaluation import mass_gaussian_sets
 from pac_rl.plots import plot_step_sizes
 
 Rows = list[dict[str, Any]]

@@ -15,16 +15,18 @@ from typing import Any
 import numpy as np
 
 import pac_rl
-from cluster import Job, RunFolder, Stage
 from halfcheetah.experiment import Report
-from pac_core import HalfSpace, LinearFeatures, PACLevel, error_interval, fit_shape, fit_threshold
-from pac_core.failures import unit_scores
-from pac_rl import FittedTubes, MeanTubes, MemberTubes, Settings, cheetah_reward, for_plans
-from pac_rl.loops import Loop, Round, learn
-from pac_rl.planned import Search
-from pac_rl.replays import replayed
+from pac_core import HalfSpace, LinearFeatures, PACLevel
+from pac_core.evaluation import error_interval
+from pac_core.runs import Job, RunFolder, Stage
+from pac_core.sets import unit_scores
+from pac_core.thresholds import fit_threshold
+from pac_core.tubes import fit_shape
+from pac_rl import Settings, for_plans
+from pac_rl.pets import Loop, Round, Search, learn, replayed
+from pac_rl.planning import FittedTubes, MeanTubes, MemberTubes, cheetah_reward
+from pac_rl.rollouts import TRAINING_SEEDS
 from pac_rl.tasks import NEEDS, Engine, PlanEpisodes, read_arrays
-from pac_rl.trajectories import TRAINING_SEEDS
 
 SCALES = (1.0, 0.6)
 LEVEL = PACLevel(0.1, 0.05)

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from pac_core.arrays import threads
-from pac_rl.environments import make_environment
+from pac_rl import load_policy, make_environment
 from pac_rl.policies import Network, fitting
-from pac_rl.policy_files import load_policy, save_policy
-from pac_rl.simulators import Simulator
+from pac_rl.policy_files import save_policy
+from pac_rl.rollouts import Simulator
 
 Normal = tuple[np.ndarray, np.ndarray]
 """Mean and scale of the observations."""

@@ -28,12 +28,12 @@ from imagenet.report import show_results, summarise
 from imagenet.sets import OURS, compare_sets
 
 from pac_core import InvalidInput, write_certificate
-from pac_core.class_names import ClassNames, read_classes
+from pac_core.arrays import at_least
+from pac_core.certificates import score_digest
+from pac_core.cli import ledger_beside
 from pac_core.cli import main as pac
-from pac_core.failures import unit_scores
-from pac_core.ledger import score_digest
-from pac_core.options import ledger_beside
-from pac_core.texts import at_least
+from pac_core.datasets import ClassNames, read_classes
+from pac_core.sets import unit_scores
 from pac_vision import find_images
 
 LEDGER = "ledger.txt"

@@ -6,8 +6,8 @@ from imagenet.inputs import mark_chance, say_infeasible
 from imagenet.sets import OURS, PAPER
 from scipy.stats import binom
 
-from pac_core import min_samples
-from pac_core.figures import INK, canvas
+from pac_core.bounds import min_samples
+from pac_core.plots import INK, canvas
 
 SIZES = "labels in the set\n(line: median, diamond: mean)"
 COLOURS = {"C": INK[3], "D": INK[4], PAPER: INK[0], OURS: INK[1], "mass": "#9a9a9a", "mass, C": "#5f6b73"}

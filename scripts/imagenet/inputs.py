@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from pac_core import InvalidInput, LogitForecast, PACLevel, Record, UnreadableFile, max_errors, min_samples
-from pac_core.datasets import read_dataset
+from pac_core import InvalidInput, LogitForecast, PACLevel
+from pac_core.bounds import max_errors, min_samples
+from pac_core.certificates import Record
+from pac_core.datasets import file_digest, read_arrays, read_dataset
+from pac_core.errors import UnreadableFile
 from pac_core.splits import digest_of
-from pac_core.tables import file_digest, read_arrays
 
 DELTAS = (1e-1, 1e-3, 1e-5)
 LADDER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)

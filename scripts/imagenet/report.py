@@ -9,7 +9,10 @@ from imagenet.inputs import mark_chance, outcomes, say_infeasible
 from imagenet.sets import OURS, PAPER, WORDS
 
 import pac_core as pac
-from pac_core.texts import at_least
+from pac_core.arrays import at_least
+from pac_core.bounds import min_samples, vc_min_samples
+from pac_core.evaluation import calibration_error, error_interval
+from pac_core.scores import Temperature
 from pac_vision.plots import reliability_bins, reliability_diagram
 
 SIZES = ("mean size", "median", "smallest", "largest")
@@ -51,7 +54,7 @@ def ablation_row(results, sets, level):
     if found is not None:
         row |= {"allowed errors": found.predictor.threshold.errors}
         return row | measured_numbers(found.evaluation.all, say_verdict(found.evaluation))
-    words = say_infeasible(n, pac.vc_min_samples(level) if sets == "C" else pac.min_samples(level))
+    words = say_infeasible(n, vc_min_samples(level) if sets == "C" else min_samples(level))
     row |= dict.fromkeys(("allowed errors", "error", "98% interval"), "")
     return row | {"verdict": f"not feasible with n = {n:,}, {words}"} | dict.fromkeys(SIZES, "")
 
@@ -111,7 +114,7 @@ def grid_cells(results, sets, number):
     def cell(level):
         found = results.at(sets, level)
         if found is None:
-            return say_infeasible(results.parts.calibrate.n, pac.min_samples(level))
+            return say_infeasible(results.parts.calibrate.n, min_samples(level))
         row, doubt = found.evaluation.all, " refuted" if found.evaluation.refuted else ""
         return f"{row.error:.4f}{doubt}" if number == "error" else f"{row.mean:.4g}"
 
@@ -165,7 +168,7 @@ def show_baselines(results, folder):
 
 def find_temperature(score):
     """The temperature of the paper's score; 1 where it has none."""
-    return math.prod(float(step.tau) for step in score.preparations if isinstance(step, pac.Temperature))
+    return math.prod(float(step.tau) for step in score.preparations if isinstance(step, Temperature))
 
 
 def readable_test(results, model):
@@ -190,10 +193,10 @@ def architecture_rows(results):
         row = {
             "classifier": model.name,
             "top-1 error": wrong / n,
-            "98% interval": interval_text(pac.error_interval(wrong, n)),
+            "98% interval": interval_text(error_interval(wrong, n)),
             "tau": find_temperature(results.main(PAPER, model.name).predictor.score),
-            "ECE": pac.calibration_error(plain, labels),
-            "ECE, C": pac.calibration_error(calibrated, labels),
+            "ECE": calibration_error(plain, labels),
+            "ECE, C": calibration_error(calibrated, labels),
         }
         for sets in ("D", PAPER, OURS):
             found = results.main(sets, model.name).evaluation
@@ -212,7 +215,7 @@ def show_architectures(results, folder):
     folder.table("architectures", rows, title, hidden=hidden, note=note)
     if len(rows) < 2:
         return
-    intervals = [pac.error_interval(*count_wrong(model)) for model in results.models]
+    intervals = [error_interval(*count_wrong(model)) for model in results.models]
     title = f"Set size against classification error\n{words}"
     folder.figure("architectures", figures.size_against_error(rows, intervals, title))
     kinds, names = ("D", PAPER, OURS), [model.name for model in results.models]
@@ -226,7 +229,7 @@ def show_reliability(results, folder):
     rows, errors, shown = [], [], {}
     for name, forecast in zip(("as it is", "calibrated"), forecasts, strict=True):
         bins = reliability_bins(forecast, labels)
-        errors.append(pac.calibration_error(forecast, labels))
+        errors.append(calibration_error(forecast, labels))
         rows += [{"forecast": name} | row for row in bins]
         shown[f"{name}: ECE {errors[-1]:.3f}"] = bins
     folder.table("reliability", rows)
@@ -245,7 +248,7 @@ def coverage_rows(results, names, sets=OURS):
     for label in np.unique(labels).tolist():
         mine = labels == label
         n, missed = int(mine.sum()), int(found.missed[mine].sum())
-        low, high = pac.error_interval(missed, n)
+        low, high = error_interval(missed, n)
         row = {"label": label, "class": names[label], "images": n, "covered": n - missed}
         row |= {"coverage": 1 - missed / n, "low": 1 - high, "high": 1 - low}
         rows.append(row | {"mean size": float(found.size[mine].mean())})

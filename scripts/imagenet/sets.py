@@ -10,7 +10,14 @@ from typing import Any
 from imagenet.inputs import Levels, Predictions, align, content_digest, find_places, outcomes
 
 import pac_core as pac
-from pac_core.failures import to_tune_on, unit_scores, unit_sets
+from pac_core.bounds import Entry, joint_cost, vc_max_errors
+from pac_core.certificates import Asked, Opening, Record, SplitRecord, certify_menu
+from pac_core.errors import TooManyFailures
+from pac_core.evaluation import Evaluation, mass_label_sets
+from pac_core.forecasts import to_tune_on
+from pac_core.sets import Likelihood, choose_label_score, tempered, unit_scores, unit_sets
+from pac_core.splits import Splits, ids_digest
+from pac_core.thresholds import fit_threshold
 
 PAPER = "C+D"
 OURS = "ours"
@@ -40,7 +47,7 @@ class Measured:
     level: pac.PACLevel
     size: Any
     missed: Any
-    evaluation: pac.Evaluation
+    evaluation: Evaluation
     predictor: pac.Predictor | None = None
     certificate: pac.Certificate | None = None
 
@@ -53,10 +60,10 @@ class ClassResults:
     """
 
     models: tuple[Predictions, ...]
-    parts: pac.Splits
+    parts: Splits
     levels: Levels
-    look: pac.Opening
-    entries: Mapping[Key, pac.Entry]
+    look: Opening
+    entries: Mapping[Key, Entry]
     measured: Mapping[Key, Measured]
 
     def at(self, sets, level=None, model=None):
@@ -71,7 +78,7 @@ class ClassResults:
         """The probability that any certificate of this kind of sets at these levels fails is below this."""
         chosen = set(levels)
         menu = [entry for (_, kind, level), entry in self.entries.items() if kind == sets and level in chosen]
-        return pac.joint_cost(self.parts.calibrate.n, menu)
+        return joint_cost(self.parts.calibrate.n, menu)
 
     @cached_property
     def test(self):
@@ -109,24 +116,24 @@ def compare_sets(models, levels, *, tune, calibrate, seed, ledger, images=None):
             model, parts, levels.feasible(calibrate) if model is models[0] else (levels.main,)
         )
     ]
-    made = pac.certify_menu(
+    made = certify_menu(
         [asked for *_, asked in fitted],
         ids=models[0].ids[parts.calibrate.rows],
         ledger=ledger,
         data=content_digest(models, parts.calibrate.rows),
         parts=parts,
         unit="image",
-        tune=pac.Record("tune", parts.tune.n, parts.tune.digest),
-        test=pac.Record("test", parts.test.n, parts.test.digest),
-        split=pac.SplitRecord(seed, pac.ids_digest(models[0].ids), models[0].ids_name),
+        tune=Record("tune", parts.tune.n, parts.tune.digest),
+        test=Record("test", parts.test.n, parts.test.digest),
+        split=SplitRecord(seed, ids_digest(models[0].ids), models[0].ids_name),
     )
     entries = {}
     measured = {}
     for (model, sets, asked), got in zip(fitted, made, strict=True):
         if levels.main in got.refused:
-            pac.fit_threshold(got.scores, levels.main)  # raises the reason, with its numbers
+            fit_threshold(got.scores, levels.main)  # raises the reason, with its numbers
         for level in asked.levels:
-            entries[model.name, sets, level] = pac.Entry(asked.digest, level.epsilon, level.delta)
+            entries[model.name, sets, level] = Entry(asked.digest, level.epsilon, level.delta)
         test = model.take(parts.test.rows)
         found = [
             _measure(model.name, sets, own.predictor, test, own)
@@ -145,13 +152,13 @@ def _fit(model, parts, levels):
 
     def on_menu(score, levels):
         scores = partial(unit_scores, score, forecast, labels)
-        return pac.Asked(score, tuple(levels), scores, forecast.domain, of=model.name)
+        return Asked(score, tuple(levels), scores, forecast.domain, of=model.name)
 
-    yield "D", on_menu(pac.Likelihood(), levels)
-    yield PAPER, on_menu(pac.tempered(*tuning, levels[0]), levels)
+    yield "D", on_menu(Likelihood(), levels)
+    yield PAPER, on_menu(tempered(*tuning, levels[0]), levels)
     for epsilon in dict.fromkeys(level.epsilon for level in levels):
         first, *others = row = [level for level in levels if level.epsilon == epsilon]
-        score = pac.choose_label_score(*tuning, first, calibrate=parts.calibrate.n, others=others)
+        score = choose_label_score(*tuning, first, calibrate=parts.calibrate.n, others=others)
         yield OURS, on_menu(score, row)
 
 
@@ -161,12 +168,12 @@ def _compare(model, paper, scores, test):
     With the VC bound sets contain those of C+D at the same level, so they hold whenever those do.
     """
     for level in paper.levels:
-        with suppress(pac.NotEnoughData, pac.TooManyFailures):
-            threshold = pac.fit_threshold(scores, level, bound=pac.vc_max_errors)
+        with suppress(pac.NotEnoughData, TooManyFailures):
+            threshold = fit_threshold(scores, level, bound=vc_max_errors)
             yield _measure(model, "C", pac.Predictor(paper.score, threshold, paper.domain), test)
     level, (forecast, labels) = paper.levels[0], test
-    for sets, score in (("mass", pac.Likelihood()), ("mass, C", paper.score)):
-        mass = SimpleNamespace(sets=lambda some, e, score=score: pac.mass_label_sets(score.prepared(some), e))
+    for sets, score in (("mass", Likelihood()), ("mass, C", paper.score)):
+        mass = SimpleNamespace(sets=lambda some, e, score=score: mass_label_sets(score.prepared(some), e))
         made = unit_sets(mass, forecast, level.epsilon)
         yield Measured(model, sets, level, made.size(), ~made.contains(labels), _evaluate(made, test, level))
 

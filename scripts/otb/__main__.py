@@ -24,7 +24,8 @@ from otb.generated import write_sequences, write_tracks
 from otb.stored import by_frame, by_sequence, compare_scores, frame_against_sequence
 
 from pac_core import InvalidInput, split
-from pac_vision import TrackerSettings, find_sequences, load_backbone, read_tracks, train_tracker
+from pac_vision import TrackerSettings, find_sequences, read_tracks, train_tracker
+from pac_vision.tracking import load_backbone
 
 SMALL = TrackerSettings("pixels", 48, channels=8, hidden=32, views=4, epochs=10, batch=32, rate=3e-3)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -4,9 +4,10 @@ from otb import pairs
 from otb.stored import SHOWN
 
 import pac_vision as vision
-from pac_core import NotEnoughData, PACLevel, max_errors
-from pac_vision.tracker_training import find_pairs
-from pac_vision.tracking import stay
+from pac_core import NotEnoughData, PACLevel
+from pac_core.bounds import max_errors
+from pac_vision.plots import Overlay, overlay_grid, write_gif
+from pac_vision.tracking import find_pairs, stay
 
 
 def study_frames(args, folder, settings, backbone, sequences):
@@ -114,10 +115,10 @@ def draw_sets(args, sequences, videos, parts, level):
     """The videos with their boxes at this level (C+D)."""
     predictor, floored = pairs.fit_pairs(parts, level), vision.BoxScore("nll")
     sets = [predictor.sets(floored.prepared(video.forecast)) for video in videos]
-    return [vision.Overlay.of(args.sequences, *known) for known in zip(sequences, videos, sets, strict=True)]
+    return [Overlay.of(args.sequences, *known) for known in zip(sequences, videos, sets, strict=True)]
 
 
 def write_overlays(folder, overlays, title):
-    folder.figure("overlays", vision.overlay_grid(overlays, title))
+    folder.figure("overlays", overlay_grid(overlays, title))
     for overlay in overlays:
-        vision.write_gif(overlay, folder.folder / f"overlay_{overlay.frames.name}.gif")
+        write_gif(overlay, folder.folder / f"overlay_{overlay.frames.name}.gif")

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from common import draw_box, interval_text
 
-from pac_core import ABLATIONS, GaussianForecast, InvalidInput, NotEnoughData, PACLevel, evaluate
-from pac_core.figures import INK, canvas
+from pac_core import GaussianForecast, InvalidInput, NotEnoughData, PACLevel, evaluate
+from pac_core.evaluation import ABLATIONS
+from pac_core.plots import INK, canvas
 
 PAPER_PAIRS = (20_882, 22_761, 22_761)
 """Pairs of frames to tune, calibrate and test in the paper, of 99 videos."""

@@ -6,11 +6,17 @@ from otb import pairs
 from otb.units import compare_units, unit_histograms
 
 import pac_core as pac
-from pac_core.options import ledger_beside
-from pac_core.predictors import GivenScore
-from pac_core.tables import file_digest
-from pac_vision import BoxScore, Overlay, Video, choose_box_score, overlay_grid
-from pac_vision.box_scores import CANDIDATES, smallest
+from pac_core.bounds import max_errors
+from pac_core.certificates import Record, SplitRecord, certify_scores
+from pac_core.cli import ledger_beside
+from pac_core.datasets import file_digest
+from pac_core.evaluation import error_interval
+from pac_core.sets import GivenScore
+from pac_core.splits import ids_digest
+from pac_core.thresholds import fit_threshold
+from pac_vision import BoxScore
+from pac_vision.plots import Overlay, overlay_grid
+from pac_vision.tracking import CANDIDATES, Video, choose_box_score, smallest
 
 PAPER = pac.PACLevel(0.01, 1e-5)
 SHOWN = 4  # videos to draw, however many there are
@@ -22,10 +28,10 @@ def by_sequence(args, folder, videos, sequences):
     ledger = ledger_beside(args.tracks, args.ledger)
     level, names, gamma = pac.PACLevel(args.epsilon, args.delta), np.array(list(videos)), args.gamma
     parts = pac.split(names, tune=args.tune, calibrate=args.calibrate, seed=args.seed)
-    pac.max_errors(parts.calibrate.n, level)
+    max_errors(parts.calibrate.n, level)
     tune, calibrate, test = ([videos[str(name)] for name in part.units] for part in parts)
     score, digest = choose_box_score(tune, level, gamma), file_digest(args.tracks)
-    made = pac.certify_scores(
+    made = certify_scores(
         GivenScore(f"{score} score exceeded in at most a share {gamma:g} of the frames"),
         lambda: np.array([score.video_score(video, gamma) for video in calibrate]),
         level,
@@ -33,12 +39,12 @@ def by_sequence(args, folder, videos, sequences):
         ledger=ledger,
         data=digest,
         parts=parts,
-        source=pac.Record("stored tracks", len(names), digest),
+        source=Record("stored tracks", len(names), digest),
         unit="video sequence",
-        tune=pac.Record("tune", parts.tune.n, parts.tune.digest),
-        test=pac.Record("test", parts.test.n, parts.test.digest),
-        model=pac.Record("ensemble of trackers", digest=digest),
-        split=pac.SplitRecord(args.seed, pac.ids_digest(names), "ids"),
+        tune=Record("tune", parts.tune.n, parts.tune.digest),
+        test=Record("test", parts.test.n, parts.test.digest),
+        model=Record("ensemble of trackers", digest=digest),
+        split=SplitRecord(args.seed, ids_digest(names), "ids"),
     )
     threshold = made.certificates[0].predictor.threshold
     pac.write_certificate(made.certificates[0], folder.folder / "certificate.json")
@@ -52,7 +58,7 @@ def by_sequence(args, folder, videos, sequences):
         row |= {"refuted": "not tested"}
     else:
         missed = sum(score.video_score(video, gamma) > threshold.value for video in test)
-        low, high = pac.error_interval(missed, len(test))
+        low, high = error_interval(missed, len(test))
         sizes = [threshold.value * score.spread(video) for video in test]
         row |= {"missed": missed, "98% interval": interval_text((low, high))}
         row |= {"refuted": "yes" if low > level.epsilon else "no"}
@@ -130,12 +136,12 @@ def compare_scores(args, folder, videos):
         tune, calibrate, test = np.split(order, [args.tune, args.tune + args.calibrate])
         chosen = smallest(scores[:, tune], spreads[:, tune], level)
         for name, row in (("max, as forecast", plain), ("max, chosen on tune", chosen)):
-            limit = pac.fit_threshold(scores[row][calibrate], level).value
+            limit = fit_threshold(scores[row][calibrate], level).value
             found.setdefault(name, []).append((scores[row][test] > limit, limit * spreads[row][test]))
         tempered = BoxScore("nll").fitted([everything[i] for i in tune])
         for name, one in (("nll (D)", BoxScore("nll")), ("nll, temperature (C+D)", tempered)):
             of = {i: one.video_score(everything[i], gamma) for i in (*calibrate, *test)}
-            limit = pac.fit_threshold([of[i] for i in calibrate], level).value
+            limit = fit_threshold([of[i] for i in calibrate], level).value
             sizes = [one.sizes(everything[i].forecast, limit).mean() for i in test]
             found.setdefault(name, []).append(([of[i] > limit for i in test], sizes))
     rows = []

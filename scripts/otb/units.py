@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from common import panels
 
-from pac_core import InvalidInput, PACLevel, fit_threshold
-from pac_core.figures import INK
-from pac_vision import share_score
-from pac_vision.shares import share
+from pac_core import InvalidInput, PACLevel
+from pac_core.plots import INK
+from pac_core.thresholds import fit_threshold
+from pac_vision.tracking import share, share_score
 
 UNITS = ("frame", "sequence")
 

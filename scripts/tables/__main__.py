@@ -39,9 +39,10 @@ from tables.figures import draw_errors, draw_sizes
 from tables.reading import Table, read_own, read_table, table_options
 from tables.study import PAPER, SMALL, TableDesign, ablate, certify_table, repeat, sets_of
 
-from pac_core import InvalidInput, LogitForecast, UnreadableFile, verify, write_certificate
-from pac_core.ledger import score_digest
-from pac_core.options import ledger_beside
+from pac_core import InvalidInput, LogitForecast, verify, write_certificate
+from pac_core.certificates import score_digest
+from pac_core.cli import ledger_beside
+from pac_core.errors import UnreadableFile
 
 Asked = tuple[Table, TableDesign, Path]
 """A table, what is asked of it, and its ledger."""

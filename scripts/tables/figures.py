@@ -3,7 +3,7 @@
 import numpy as np
 from common import draw_box, panels
 
-from pac_core.figures import INK, canvas
+from pac_core.plots import INK, canvas
 
 
 def draw_sizes(rows, design, truth, wrong):

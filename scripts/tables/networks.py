@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pac_core import GaussianForecast, InvalidInput, LogitForecast
-from pac_vision.classifiers import one_thread
+from pac_vision.models import one_thread
 
 MEMBERS = 5  # each stops on its own fifth of the training rows, so all rows are learned from
 HIDDEN = 32

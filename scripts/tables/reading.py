@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 from common import PATH, ledger_option
 
-from pac_core import InvalidInput, UnreadableFile
-from pac_core.tables import file_digest
+from pac_core import InvalidInput
+from pac_core.datasets import file_digest
+from pac_core.errors import UnreadableFile
 
 MISSING = ["", "?", "NA", "N/A", "NaN", "nan", "null"]
 MOST_CATEGORIES = 50  # of a column that goes into a model; more are names, not categories

@@ -9,8 +9,12 @@ from scipy.stats import betabinom, binom
 from tables.networks import Encoder, Networks, fit_encoder, fit_labels, fit_values
 
 import pac_core as pac
-from pac_core import InvalidInput, PACLevel, Record
-from pac_core.predictors import Likelihood
+from pac_core import InvalidInput, PACLevel
+from pac_core.bounds import max_errors
+from pac_core.certificates import Record
+from pac_core.errors import NoTemperature
+from pac_core.evaluation import Evaluation
+from pac_core.sets import Likelihood, calibrate, tempered
 
 OTHER = "(any other)"
 """The class of every label that the training rows lack, where the file does not declare its classes."""
@@ -42,7 +46,7 @@ class TableDesign:
 
     def test_rows(self, table):
         """How many rows are left to test on; refused if there are none, or the level is out of reach."""
-        pac.max_errors(self.calibrate, self.level)
+        max_errors(self.calibrate, self.level)
         left = len(table) - self.train - self.tune - self.calibrate
         if left < 1:
             raise InvalidInput(
@@ -128,8 +132,8 @@ def tempered_if_any(forecast, truth, level):
     That happens if the model is right about every one of them. Either way it is a choice on the tune rows.
     """
     try:
-        return pac.tempered(forecast, truth, level)
-    except pac.NoTemperature:
+        return tempered(forecast, truth, level)
+    except NoTemperature:
         return Likelihood()
 
 
@@ -170,7 +174,7 @@ class Ablated:
     predictor: pac.Predictor
     sets: Any
     size: Any
-    found: pac.Evaluation
+    found: Evaluation
 
 
 def ablate(made, design, *, seed):
@@ -183,7 +187,7 @@ def ablate(made, design, *, seed):
     rows = []
     for name in ("D", "C+D"):
         score = tempered_if_any(*tune, design.level) if name == "C+D" else Likelihood()
-        predictor = pac.calibrate(score, *cal, design.level)
+        predictor = calibrate(score, *cal, design.level)
         sets = predictor.sets(test)
         size = np.asarray(sets.size()) * (1 if design.task == "labels" else 2)  # intervals: the full width
         known = {"size": lambda size=size: size, "contains": sets.contains, "empty": sets.empty}
@@ -219,7 +223,7 @@ def repeat(table, design, seeds):
     drawn = [ablate(forecast_rest(table, design, seed=seed), design, seed=seed) for seed in seeds]
     plain, found = ([one[place].found.all for one in drawn] for place in (0, 1))
     errors = np.array([row.errors / m for row in found])
-    allowed, most = pac.max_errors(n, level), int(np.floor(level.epsilon * m + 1e-9))
+    allowed, most = max_errors(n, level), int(np.floor(level.epsilon * m + 1e-9))
     row = {
         "table": design.title,
         "epsilon": level.epsilon,

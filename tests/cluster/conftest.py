@@ -10,9 +10,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from toy_runs import contents, job
 
-from cluster.engines import run_here
-from cluster.folders import RunFolder
-from cluster.results import Results
+from pac_core.runs import Results, RunFolder, run_here
 
 TESTS = Path(__file__).parent.parent
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"

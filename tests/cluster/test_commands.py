@@ -27,9 +27,10 @@ from pac_program import refused
 from pac_program import run as pac
 from PIL import Image
 
-from cluster.tasks import rl_task
-from pac_core import ids_digest, read_certificate
-from pac_core.tables import file_digest
+from cluster.commands.run import rl_task
+from pac_core import read_certificate
+from pac_core.datasets import file_digest
+from pac_core.splits import ids_digest
 from pac_rl import Ensemble, Settings, Transitions, load_policy, make_environment, simulate, train
 from pac_rl.policy_files import SHIPPED
 
@@ -283,7 +284,7 @@ def test_ctrl_c_while_certifying_is_clean(
     def interrupted(*args: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cluster.launching.certify_run", interrupted)
+    monkeypatch.setattr("cluster.commands.launch.certify_run", interrupted)
     answer = pac(*rl(ensemble, tmp_path / "run", "--address", "none", *LEVEL, units=1))
     assert answer.exit_code == 130
     assert "the same command goes on from there" in answer.output
@@ -298,7 +299,7 @@ def test_ctrl_c_between_trials_is_clean(
     def stopping(name: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr("cluster.launching.counted", stopping)
+    monkeypatch.setattr("cluster.commands.launch.counted", stopping)
     assert pac(*rl(ensemble, tmp_path / "run", "--address", "none", units=1)).exit_code == 0
     answer = pac("tune", tmp_path / "run", *LEVEL, "--shape", "joint")
     code, said = answer.exit_code, answer.output
@@ -313,7 +314,7 @@ def test_training_that_is_interrupted_goes_on(tmp_path: Path, monkeypatch: pytes
     def interrupted(*args: Any, **design: Any) -> Path:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cluster.commands.trained", interrupted)
+    monkeypatch.setattr("cluster.commands.run.trained", interrupted)
     answer = pac("run", "rl", "--folder", tmp_path / "run")
     assert answer.exit_code == 130
     assert "the same command goes on from there" in answer.output

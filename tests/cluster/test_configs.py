@@ -20,7 +20,7 @@ import pytest
 import yaml
 from toy_scorers import wait_for
 
-from cluster.commands import run
+from cluster.commands.run import run
 from pac_core.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -182,7 +182,7 @@ def test_the_image_copies_every_package_and_installs_mbrl_alone() -> None:
 RAY = str(Path(sys.executable).with_name("ray"))
 JOIN = """
 import sys, time
-from cluster.session import connected
+from cluster import connected
 with connected(sys.argv[1]):
     import ray
     end = time.monotonic() + 120

@@ -11,10 +11,9 @@ import pytest
 import toy_scorers as toys
 
 from cluster.engine import run
-from cluster.engines import episodes_through, run_here
-from cluster.folders import RunFolder
-from cluster.jobs import Job, Stage
-from pac_core import Descent, InvalidInput, PACLevel, descend
+from pac_core import InvalidInput, PACLevel
+from pac_core.certificates import Descent, descend
+from pac_core.runs import Job, RunFolder, Stage, episodes_through, run_here
 
 PLAN = Descent(
     scales=(3.0, 2.0, 1.0),

@@ -17,16 +17,13 @@ import torch
 import toy_scorers as toys
 from toy_runs import files, job
 
-from cluster import sources
-from cluster.digests import Digests, Undigested
-from cluster.driver import Task
 from cluster.engine import run
-from cluster.engines import run_here
-from cluster.errors import WorkerDiffers
-from cluster.folders import RunFolder
-from cluster.jobs import Job, Stage
-from cluster.sources import Sources, find_versions
-from pac_core import InvalidInput, Record
+from cluster.workers import WorkerDiffers
+from pac_core import InvalidInput
+from pac_core.certificates import Record
+from pac_core.runs import Job, RunFolder, Stage, Task, find_versions, run_here
+from pac_core.runs import digests as sources
+from pac_core.runs.digests import Digests, Sources, Undigested
 
 ROOT = Path(__file__).parents[2]
 
@@ -175,7 +172,7 @@ DRIVER = """
 import sys
 import numpy as np
 {defined}
-from cluster import Job, RunFolder, Stage, run_here
+from pac_core.runs import Job, RunFolder, Stage, run_here
 from pac_core import InvalidInput
 weights = {weights}
 job = Job.of("mine", range(4), [Stage(Score, (weights,), exempt={exempt})], size=2)

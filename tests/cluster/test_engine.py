@@ -16,20 +16,28 @@ from scipy.stats import norm
 from toy_runs import SIZE, UNITS, contents, job
 
 from cluster import engine as engine_module
-from cluster import pools as pools_module
-from cluster.attempts import Attempt, hung
+from cluster import run_on_ray
+from cluster import workers as pools_module
 from cluster.engine import run
-from cluster.engines import Engine, State, run_here
-from cluster.errors import NoWorkers, WorkerDiffers
-from cluster.estimates import estimate
-from cluster.folders import RunFolder
-from cluster.jobs import Job, Receipt, Shard, Stage, cut
-from cluster.pools import Member, Pool, Resources
-from cluster.progress import shown, words
-from cluster.session import run_on_ray
-from cluster.sources import find_versions
-from pac_core import InvalidInput, PACLevel, fit_threshold
+from cluster.workers import Attempt, Member, NoWorkers, Pool, Resources, WorkerDiffers, hung
+from pac_core import InvalidInput, PACLevel
 from pac_core.errors import Incomplete, ShardFailed
+from pac_core.runs import (
+    Engine,
+    Job,
+    Receipt,
+    RunFolder,
+    Shard,
+    Stage,
+    State,
+    cut,
+    estimate,
+    find_versions,
+    run_here,
+    shown,
+)
+from pac_core.runs.progress import words
+from pac_core.thresholds import fit_threshold
 
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.xdist_group("ray")]
 

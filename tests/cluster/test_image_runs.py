@@ -20,12 +20,12 @@ from toy_classifier import onnx_means
 from toy_layouts import as_parquet, as_tars
 from toy_runs import files
 
-from cluster.engines import run_here
-from cluster.folders import RunFolder
-from cluster.tasks import image_task
-from pac_core import PACError, PACLevel, fit_threshold, read_certificate, split
-from pac_vision import Images, find_images
-from pac_vision.scoring import packages
+from pac_core import PACError, PACLevel, read_certificate, split
+from pac_core.runs import RunFolder, run_here
+from pac_core.thresholds import fit_threshold
+from pac_vision import find_images
+from pac_vision.images import Images
+from pac_vision.tasks import image_task, packages
 
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
 
@@ -81,8 +81,8 @@ from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
 import toy_classifier
-from pac_vision import Source
-from pac_vision.labels import label_of
+from pac_vision.images import Source
+from pac_vision.images import label_of
 
 @dataclass(frozen=True)
 class Reader:

@@ -10,20 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.driver import Task, certify_run
-from cluster.engines import run_here
-from cluster.folders import RunFolder
-from cluster.jobs import Stage
-from cluster.launching import launch
-from pac_core import (
-    LogitForecast,
-    PACLevel,
-    RankedScore,
-    Record,
-    choose_label_score,
-    read_certificate,
-    tempered,
-)
+from cluster.commands.launch import launch
+from pac_core import LogitForecast, PACLevel, read_certificate
+from pac_core.certificates import Record
+from pac_core.runs import RunFolder, Stage, Task, certify_run, run_here
+from pac_core.sets import RankedScore, choose_label_score, tempered
 
 UNITS, TUNE, CALIBRATE = 900, 300, 400
 LEVELS = [PACLevel(0.05, 0.01), PACLevel(0.1, 0.01)]

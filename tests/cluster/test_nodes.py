@@ -19,14 +19,12 @@ from ray.cluster_utils import Cluster
 from scipy.stats import binom
 from toy_runs import SIZE, UNITS, contents, job
 
-from cluster import attempts
-from cluster.driver import Task, certify_run
+from cluster import workers as attempts
 from cluster.engine import run
-from cluster.engines import State, run_here
-from cluster.errors import NoWorkers
-from cluster.folders import RunFolder
-from cluster.jobs import Job, Stage
-from pac_core import PACLevel, Record
+from cluster.workers import NoWorkers
+from pac_core import PACLevel
+from pac_core.certificates import Record
+from pac_core.runs import Job, RunFolder, Stage, State, Task, certify_run, run_here
 
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
 

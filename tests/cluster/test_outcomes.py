@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.jobs import cut, finish_shard
 from pac_core import InvalidInput
+from pac_core.runs import cut, finish_shard
 
 [SHARD] = cut(["a", "b", "c"], 3)
 STEPS = np.ones((3, 4, 2))

@@ -14,35 +14,25 @@ from pac_program import run as pac
 from toy_scorers import Draw
 from toy_walks import DIMS, UNITS, ExplodingWalks, walking, world
 
-from cluster.driver import Task, certify_run
-from cluster.engines import run_here
-from cluster.folders import RunFolder
-from cluster.jobs import Stage, pack, unpack
-from cluster.launching import launch, ledger_for
-from cluster.results import Results, View
+from cluster.commands.launch import launch, ledger_for
 from pac_core import (
-    BadCertificate,
     GaussianForecast,
     InvalidInput,
-    OverBudget,
     PACLevel,
     Predictor,
-    Record,
     SecondLook,
-    TooManyFailures,
     Trajectories,
-    UnreadableFile,
-    accumulated,
-    add_note,
     evaluate,
-    fit_shape,
-    fit_temperature,
-    fit_threshold,
-    open_ledger,
     read_certificate,
 )
-from pac_core.errors import Incomplete
-from pac_core.predictors import Likelihood
+from pac_core.certificates import Record, add_note, open_ledger
+from pac_core.errors import BadCertificate, Incomplete, OverBudget, TooManyFailures, UnreadableFile
+from pac_core.runs import Results, RunFolder, Stage, Task, View, certify_run, run_here
+from pac_core.runs.jobs import pack, unpack
+from pac_core.scores import fit_temperature
+from pac_core.sets import Likelihood, accumulated
+from pac_core.thresholds import fit_threshold
+from pac_core.tubes import fit_shape
 
 LEVEL = PACLevel(0.1, 0.01)
 

@@ -13,12 +13,10 @@ from fsspec.implementations.local import LocalFileSystem
 from toy_runs import files, job
 from toy_scorers import Draw, Forgets, Square
 
-from cluster.engines import State, run_here
-from cluster.folders import RunFolder
-from cluster.jobs import Job, Stage, cut, pack, unpack
-from cluster.progress import shown
-from pac_core import InvalidInput, UnreadableFile
-from pac_core.errors import Incomplete
+from pac_core import InvalidInput
+from pac_core.errors import Incomplete, UnreadableFile
+from pac_core.runs import Job, RunFolder, Stage, State, cut, run_here, shown
+from pac_core.runs.jobs import pack, unpack
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import ray
 from pac_program import refused
 from pac_program import run as pac
 
-from cluster.submission import pinned, runtime_env
+from cluster.commands.submit import pinned, runtime_env
 from pac_core import InvalidInput
 
 pytestmark = pytest.mark.xdist_group("head")  # its Ray has ports of its own, beside the others'
@@ -136,7 +136,7 @@ def test_options_of_the_run_stay_with_the_run(monkeypatch: pytest.MonkeyPatch) -
         asked.append((arguments, address))
         return "job-1"
 
-    monkeypatch.setattr("cluster.submission.submit", take)
+    monkeypatch.setattr("cluster.commands.submit.submit", take)
     answer = pac(
         "submit", "--no-wait", "--address", "http://a:1", "run", "rl", "--folder", "x", "--address", "auto"
     )

@@ -12,31 +12,25 @@ import numpy as np
 import pytest
 from toy_walks import UNITS, walking
 
-from cluster import sweeps
-from cluster.candidates import Candidate, candidates, choose, fits, held_out_sizes
-from cluster.driver import certify_run
-from cluster.engines import run_here
-from cluster.figures import heat_maps
-from cluster.folders import RunFolder
-from cluster.results import ALL, View
-from cluster.sweeps import sizes_by_tune, sweep
+from cluster import sweep as sweeps
+from cluster.sweep import Candidate, candidates, choose, fits, heat_maps, held_out_sizes, sizes_by_tune, sweep
 from pac_core import (
     GaussianForecast,
     InvalidInput,
-    Likelihood,
     LogitForecast,
-    OverBudget,
     PACLevel,
     SecondLook,
     Trajectories,
-    fit_temperature,
-    max_errors,
-    open_ledger,
     read_certificate,
-    read_ledger,
     verify,
 )
+from pac_core.bounds import max_errors
+from pac_core.certificates import open_ledger, read_ledger
 from pac_core.datasets import read_dataset
+from pac_core.errors import OverBudget
+from pac_core.runs import ALL, RunFolder, View, certify_run, run_here
+from pac_core.scores import fit_temperature
+from pac_core.sets import Likelihood
 
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
 

@@ -11,10 +11,10 @@ from otb.generated import write_sequences
 from pac_program import refused
 from pac_program import run as pac
 
-from cluster.folders import RunFolder
-from cluster.tasks import box_sizes, track_task
 from pac_core import read_certificate
+from pac_core.runs import RunFolder
 from pac_vision import TrackerSettings, find_sequences, train_tracker
+from pac_vision.tasks import box_sizes, track_task
 
 LEVEL = ["--epsilon", 0.3, "--delta", 0.1, "--calibrate", 8]
 

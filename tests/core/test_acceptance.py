@@ -9,25 +9,12 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chisquare
 
-from pac_core import (
-    Descent,
-    Entry,
-    InvalidInput,
-    NothingAccepted,
-    Opening,
-    OverBudget,
-    PACLevel,
-    SecondLook,
-    accepted_risk,
-    claim_accepted_risk,
-    descend,
-    draw_steps,
-    open_ledger,
-    open_split,
-    read_family,
-    read_notes,
-)
-from pac_core.ledger import refuse_spent
+from pac_core import InvalidInput, PACLevel, SecondLook
+from pac_core.bounds import Entry
+from pac_core.certificates import Descent, Opening, descend, open_ledger, open_split, read_family, read_notes
+from pac_core.certificates.ledger import refuse_spent
+from pac_core.errors import NothingAccepted, OverBudget
+from pac_core.risks import accepted_risk, claim_accepted_risk, draw_steps
 
 IDS = [f"episode-{i}" for i in range(400)]
 

@@ -6,16 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from pac_core import (
-    ABLATIONS,
-    GaussianForecast,
-    InvalidInput,
-    LogitForecast,
-    NotEnoughData,
-    PACLevel,
-    mass_gaussian_sets,
-    mass_label_sets,
-)
+from pac_core import GaussianForecast, InvalidInput, LogitForecast, NotEnoughData, PACLevel
+from pac_core.evaluation import ABLATIONS, mass_gaussian_sets, mass_label_sets
 
 
 def test_fewest_labels_that_reach_the_mass() -> None:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import betaincc
 
-from pac_core import NotEnoughData, PACLevel, max_errors, min_samples, vc_max_errors, vc_min_samples
+from pac_core import NotEnoughData, PACLevel
+from pac_core.bounds import max_errors, min_samples, vc_max_errors, vc_min_samples
 
 probabilities = st.floats(min_value=1e-3, max_value=0.999)
 

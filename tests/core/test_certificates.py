@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pac_core import (
-    BadCertificate,
     Certificate,
     GaussianForecast,
     InvalidInput,
@@ -20,19 +19,19 @@ from pac_core import (
     LogitForecast,
     PACLevel,
     Predictor,
-    Record,
-    calibrate,
     fit_sets,
-    fit_shape,
-    fit_threshold,
-    issue,
     read_certificate,
     verify,
     write_certificate,
 )
-from pac_core.documents import seal, write_json
-from pac_core.predictors import Accumulated, GivenScore, Likelihood
-from pac_core.temperatures import Temperature
+from pac_core.certificates import Record, issue, write_json
+from pac_core.certificates.certificate import seal
+from pac_core.errors import BadCertificate
+from pac_core.scores import Temperature
+from pac_core.sets import GivenScore, Likelihood, calibrate
+from pac_core.sets.predictor import Accumulated
+from pac_core.thresholds import fit_threshold
+from pac_core.tubes import fit_shape
 
 LEVEL = PACLevel(0.1, 0.1)
 

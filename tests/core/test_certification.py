@@ -11,18 +11,16 @@ import pytest
 from pac_core import (
     GaussianForecast,
     InvalidInput,
-    Likelihood,
     LogitForecast,
     NotEnoughData,
-    OverlappingSplits,
     PACLevel,
-    Record,
     SecondLook,
     certify,
-    certify_scores,
-    read_ledger,
     verify,
 )
+from pac_core.certificates import Record, certify_scores, read_ledger
+from pac_core.errors import OverlappingSplits
+from pac_core.sets import Likelihood
 
 LEVEL = PACLevel(0.1, 0.01)
 

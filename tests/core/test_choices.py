@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from pac_core import GaussianForecast, PACLevel, fit_shape
-from pac_core.choices import Tuning, balance, choose
-from pac_core.shapes import BoxShape, MaxShape
+from pac_core import GaussianForecast, PACLevel
+from pac_core.tubes import fit_shape
+from pac_core.tubes.shapes import BoxShape, MaxShape
+from pac_core.tubes.tuning import Tuning, balance, choose
 
 LEVEL = PACLevel(0.1, 0.01)
 

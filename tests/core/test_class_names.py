@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pac_core import InvalidInput, UnreadableFile
-from pac_core.class_names import read_classes
+from pac_core import InvalidInput
+from pac_core.datasets import read_classes
+from pac_core.errors import UnreadableFile
 
 
 def test_a_class_index_has_keys_and_names(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pac_program import LEVEL, SPLIT, load, refused, run
 
-from pac_core import GaussianForecast, gaussian_sets, read_certificate
-from pac_core.serving import write_regions
+from pac_core import GaussianForecast, read_certificate
+from pac_core.cli.sets import write_regions
+from pac_core.sets import gaussian_sets
 
 
 def test_min_n() -> None:
@@ -319,7 +320,7 @@ def test_a_reader_that_has_seen_enough_gets_no_words(logits: Path, certificate: 
 def test_it_starts_as_a_program_and_imports_no_more_than_it_needs() -> None:
     """Neither torch, matplotlib, pyarrow nor the slow half of scipy comes in with the package."""
     code = (
-        "import json, sys, pac_core.cli; "
+        "import json, sys, pac_core.cli.main; "
         "print(json.dumps([m for m in ('torch', 'matplotlib', 'pyarrow', 'scipy.stats', 'scipy.optimize')"
         " if m in sys.modules]))"
     )

@@ -10,8 +10,7 @@ import pytest
 from pac_program import LEVEL, SPLIT, load, on_another_cpu, refused, run
 
 from pac_core import LogitForecast, read_certificate
-from pac_core.certificates import scores_digest
-from pac_core.documents import seal
+from pac_core.certificates.certificate import scores_digest, seal
 
 
 def test_verify_says_no(certificate: Path) -> None:

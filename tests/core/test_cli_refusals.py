@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from pac_program import LEVEL, SPLIT, refused, run
 
-from pac_core.documents import read_json, seal
+from pac_core.certificates.certificate import read_json, seal
 
 
 def test_a_second_look_is_refused_and_nothing_is_lost(logits: Path, certificate: Path) -> None:
@@ -155,7 +155,7 @@ def test_options_that_do_not_apply_are_refused(logits: Path, tmp_path: Path) -> 
 
 
 def test_a_fault_of_the_program_is_not_an_answer(monkeypatch: pytest.MonkeyPatch, logits: Path) -> None:
-    monkeypatch.setattr("pac_core.fitting.read_dataset", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr("pac_core.cli.fit.read_dataset", lambda *a, **k: 1 / 0)
     result = run("fit", logits, *LEVEL, *SPLIT, "--out", logits.parent / "x.json")
     assert result.exit_code == 3
     assert "a bug in the program" in result.output

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pac_core import InvalidInput, LogitForecast, UnreadableFile, tables
-from pac_core.datasets import read_dataset
-from pac_core.tables import read_arrays
+from pac_core import InvalidInput, LogitForecast
+from pac_core import datasets as tables
+from pac_core.datasets import read_arrays, read_dataset
+from pac_core.errors import UnreadableFile
 
 LOGITS = np.array([[0.5, 1.5], [2.0, -1.0], [0.0, 0.25]])
 LABELS = np.array([1, 0, 1])

@@ -12,21 +12,15 @@ from pac_program import refused
 from pac_program import run as run_program
 from scipy.stats import binom
 
-from pac_core import (
-    BadCertificate,
+from pac_core import InvalidInput, NotEnoughData, PACLevel, SecondLook
+from pac_core.bounds import Entry, max_errors
+from pac_core.certificates import (
     Descended,
     Descent,
-    Entry,
-    InvalidInput,
-    NotEnoughData,
     Opening,
-    OverBudget,
-    PACLevel,
-    SecondLook,
     Trial,
     descend,
     episodes_needed,
-    max_errors,
     open_ledger,
     open_split,
     read_descent,
@@ -36,8 +30,9 @@ from pac_core import (
     verify_descent,
     write_descent,
 )
-from pac_core.descending import from_json, to_json
-from pac_core.documents import seal
+from pac_core.certificates.certificate import seal
+from pac_core.certificates.descent import from_json, to_json
+from pac_core.errors import BadCertificate, OverBudget
 
 LEVEL = PACLevel(0.05, 0.01)
 

@@ -8,16 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from pac_core import (
-    InvalidInput,
-    LabelSets,
-    LogitForecast,
-    PACLevel,
-    calibration_error,
-    error_interval,
-    evaluate,
-)
-from pac_core.evaluation import top_one
+from pac_core import InvalidInput, LogitForecast, PACLevel, evaluate
+from pac_core.evaluation import calibration_error, error_interval, top_one
+from pac_core.sets import LabelSets
 
 LEVEL = PACLevel(0.05, 0.01)
 MEMBER = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 1, 1]], dtype=bool)

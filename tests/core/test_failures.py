@@ -14,25 +14,21 @@ from pac_program import load, refused, run
 from pac_core import (
     GaussianForecast,
     InvalidInput,
-    Likelihood,
     LinearFeatures,
     LogitForecast,
     PACLevel,
-    TooManyFailures,
-    calibrate,
     certify,
     evaluate,
     fit_sets,
-    fit_shape,
-    fit_temperature,
-    fit_threshold,
-    max_errors,
-    merge_moments,
-    moments,
-    nll,
     read_certificate,
 )
-from pac_core.failures import to_tune_on, unit_scores
+from pac_core.bounds import max_errors
+from pac_core.errors import TooManyFailures
+from pac_core.forecasts import to_tune_on
+from pac_core.scores import fit_temperature, merge_moments, moments, nll
+from pac_core.sets import Likelihood, calibrate, unit_scores
+from pac_core.thresholds import fit_threshold
+from pac_core.tubes import fit_shape
 
 LEVEL = PACLevel(0.1, 0.05)
 

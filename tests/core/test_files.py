@@ -14,7 +14,7 @@ import pytest
 from pac_program import LEVEL, SPLIT
 
 from pac_core import files
-from pac_core.documents import write_json
+from pac_core.certificates import write_json
 from pac_core.files import sweep_parts, whole_file
 
 WRITER = """

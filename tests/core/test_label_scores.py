@@ -13,22 +13,26 @@ from pac_program import SPLIT, load, refused, run
 from pac_core import (
     GaussianForecast,
     InvalidInput,
-    Likelihood,
     LogitForecast,
     PACLevel,
-    RankedScore,
-    calibrate,
     certify,
-    choose_label_score,
     fit_sets,
-    fit_temperature,
     read_certificate,
     split,
+)
+from pac_core.certificates.certificate import seal
+from pac_core.scores import fit_temperature
+from pac_core.sets import (
+    LABEL_SCORES,
+    Likelihood,
+    RankedScore,
+    calibrate,
+    choose_label_score,
+    label_score_fit,
     tempered,
 )
-from pac_core.documents import seal
-from pac_core.label_scores import LABEL_SCORES, Units, choose_among, label_score_fit
-from pac_core.ranked_scores import BASES
+from pac_core.sets.label_scores import Units, choose_among
+from pac_core.sets.labels import BASES
 
 LEVEL = PACLevel(0.03, 1e-3)
 

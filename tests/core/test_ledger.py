@@ -21,30 +21,25 @@ from pac_program import refused
 from pac_program import run as run_program
 from scipy.stats import binom
 
-from pac_core import (
-    BadCertificate,
-    Entry,
-    Family,
-    InvalidInput,
+from pac_core import InvalidInput, PACLevel, SecondLook
+from pac_core.bounds import Entry, Family, joint_cost, max_errors
+from pac_core.certificates import (
     Opening,
-    OverBudget,
-    PACLevel,
-    SecondLook,
     add_note,
-    joint_cost,
-    max_errors,
     open_ledger,
     open_split,
     read_family,
     read_ledger,
     read_notes,
+    score_digest,
 )
-from pac_core import ledger as ledger_module
-from pac_core.documents import seal
+from pac_core.certificates import ledger as ledger_module
+from pac_core.certificates.certificate import seal
+from pac_core.certificates.ledger import refuse_spent
+from pac_core.errors import BadCertificate, OverBudget
 from pac_core.files import FileStore
-from pac_core.ledger import refuse_spent, score_digest
-from pac_core.predictors import Likelihood
-from pac_core.temperatures import Temperature
+from pac_core.scores import Temperature
+from pac_core.sets import Likelihood
 
 IDS = [f"unit-{i}" for i in range(500)]
 ONE = Entry("s", 0.05, 0.01)
@@ -132,7 +127,9 @@ def test_other_units_are_another_look(ledger: Path) -> None:
 
 LOOK = """
 import sys
-from pac_core import Entry, Opening, SecondLook, open_split
+from pac_core.bounds import Entry
+from pac_core.certificates import Opening, open_split
+from pac_core import SecondLook
 sys.stdin.readline()
 try:
     open_split(sys.argv[1], Opening.of(range(500), [Entry("s", float(sys.argv[2]), 0.01)], "data"))
@@ -178,7 +175,8 @@ def test_who_loses_an_entry_decides_again(first: int, ledger: Path, monkeypatch:
 
 KILLED = """
 import os, signal, sys
-from pac_core import Entry, Opening, open_split
+from pac_core.bounds import Entry
+from pac_core.certificates import Opening, open_split
 os.link = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
 open_split(sys.argv[1], Opening.of(range(500), [Entry("s", 0.05, 0.01)], "data"))
 """

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from pac_core import BadCertificate, InvalidInput, Monitor, detection_times, read_notes
-from pac_core.monitors import ODDS, settle
+from pac_core import InvalidInput, Monitor
+from pac_core.certificates import read_notes
+from pac_core.errors import BadCertificate
+from pac_core.safety import detection_times
+from pac_core.safety.monitor import ODDS, settle
 
 LOST = 1 / (1 + (ODDS - 1) * 0.05)  # what each stake is multiplied by without an exit
 WON = ODDS * LOST

@@ -9,20 +9,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pac_core import (
-    GaussianForecast,
-    InvalidInput,
-    PACLevel,
-    calibrate,
-    fit_shape,
-    issue,
-    plugins,
-    read_certificate,
-    write_certificate,
-)
+from pac_core import GaussianForecast, InvalidInput, PACLevel, plugins, read_certificate, write_certificate
+from pac_core.certificates import issue
 from pac_core.cli import main
-from pac_core.score_fits import check_score
-from pac_core.tubes import check_shape, shape_names
+from pac_core.fitting import check_score
+from pac_core.sets import calibrate
+from pac_core.tubes import check_shape, fit_shape
+from pac_core.tubes.shapes import shape_names
 
 MODULE = '''
 import click
@@ -33,7 +26,7 @@ def hello():
     """Say hello."""
     raise pac_core.InvalidInput("hello must be said politely")
 
-class Wide(pac_core.shapes.BoxShape):
+class Wide(pac_core.tubes.shapes.BoxShape):
     kind = "wide"
 '''
 ENTRY_POINTS = """

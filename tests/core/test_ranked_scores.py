@@ -8,9 +8,10 @@ import re
 import numpy as np
 import pytest
 
-from pac_core import InvalidInput, LogitForecast, RankedScore, nll
-from pac_core.ranked_scores import BASES
-from pac_core.sets import label_limit
+from pac_core import InvalidInput, LogitForecast
+from pac_core.scores import nll
+from pac_core.sets import RankedScore
+from pac_core.sets.labels import BASES, label_limit
 
 THREE = LogitForecast.from_probabilities(np.array([[0.2, 0.7, 0.1]]))
 

@@ -11,19 +11,11 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import binomtest, kstest, norm
 
-from pac_core import (
-    InvalidInput,
-    PACLevel,
-    SecondLook,
-    TooFewAccepted,
-    fit_reweighted,
-    fit_threshold,
-    gaussian_bound,
-    gaussian_weights,
-    min_samples,
-    read_ledger,
-    reweigh,
-)
+from pac_core import InvalidInput, PACLevel, SecondLook
+from pac_core.bounds import min_samples
+from pac_core.certificates import fit_reweighted, gaussian_bound, gaussian_weights, read_ledger, reweigh
+from pac_core.errors import TooFewAccepted
+from pac_core.thresholds import fit_threshold
 
 LEVEL = PACLevel(0.1, 0.1)
 OLD, NEW, SHIFT, STEPS, N = 1.0, 0.8, 0.3, 3, 300

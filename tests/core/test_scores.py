@@ -13,18 +13,10 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal, norm
 
-from pac_core import (
-    GaussianForecast,
-    InvalidInput,
-    LogitForecast,
-    PACLevel,
-    fit_sets,
-    fit_shape,
-    fit_temperature,
-    gaussian_sets,
-    label_sets,
-    nll,
-)
+from pac_core import GaussianForecast, InvalidInput, LogitForecast, PACLevel, fit_sets
+from pac_core.scores import fit_temperature, nll
+from pac_core.sets import gaussian_sets, label_sets
+from pac_core.tubes import fit_shape
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

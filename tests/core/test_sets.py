@@ -16,20 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pac_program import on_another_cpu
 
-from pac_core import (
-    Boxes,
-    ConfidenceSets,
-    Ellipsoids,
-    GaussianForecast,
-    InvalidInput,
-    LabelSets,
-    LogitForecast,
-    gaussian_sets,
-    label_sets,
-    nll,
-)
-from pac_core.normalisers import EXACT_TO
-from pac_core.sets import label_limit
+from pac_core import GaussianForecast, InvalidInput, LogitForecast
+from pac_core.forecasts import EXACT_TO
+from pac_core.scores import nll
+from pac_core.sets import Boxes, ConfidenceSets, Ellipsoids, LabelSets, gaussian_sets, label_sets
+from pac_core.sets.labels import label_limit
 
 ONE = np.array([True])
 
@@ -82,7 +73,8 @@ def test_probabilities_have_the_same_scores_on_another_cpu(tmp_path: Path) -> No
     code = """
 import sys
 import numpy as np
-from pac_core import LogitForecast, nll
+from pac_core import LogitForecast
+from pac_core.scores import nll
 p = np.random.default_rng(0).dirichlet(np.full(6, 0.5), size=9999).astype(np.float32)
 np.save(sys.argv[1], nll(LogitForecast.from_probabilities(p), np.zeros(9999, int)))
 """
@@ -104,7 +96,8 @@ def test_nearly_singular_covariances_have_the_same_scores_on_another_cpu(tmp_pat
     code = """
 import sys
 import numpy as np
-from pac_core import GaussianForecast, nll
+from pac_core import GaussianForecast
+from pac_core.scores import nll
 with np.load(sys.argv[1]) as given:
     np.save(sys.argv[2], nll(GaussianForecast(given["mean"], given["var"]), given["truth"]))
 """

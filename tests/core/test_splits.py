@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pac_core import InvalidInput, OverlappingSplits, ids_digest, refuse_overlap, split
+from pac_core import InvalidInput, split
+from pac_core.errors import OverlappingSplits
+from pac_core.splits import ids_digest, refuse_overlap
 
 IDS = [f"u{i}" for i in range(50)]
 

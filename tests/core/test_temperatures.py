@@ -10,15 +10,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
-from pac_core import (
-    GaussianForecast,
-    InvalidInput,
-    LogitForecast,
-    NoTemperature,
-    fit_temperature,
-    merge_moments,
-    moments,
-)
+from pac_core import GaussianForecast, InvalidInput, LogitForecast
+from pac_core.errors import NoTemperature
+from pac_core.scores import fit_temperature, merge_moments, moments
 
 
 def draw(n: int, classes: int, true_tau: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -98,7 +92,7 @@ def test_closed_form_maximises_the_gaussian_likelihood(full: bool) -> None:
     truth = rng.normal(size=(400, 3)) * 1.7
     var = np.broadcast_to(np.diag([0.5, 1.0, 2.0]), (400, 3, 3)) if full else np.full((400, 3), 0.8)
     forecast = GaussianForecast(np.zeros((400, 3)), var)
-    from pac_core import nll
+    from pac_core.scores import nll
 
     best = minimize_scalar(
         lambda log_tau: nll(forecast.tempered(np.exp(log_tau)), truth).mean(), bracket=(-2, 2), tol=1e-10

@@ -13,19 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from pac_core import (
-    InvalidInput,
-    NotEnoughData,
-    PACLevel,
-    Threshold,
-    TooManyFailures,
-    digit_counts,
-    fit_threshold,
-    fit_threshold_from_shards,
-    max_errors,
-    vc_max_errors,
-)
-from pac_core.texts import at_least, at_most
+from pac_core import InvalidInput, NotEnoughData, PACLevel
+from pac_core.arrays import at_least, at_most
+from pac_core.bounds import max_errors, vc_max_errors
+from pac_core.errors import TooManyFailures
+from pac_core.thresholds import Threshold, digit_counts, fit_threshold, fit_threshold_from_shards
 
 LEVEL = PACLevel(0.1, 0.1)  # k* is 0 for 22 units, 1 for 38, 5 for 100
 any_score = st.floats(allow_nan=False, allow_infinity=False, width=64)

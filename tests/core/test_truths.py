@@ -9,19 +9,10 @@ import pytest
 import torch
 from pac_program import run
 
-from pac_core import (
-    GaussianForecast,
-    InvalidInput,
-    LinearFeatures,
-    PACLevel,
-    Trajectories,
-    certify,
-    fit_shape,
-    fit_temperature,
-    fit_tube,
-    mass_gaussian_sets,
-    nll,
-)
+from pac_core import GaussianForecast, InvalidInput, LinearFeatures, PACLevel, Trajectories, certify, fit_tube
+from pac_core.evaluation import mass_gaussian_sets
+from pac_core.scores import fit_temperature, nll
+from pac_core.tubes import fit_shape
 
 LEVEL = PACLevel(0.1, 0.01)
 LEVELS = ("--epsilon", "0.1", "--delta", "0.01")

@@ -11,21 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pac_core import (
-    SHAPES,
-    GaussianForecast,
-    InvalidInput,
-    Likelihood,
-    LinearFeatures,
-    PACLevel,
-    Predictor,
-    TooManyFailures,
-    calibrate,
-    fit_shape,
-    fit_tube,
-)
-from pac_core.features import FeatureShape
-from pac_core.shapes import BoxShape, MaxShape
+from pac_core import GaussianForecast, InvalidInput, LinearFeatures, PACLevel, Predictor, fit_tube
+from pac_core.errors import TooManyFailures
+from pac_core.sets import Likelihood, calibrate
+from pac_core.tubes import SHAPES, fit_shape
+from pac_core.tubes.shapes import BoxShape, FeatureShape, MaxShape
 
 LEVEL = PACLevel(0.1, 0.01)
 FEATURES = LinearFeatures(("first", "difference"), np.array([[1.0, 0.0, 0.0], [0.0, 1.0, -1.0]]))

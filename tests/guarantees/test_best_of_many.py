@@ -19,22 +19,12 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom, binomtest
 
-from pac_core import (
-    Descent,
-    GaussianForecast,
-    HalfSpace,
-    PACLevel,
-    Predictor,
-    TubeChecker,
-    accepted_risk,
-    calibrate,
-    descend,
-    draw_steps,
-    fit_shape,
-    verify_descent,
-)
-from pac_core.descents import follow
-from pac_core.predictors import Score
+from pac_core import GaussianForecast, HalfSpace, PACLevel, Predictor, TubeChecker
+from pac_core.certificates import Descent, descend, verify_descent
+from pac_core.certificates.descent import follow
+from pac_core.risks import accepted_risk, draw_steps
+from pac_core.sets import Score, calibrate
+from pac_core.tubes import fit_shape
 
 pytestmark = pytest.mark.slow
 

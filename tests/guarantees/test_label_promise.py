@@ -19,21 +19,11 @@ import pytest
 from pac_program import on_another_cpu
 from scipy.stats import binom, binomtest
 
-from pac_core import (
-    Likelihood,
-    LogitForecast,
-    PACLevel,
-    RankedScore,
-    certify,
-    choose_label_score,
-    fit_threshold,
-    label_scores,
-    max_errors,
-    split,
-)
-from pac_core.label_scores import label_score_fit
-from pac_core.predictors import Score
+from pac_core import LogitForecast, PACLevel, certify, split
+from pac_core.bounds import max_errors
+from pac_core.sets import Likelihood, RankedScore, Score, choose_label_score, label_score_fit, label_scores
 from pac_core.splits import Part
+from pac_core.thresholds import fit_threshold
 
 pytestmark = pytest.mark.slow
 
@@ -202,7 +192,8 @@ STRICT = PACLevel(0.05, 0.01)
 SERVE = """
 import sys
 import numpy as np
-from pac_core import Likelihood, LogitForecast, RankedScore
+from pac_core.sets import Likelihood, RankedScore
+from pac_core import LogitForecast
 with np.load(sys.argv[1]) as made:
     logits, limits, share = made["logits"], made["limits"], float(made["share"])
 score = RankedScore("margin", 0.8, share=share, flat=0.5) if share else Likelihood()

@@ -14,7 +14,10 @@ import pytest
 from scipy.special import erfc
 from scipy.stats import binom
 
-from pac_core import GaussianForecast, Likelihood, PACLevel, TooManyFailures, calibrate, fit_threshold
+from pac_core import GaussianForecast, PACLevel
+from pac_core.errors import TooManyFailures
+from pac_core.sets import Likelihood, calibrate
+from pac_core.thresholds import fit_threshold
 
 LEVEL, N, TRIALS = PACLevel(0.1, 0.05), 300, 4000
 

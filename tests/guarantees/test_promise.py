@@ -16,21 +16,13 @@ import pytest
 from scipy.special import chdtr, chdtrc, erfc, ndtr
 from scipy.stats import binom, binomtest
 
-from pac_core import (
-    Entry,
-    GaussianForecast,
-    LinearFeatures,
-    LogitForecast,
-    PACLevel,
-    TooManyFailures,
-    Trajectories,
-    fit_shape,
-    fit_threshold,
-    gaussian_sets,
-    joint_cost,
-    max_errors,
-    nll,
-)
+from pac_core import GaussianForecast, LinearFeatures, LogitForecast, PACLevel, Trajectories
+from pac_core.bounds import Entry, joint_cost, max_errors
+from pac_core.errors import TooManyFailures
+from pac_core.scores import nll
+from pac_core.sets import gaussian_sets
+from pac_core.thresholds import fit_threshold
+from pac_core.tubes import fit_shape
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
 
-from pac_core import Descent, PACLevel, accepted_risk, episodes_needed
-from pac_core.descents import follow
+from pac_core import PACLevel
+from pac_core.certificates import Descent, episodes_needed
+from pac_core.certificates.descent import follow
+from pac_core.risks import accepted_risk
 
 pytestmark = pytest.mark.slow
 

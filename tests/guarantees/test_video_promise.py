@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom, binomtest
 
-from pac_core import PACLevel, fit_threshold
-from pac_vision import share_score
+from pac_core import PACLevel
+from pac_core.thresholds import fit_threshold
+from pac_vision.tracking import share_score
 
 LEVEL = PACLevel(0.2, 0.1)
 VIDEOS, FRAMES, REPEATS = 60, 20, 4000

@@ -5,18 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pac_rl import (  # fmt: skip
-    Ensemble,
-    Environment,
-    Network,
-    Rollouts,
-    Settings,
-    Transitions,
-    load_policy,
-    make_environment,
-    simulate,
-    train,
-)
+from pac_rl import Ensemble, Settings, Transitions, load_policy, make_environment, simulate, train
+from pac_rl.policies import Network
+from pac_rl.rollouts import Rollouts
+from pac_rl.systems import Environment
 
 
 @pytest.fixture(scope="session")

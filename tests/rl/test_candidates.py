@@ -9,16 +9,10 @@ import pytest
 import torch
 
 from pac_core import InvalidInput
-from pac_rl import (
-    FACTORS,
-    Ensemble,
-    Environment,
-    Governed,
-    Network,
-    candidates_around,
-    closed_loop,
-    for_plans,
-)
+from pac_rl import Ensemble, candidates_around, closed_loop, for_plans
+from pac_rl.planning import FACTORS
+from pac_rl.policies import Governed, Network
+from pac_rl.systems import Environment
 
 HORIZON = 4
 STARTS = np.random.default_rng(0).normal(size=(3, 18)) * 0.1

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from pac_core import Boxes, Checked, HalfSpace, InvalidInput, KeepOutBall, TubeChecker
+from pac_core import HalfSpace, InvalidInput, KeepOutBall, TubeChecker
+from pac_core.safety import Checked
+from pac_core.sets import Boxes
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -147,7 +149,8 @@ def test_the_checker_needs_neither_torch_nor_a_simulator() -> None:
     code = (
         "import sys\n"
         "import numpy as np\n"
-        "from pac_core import GaussianForecast, HalfSpace, TubeChecker, gaussian_sets\n"
+        "from pac_core import GaussianForecast, HalfSpace, TubeChecker\n"
+        "from pac_core.sets import gaussian_sets\n"
         "tube = gaussian_sets(GaussianForecast(np.zeros((1, 1, 1)), np.ones((1, 1, 1))), 2.0)\n"
         "print(TubeChecker([HalfSpace('h', np.ones(1), 9.0)])(tube).safe)\n"
         "print({'torch', 'mbrl', 'ray', 'gymnasium', 'mujoco'} & set(sys.modules))\n"

@@ -9,25 +9,23 @@ import numpy as np
 import pytest
 import torch
 
-from pac_core import GaussianForecast, InvalidInput, LinearFeatures, PACLevel, Trajectories, fit_shape
-from pac_core.features import FeatureShape
-from pac_core.shapes import BoxShape, MaxShape
-from pac_rl import (
-    Controller,
-    Ensemble,
-    Environment,
+from pac_core import (
     FeatureLimit,
-    FittedTubes,
+    GaussianForecast,
     HalfSpace,
-    HullTube,
-    MeanTubes,
-    MemberTubes,
-    Network,
-    NoSafePlan,
-    ScaledTube,
+    InvalidInput,
+    LinearFeatures,
+    PACLevel,
     StayIn,
+    Trajectories,
     TubeChecker,
 )
+from pac_core.tubes import fit_shape
+from pac_core.tubes.shapes import BoxShape, FeatureShape, MaxShape
+from pac_rl import Controller, Ensemble, NoSafePlan
+from pac_rl.planning import FittedTubes, HullTube, MeanTubes, MemberTubes, ScaledTube
+from pac_rl.policies import Network
+from pac_rl.systems import Environment
 
 FACTORS = (0.0, 0.25, 0.5, 0.75, 1.0)
 STARTS = np.random.default_rng(1).normal(size=(6, 18)) * 0.3

@@ -12,10 +12,13 @@ from mbrl.models import BasicEnsemble, GaussianMLP, ModelEnv, OneDTransitionRewa
 from mbrl.types import TransitionBatch
 from safetensors import safe_open
 
-from pac_core import InvalidInput, OverlappingSplits, UnreadableFile, ids_digest, split
-from pac_rl import Ensemble, Rollouts, Settings, Transitions, train
-from pac_rl.ensembles import read_tensors, write_tensors
-from pac_rl.training import Training
+from pac_core import InvalidInput, split
+from pac_core.errors import OverlappingSplits, UnreadableFile
+from pac_core.splits import ids_digest
+from pac_rl import Ensemble, Settings, Transitions, train
+from pac_rl.dynamics.ensemble import read_tensors, write_tensors
+from pac_rl.dynamics.training import Training
+from pac_rl.rollouts import Rollouts
 
 SMALL = Settings(members=3, hidden=24, layers=2, epochs=6, batch=64, rate=5e-3, patience=6)
 MATRIX = np.array([[0.9, 0.2], [-0.1, 0.8]])

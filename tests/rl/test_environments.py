@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from pac_core import InvalidInput
-from pac_rl import Function, simulate
-from pac_rl.environments import KNOWN, make_environment, never, pets_state
-from pac_rl.simulators import Simulator
+from pac_rl import make_environment, simulate
+from pac_rl.policies import Function
+from pac_rl.rollouts import Simulator
+from pac_rl.systems import KNOWN, never, pets_state
 
 DIMS = {"HalfCheetah-v5": (18, 6), "Hopper-v5": (12, 3), "Walker2d-v5": (18, 6)}
 

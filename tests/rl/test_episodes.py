@@ -10,24 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from pac_core import GaussianForecast, InvalidInput, OverlappingSplits
-from pac_rl import (
-    Controller,
-    Ensemble,
-    Environment,
-    FittedTubes,
-    HalfSpace,
-    HullTube,
-    MeanTubes,
-    Network,
-    Rollouts,
-    cheetah_reward,
-    execute,
-    run_episodes,
-    run_to_selection,
-    simulators,
-)
-from pac_rl.runs import BATCH
+from pac_core import GaussianForecast, HalfSpace, InvalidInput
+from pac_core.errors import OverlappingSplits
+from pac_rl import Controller, Ensemble, execute, run_episodes
+from pac_rl import rollouts as simulators
+from pac_rl.planning import BATCH, FittedTubes, HullTube, MeanTubes, cheetah_reward, run_to_selection
+from pac_rl.policies import Network
+from pac_rl.rollouts import Rollouts
+from pac_rl.systems import Environment
 from pac_rl.tasks import RunEpisodes, RunSelections
 
 SEEDS = np.array([5, BATCH + 1, 2, 7 * BATCH + 2])

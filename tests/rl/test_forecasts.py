@@ -10,23 +10,12 @@ import pytest
 import torch
 
 from pac_core import InvalidInput
-from pac_rl import (
-    PROPAGATIONS,
-    Ensemble,
-    Environment,
-    Function,
-    Network,
-    Noisy,
-    Rollouts,
-    closed_loop,
-    for_plans,
-    load_policy,
-    make_environment,
-    propose,
-    simulate,
-)
+from pac_rl import Ensemble, closed_loop, for_plans, load_policy, make_environment, propose, simulate
 from pac_rl import forecasts as module
-from pac_rl.policies import actions
+from pac_rl.forecasts import PROPAGATIONS
+from pac_rl.policies import Function, Network, Noisy, actions
+from pac_rl.rollouts import Rollouts
+from pac_rl.systems import Environment
 
 MATRIX = torch.tensor([[0.9, 0.2], [-0.3, 0.8]])
 PUSH = torch.tensor([[0.5], [0.1]])

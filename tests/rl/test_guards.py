@@ -13,23 +13,22 @@ from mbrl.models import ModelEnv
 from mbrl.planning import TrajectoryOptimizerAgent
 from toy_line import WALL, WIDTH, Tubes, forecast, rightwards
 
-from pac_core import Checked, InvalidInput
+from pac_core import InvalidInput
+from pac_core.safety import Checked
 from pac_rl import (
     ActionFilter,
     Controller,
     Ensemble,
     Guard,
     GuardedAgent,
-    GuardedPlans,
     NoSafePlan,
     for_plans,
     guard_plans,
-    held,
     model_returns,
 )
-from pac_rl.guards import FLOOR, WORST, rank, ranked_safe
-from pac_rl.loops import learn
-from pac_rl.planned import guarded_cem
+from pac_rl.pets import guarded_cem, learn
+from pac_rl.planning import GuardedPlans, held
+from pac_rl.planning.guard import FLOOR, WORST, rank, ranked_safe
 
 HORIZON = 3
 PLANS = torch.tensor([[0.5, 0.3, 0.0], [0.5, 0.5, 0.0], [0.9, 0.9, 0.9], [-1.0, 0.0, 0.0]])[..., None]

@@ -13,25 +13,23 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pac_core import (
-    Boxes,
-    ConfidenceSets,
     FeatureLimit,
     GaussianForecast,
     HalfSpace,
     InvalidInput,
     KeepOutBall,
     KeepOutBox,
-    Limit,
     LinearFeatures,
     PACLevel,
     StayIn,
     TubeChecker,
     fit_tube,
-    gaussian_sets,
 )
-from pac_core.features import FeatureShape, FeatureTube
-from pac_core.shapes import BoxShape
-from pac_rl import Environment, no_flip, speed_limit
+from pac_core.safety import Limit
+from pac_core.sets import Boxes, ConfidenceSets, gaussian_sets
+from pac_core.tubes.shapes import BoxShape, FeatureShape, FeatureTube
+from pac_rl import no_flip, speed_limit
+from pac_rl.systems import Environment
 
 B, H, D, POINTS = 40, 3, 3, 400
 

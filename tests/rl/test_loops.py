@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pac_core import InvalidInput, LinearFeatures, NotEnoughData, PACLevel, SecondLook, read_ledger
-from pac_rl import Environment, HalfSpace, Rollouts, Settings, execute, loops, simulate, speed_limit
-from pac_rl import replays as replays_module
-from pac_rl.controllers import cheetah_reward
-from pac_rl.loops import Loop, learn
-from pac_rl.planned import Search, guarded_cem, outcomes
-from pac_rl.replays import replayed, unmoved
+from pac_core import HalfSpace, InvalidInput, LinearFeatures, NotEnoughData, PACLevel, SecondLook
+from pac_core.certificates import read_ledger
+from pac_rl import Settings, execute, simulate, speed_limit
+from pac_rl import pets as loops
+from pac_rl import pets as replays_module
+from pac_rl.pets import Loop, Search, guarded_cem, learn, outcomes, replayed, unmoved
+from pac_rl.planning import cheetah_reward
+from pac_rl.rollouts import Rollouts
+from pac_rl.systems import Environment
 
 SPEED = LinearFeatures(("speed",), np.eye(18)[:1])
 TINY = Loop(

@@ -8,8 +8,12 @@ import numpy as np
 import torch
 
 from pac_core import HalfSpace, TubeChecker
-from pac_rl import Ensemble, Environment, Guard, MeanTubes, MemberTubes, Network, Rollouts
-from pac_rl.planned import Search, forecast_plans
+from pac_rl import Ensemble, Guard
+from pac_rl.pets import Search, forecast_plans
+from pac_rl.planning import MeanTubes, MemberTubes
+from pac_rl.policies import Network
+from pac_rl.rollouts import Rollouts
+from pac_rl.systems import Environment
 from pac_rl.tasks import PlanEpisodes
 
 AHEAD = np.eye(18)[0]

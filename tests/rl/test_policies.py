@@ -16,10 +16,13 @@ import numpy as np
 import pytest
 import torch
 
-from pac_core import InvalidInput, PACError, UnreadableFile
-from pac_rl import Function, Network, load_policy, make_environment, save_policy, simulate
-from pac_rl.policies import Noisy, actions, fitting
-from pac_rl.returns import policy_returns, returns_in_words
+from pac_core import InvalidInput, PACError
+from pac_core.errors import UnreadableFile
+from pac_rl import load_policy, make_environment, simulate
+from pac_rl.planning import returns_in_words
+from pac_rl.planning.controller import policy_returns
+from pac_rl.policies import Function, Network, Noisy, actions, fitting
+from pac_rl.policy_files import save_policy
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "halfcheetah" / "sac_actor.npz"
 

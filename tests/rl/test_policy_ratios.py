@@ -11,7 +11,9 @@ import torch
 from scipy.stats import norm
 
 from pac_core import InvalidInput
-from pac_rl import Environment, Function, Network, Noisy, policy_ratios, simulate
+from pac_rl import policy_ratios, simulate
+from pac_rl.policies import Function, Network, Noisy
+from pac_rl.systems import Environment
 
 
 def still(rows: Any) -> Any:

@@ -11,27 +11,25 @@ import numpy as np
 import pytest
 import torch
 
-from cluster import Job, RunFolder, Task, View, certify_run, run_here
-from pac_core import InvalidInput, OverlappingSplits, PACLevel, UnreadableFile, evaluate, fit_tube
-from pac_core.failures import unit_scores
-from pac_core.predictors import Likelihood
+from pac_core import InvalidInput, PACLevel, evaluate, fit_tube
+from pac_core.errors import OverlappingSplits, UnreadableFile
+from pac_core.runs import Job, RunFolder, Task, View, certify_run, run_here
+from pac_core.sets import Likelihood, unit_scores
 from pac_rl import (
     Ensemble,
-    Environment,
-    Function,
-    Network,
-    Policy,
     Settings,
+    closed_loop,
+    execute,
+    for_plans,
     make_environment,
+    propose,
     simulate,
     tasks,
 )
-from pac_rl.environments import never
-from pac_rl.forecasts import closed_loop, for_plans
-from pac_rl.plans import propose
+from pac_rl.policies import Function, Network, Policy
 from pac_rl.policy_files import SHIPPED
+from pac_rl.systems import Environment, never
 from pac_rl.tasks import read_rollouts, rl_task, rollout_task, train_ensemble, training_job, unit_seeds
-from pac_rl.trajectories import execute
 
 LEVEL = PACLevel(0.1, 1e-3)
 SETTINGS = Settings(members=3, hidden=48, layers=3, epochs=3, batch=256, rate=5e-3)

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from pac_core import InvalidInput
-from pac_rl import Environment, Function, Network, execute, load_policy, make_environment, simulate
-from pac_rl.policies import Policy
+from pac_rl import execute, load_policy, make_environment, simulate
+from pac_rl.policies import Function, Network, Policy
+from pac_rl.systems import Environment
 
 OPTIONS = {"horizon": 6, "burn_in": (0, 15), "batch": 32}
 

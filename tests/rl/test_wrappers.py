@@ -15,21 +15,17 @@ from pac_core import HalfSpace, InvalidInput, PACLevel, TubeChecker, fit_tube
 from pac_rl import (
     ActionFilter,
     Ensemble,
-    Environment,
     Guard,
     GuardedEnv,
-    MujocoState,
-    Network,
     NoSafePlan,
     closed_loop,
     for_plans,
-    held,
     make_environment,
     simulate,
-    then_policy,
 )
-from pac_rl.filters import Filtered
-from pac_rl.policies import actions
+from pac_rl.planning import Filtered, MujocoState, held, then_policy
+from pac_rl.policies import Network, actions
+from pac_rl.systems import Environment
 
 LOW, HIGH = np.array([-1.0]), np.array([1.0])
 

@@ -25,25 +25,13 @@ from scipy.stats import binom, binomtest
 from script_runs import run_here, script, table_in
 from tables.reading import Table
 
-from pac_core import (
-    InvalidInput,
-    LabelSets,
-    LogitForecast,
-    NotEnoughData,
-    NothingAccepted,
-    PACLevel,
-    Record,
-    SecondLook,
-    Threshold,
-    fit_alarm_rule,
-    fit_threshold,
-    label_sets,
-    nll,
-    read_certificate,
-    risk_given,
-    suppress_by_sets,
-    suppression,
-)
+from pac_core import InvalidInput, LogitForecast, NotEnoughData, PACLevel, SecondLook, read_certificate
+from pac_core.certificates import Record
+from pac_core.errors import NothingAccepted
+from pac_core.risks import fit_alarm_rule, risk_given, suppress_by_sets, suppression
+from pac_core.scores import nll
+from pac_core.sets import LabelSets, label_sets
+from pac_core.thresholds import Threshold, fit_threshold
 
 LEVEL = PACLevel(0.1, 0.05)
 

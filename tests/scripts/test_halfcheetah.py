@@ -22,24 +22,18 @@ from pac_program import run as pac
 from scipy.stats import binom, binomtest
 from script_runs import ROOT, script, table_in
 
-from cluster import run_here
-from pac_core import (
-    InvalidInput,
-    OverlappingSplits,
-    PACLevel,
-    fit_threshold,
-    ids_digest,
-    max_errors,
-    read_certificate,
-    read_descent,
-    read_family,
-    verify_descent,
-)
-from pac_core.tables import file_digest
+from pac_core import InvalidInput, PACLevel, read_certificate
+from pac_core.bounds import max_errors
+from pac_core.certificates import read_descent, read_family, verify_descent
+from pac_core.datasets import file_digest
+from pac_core.errors import OverlappingSplits
+from pac_core.runs import run_here
+from pac_core.splits import ids_digest
+from pac_core.thresholds import fit_threshold
 from pac_rl import Ensemble, Settings, load_policy
 from pac_rl.policy_files import SHIPPED
+from pac_rl.rollouts import TRAINING_SEEDS
 from pac_rl.tasks import read_rollouts
-from pac_rl.trajectories import TRAINING_SEEDS
 
 SETTINGS = Settings(members=2, hidden=16, layers=2, epochs=1, batch=128)
 TINY = replace(SMOKE, episodes=40, episode_steps=30, settings=SETTINGS)

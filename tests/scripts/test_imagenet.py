@@ -39,22 +39,19 @@ from script_runs import run_here, script, table_in
 
 from pac_core import (
     InvalidInput,
-    Likelihood,
     LogitForecast,
     NotEnoughData,
     PACLevel,
-    Record,
     SecondLook,
-    TooManyFailures,
-    UnreadableFile,
-    calibration_error,
-    fit_threshold,
-    joint_cost,
-    max_errors,
     read_certificate,
-    read_ledger,
     verify,
 )
+from pac_core.bounds import joint_cost, max_errors
+from pac_core.certificates import Record, read_ledger
+from pac_core.errors import TooManyFailures, UnreadableFile
+from pac_core.evaluation import calibration_error
+from pac_core.sets import Likelihood
+from pac_core.thresholds import fit_threshold
 from pac_vision import find_images
 from pac_vision.plots import MISSED
 
@@ -109,13 +106,13 @@ def test_the_whole_menu_is_in_the_ledger_before_a_calibration_score_is_computed(
 def test_our_score_is_chosen_for_all_levels_that_it_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, plain = {}, compared.choose_label_score
+    asked, plain = {}, compared.pac.choose_label_score
 
     def watched(forecast: Any, labels: Any, level: PACLevel, *, others: Any, **rest: Any) -> Any:
         asked[level.epsilon] = {one.delta for one in (level, *others)}
         return plain(forecast, labels, level, others=others, **rest)
 
-    monkeypatch.setattr(compared, "choose_label_score", watched)
+    monkeypatch.setattr(compared.pac, "choose_label_score", watched)
     results = compare(tmp_path)
     assert asked[0.1] == {0.1, 1e-3, 1e-5, 1e-7}
     assert asked[0.2] == {0.1, 1e-3}

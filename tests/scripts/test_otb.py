@@ -23,7 +23,8 @@ from scipy.stats import binom
 from script_runs import run_here, script, table_in
 
 from pac_core import InvalidInput, NotEnoughData, PACLevel, evaluate, read_certificate
-from pac_vision import Tracker, Video
+from pac_vision import Tracker
+from pac_vision.tracking import Video
 
 LEVEL = PACLevel(0.2, 0.05)
 

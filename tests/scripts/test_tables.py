@@ -34,10 +34,10 @@ from pac_core import (
     NotEnoughData,
     PACLevel,
     SecondLook,
-    UnreadableFile,
-    nll,
     read_certificate,
 )
+from pac_core.errors import UnreadableFile
+from pac_core.scores import nll
 
 ARFF = """@relation t
 @attribute colour {red, blue}

@@ -13,15 +13,8 @@ from otb.generated import write_sequences
 from PIL import Image
 from torch import nn
 
-from pac_vision import (
-    Images,
-    Tracker,
-    TrackerSettings,
-    find_images,
-    find_sequences,
-    read_image,
-    train_tracker,
-)
+from pac_vision import Tracker, TrackerSettings, find_images, find_sequences, read_image, train_tracker
+from pac_vision.images import Images
 
 KINDS = ("across", "down", "slanted")
 NETWORK = """

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pac_core import GaussianForecast, InvalidInput, PACLevel
-from pac_vision import BoxScore, Video, choose_box_score
-from pac_vision.box_scores import smallest
+from pac_vision import BoxScore
+from pac_vision.tracking import Video, choose_box_score, smallest
 
 
 def video(name: str, rng: np.random.Generator, *, wrong: float, sure: float, rows: int = 60) -> Video:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pac_vision.crops import absolute, crop, inside, moved, region, relative
+from pac_vision.tracking.tracker import absolute, crop, inside, moved, region, relative
 
 
 def test_a_crop_is_the_region_and_black_beyond_the_image() -> None:

@@ -9,8 +9,10 @@ import pytest
 from PIL import Image
 from toy_layouts import as_parquet, as_tars
 
-from pac_core import InvalidInput, PACError, UnreadableFile
-from pac_vision import BrokenImage, Images, find_images, read_image
+from pac_core import InvalidInput, PACError
+from pac_core.errors import UnreadableFile
+from pac_vision import find_images, read_image
+from pac_vision.images import BrokenImage, Images
 
 
 def put(path: Path, colour: str = "red") -> Path:

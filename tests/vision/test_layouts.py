@@ -18,9 +18,12 @@ import pytest
 from PIL import Image
 from toy_layouts import as_parquet, as_tars, write_tar
 
-from pac_core import InvalidInput, UnreadableFile
-from pac_vision import BrokenImage, ClassifyImages, Images, find_images, find_unlabelled
-from pac_vision.parquets import ParquetReader
+from pac_core import InvalidInput
+from pac_core.errors import UnreadableFile
+from pac_vision import find_images
+from pac_vision.images import BrokenImage, Images, find_unlabelled
+from pac_vision.images.archives import ParquetReader
+from pac_vision.tasks import ClassifyImages
 
 PNG = io.BytesIO()
 Image.new("RGB", (6, 5), "red").save(PNG, "png")
@@ -269,7 +272,7 @@ def test_a_parquet_file_that_is_cut_off_or_has_huge_groups_is_refused(
 ) -> None:
     file = tmp_path / "p.parquet"
     pq.write_table(table(), file)
-    monkeypatch.setattr("pac_vision.parquets.LARGEST_GROUP", 100)
+    monkeypatch.setattr("pac_vision.images.archives.LARGEST_GROUP", 100)
     with pytest.raises(UnreadableFile, match=r"row groups of at most 0 MB, which a worker keeps"):
         find_images(file)
     file.write_bytes(file.read_bytes()[:-20])

@@ -14,12 +14,14 @@ from PIL import Image
 from torch import nn
 from toy_classifier import onnx_means
 
-from pac_core import InvalidInput, UnreadableFile
-from pac_core.tables import file_digest
-from pac_vision import Classifier, ImageLogits, Images, efficientnet_lite, imagenet, load_model
-from pac_vision.classifiers import fill, read_weights, weights_digest, whole_digest
-from pac_vision.libraries import onnx_digest
-from pac_vision.preprocessing import Preprocess, stated_in
+from pac_core import InvalidInput
+from pac_core.datasets import file_digest
+from pac_core.errors import UnreadableFile
+from pac_vision import Classifier, ImageLogits, efficientnet_lite, imagenet, load_model
+from pac_vision.images import Images
+from pac_vision.images.preprocessing import Preprocess, stated_in
+from pac_vision.models.classifier import fill, read_weights, weights_digest, whole_digest
+from pac_vision.models.libraries import onnx_digest
 
 
 def test_a_factory_may_return_a_classifier(networks: str) -> None:

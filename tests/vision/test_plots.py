@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from pac_core import InvalidInput
-from pac_vision import BoxScore, Overlay, Sequence, Video, find_sequences, overlay_grid, write_gif
-from pac_vision.plots import GREEN, RED, WHITE, YELLOW, some_frames
+from pac_vision import BoxScore, find_sequences
+from pac_vision.plots import GREEN, RED, WHITE, YELLOW, Overlay, overlay_grid, some_frames, write_gif
+from pac_vision.tracking import Sequence, Video
 
 
 @pytest.fixture

@@ -14,17 +14,12 @@ import pytest
 import torch
 from PIL import Image
 
-from pac_core import InvalidInput, LogitForecast, UnreadableFile, nll
-from pac_vision import (
-    BrokenImage,
-    Classifier,
-    ClassifyImages,
-    ImageLogits,
-    Images,
-    efficientnet_lite,
-    find_images,
-    find_unlabelled,
-)
+from pac_core import InvalidInput, LogitForecast
+from pac_core.errors import UnreadableFile
+from pac_core.scores import nll
+from pac_vision import Classifier, ImageLogits, efficientnet_lite, find_images
+from pac_vision.images import BrokenImage, Images, find_unlabelled
+from pac_vision.tasks import ClassifyImages
 
 
 def score(scorer: ClassifyImages, ids: Any) -> dict[str, Any]:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pac_core import UnreadableFile
-from pac_vision import find_sequences, read_boxes
+from pac_core.errors import UnreadableFile
+from pac_vision import find_sequences
+from pac_vision.tracking import read_boxes
 
 
 def sequence(root: Path, name: str, frames: int, **truths: str) -> Path:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pac_core import InvalidInput
-from pac_vision import allowed_misses, share_score
+from pac_vision.tracking import allowed_misses, share_score
 
 SCORES = st.lists(
     st.sampled_from([-1.0, 0.0, 0.5, 0.5, 2.0, np.inf]) | st.floats(-5, 5), min_size=1, max_size=30

@@ -13,22 +13,13 @@ import pytest
 import torch
 from torch import nn
 
-from pac_core import InvalidInput, UnreadableFile
-from pac_vision import (
-    Backbone,
-    BoxScore,
-    Sequence,
-    Tracker,
-    TrackerSettings,
-    TrackSequences,
-    find_sequences,
-    load_backbone,
-    track,
-    train_tracker,
-)
-from pac_vision.crops import relative
-from pac_vision.tracker_training import find_pairs, look
-from pac_vision.tracking import stay
+from pac_core import InvalidInput
+from pac_core.errors import UnreadableFile
+from pac_vision import BoxScore, Tracker, TrackerSettings, find_sequences, track, train_tracker
+from pac_vision.tasks import TrackSequences
+from pac_vision.tracking import Backbone, Sequence, find_pairs, load_backbone, stay
+from pac_vision.tracking.tracker import relative
+from pac_vision.tracking.training import look
 
 
 def test_it_follows_what_it_was_not_trained_on(tracker: Tracker, videos: Path) -> None:

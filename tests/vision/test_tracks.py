@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pac_core import GaussianForecast, InvalidInput, UnreadableFile, nll
-from pac_vision import BoxScore, ScoreTracks, Tracks, read_tracks, share_score
+from pac_core import GaussianForecast, InvalidInput
+from pac_core.errors import UnreadableFile
+from pac_core.scores import nll
+from pac_vision import BoxScore, read_tracks
+from pac_vision.tasks import ScoreTracks
+from pac_vision.tracking import Tracks, share_score
 
 LENGTHS = {"Deer": 30, "Jogging.2": 20, "Car4": 41, "Jogging.1": 20}
 

@@ -1,0 +1,303 @@
+"""What happens between a command and its answer: run, show, certify, say."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cluster.commands.logits import PARTS, say_exploded
+from cluster.session import STORE, connected, gauges, run_on_ray
+from cluster.sweep import heat_maps, sweep
+from pac_core import InvalidInput, PACLevel
+from pac_core.arrays import at_least
+from pac_core.bounds import max_errors
+from pac_core.certificates import LedgerPath
+from pac_core.cli import LEDGER, ledger_beside, refuse_unwritable, say, say_cost
+from pac_core.errors import ShardFailed, TooManyFailures
+from pac_core.evaluation import error_interval, top_one
+from pac_core.files import real_path
+from pac_core.runs import (
+    Finding,
+    Job,
+    Receipt,
+    Results,
+    RunFolder,
+    State,
+    Task,
+    certificate_file,
+    certify_run,
+    counted,
+    estimate,
+    format_csv,
+    refuse_second_look,
+    run_here,
+    shown,
+    size,
+)
+from pac_core.sets import LABEL_SCORES, RankedScore
+from pac_core.tubes import check_shape
+
+DATA = "data.txt"
+"""Of a run folder: where the files of the units lie."""
+
+
+def launch(
+    task: Task,
+    folder: RunFolder,
+    *,
+    address: str,
+    workers: tuple[int, int] | None,
+    gpus: float | None,
+    levels: list[PACLevel],
+    ledger: LedgerPath | None,
+    dashboard: bool,
+    estimate: bool,
+    shape: str | None = None,
+    features: Sequence[str] = (),
+    data: Path | None = None,
+) -> list[Finding]:
+    """Runs a task where the user wants it, and certifies what was asked for.
+
+    data: what the units are read from, if they are; the ledger is beside it
+    """
+    asked(task.calibrate, levels)
+    if shape not in (None, *LABEL_SCORES):
+        check_shape(shape)
+    book = ledger_for(folder, ledger, data) if levels else Path(LEDGER)
+    refuse_unwritable("--ledger", book)
+    task.write(folder)
+    if levels:
+        refuse_second_look(task, folder, levels, book, [certificate_file(level) for level in levels])
+    if data is not None:
+        folder.put_text(DATA, str(real_path(data)))
+    say("units", f"{task.job.units:,} {task.unit}s in {len(task.job.shards):,} shards, kept in {folder}")
+    try:
+        _compute(task, folder, address, workers, gpus, dashboard, estimate)
+    except ShardFailed as failure:
+        if failure.details:
+            say("worker", f"what it said: {folder.put_text('failure.txt', failure.details)}")
+        raise
+    if estimate:
+        return []
+    results = task.results(folder)
+    say_accuracy(task, results)
+    with counting_explosions(task, results, PARTS if levels else PARTS[:1]):
+        return _certify(task, results, levels, book, shape, features) if levels else []
+
+
+@contextmanager
+def engine_at(address: str, device: str = "cpu") -> Iterator[Callable[[Job, RunFolder], State]]:
+    """What runs jobs and shows how far they are: Ray at an address, or with "none" this process.
+
+    device: of the scorers in this process
+    """
+
+    def watched(run: Callable[..., State], job: Job, folder: RunFolder) -> State:
+        about = job.configuration
+        words = [job.name, *(str(about[name]) for name in ("guard", "scale") if name in about)]
+        with shown(", ".join(words), about.get("unit", "unit")) as progress:
+            return run(job, folder, progress=progress)
+
+    if address == "none":
+        yield partial(watched, partial(run_here, device=device))
+    else:
+        with connected(address) as session:
+            say("ray", str(session))
+            yield partial(watched, run_on_ray)
+
+
+def asked(calibrate: int, levels: Sequence[PACLevel]) -> None:
+    """Refuse before any work levels that so many units cannot prove."""
+    for level in levels:
+        max_errors(calibrate, level)
+
+
+@contextmanager
+def counting_explosions(task: Task, results: Results, parts: Sequence[str]) -> Iterator[None]:
+    """Says afterwards on how many units the model exploded: no part is read before its look."""
+    try:
+        yield
+    except TooManyFailures:
+        say_exploded(task, results, parts)
+        raise
+    say_exploded(task, results, parts)
+
+
+@contextmanager
+def resumable(folder: RunFolder) -> Iterator[None]:
+    """Work that Ctrl-C stops without losing what is finished."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("stopped", f"what is finished is kept in {folder}; the same command goes on from there")
+        sys.exit(130)
+
+
+def ledger_for(folder: RunFolder, given: LedgerPath | None = None, data: Path | None = None) -> LedgerPath:
+    """The ledger `given`, or the one beside the data of a run, or beside the folder of simulated units.
+
+    Beside the data every look at them is seen, whichever folder a run has. A run that was certified has its
+    ledger, and no other is taken.
+    data: of the run; by default what its folder says
+    """
+    known = folder.ledger(given)
+    if known is not None:
+        return known
+    if given is not None:
+        return given
+    if data is None and folder.has(DATA):
+        data = Path(folder.get(DATA).decode())
+    if data is not None:
+        return ledger_beside(data)
+    if not folder.local:
+        raise InvalidInput(
+            "--ledger must be given where the run folder is a URL: a place that outlives the machines, "
+            "because a ledger that is lost lets units be calibrated on twice"
+        )
+    return Path(folder.root).parent / LEDGER
+
+
+def tune_run(folder: RunFolder, levels: Sequence[PACLevel], ledger: LedgerPath, **options: Any) -> None:
+    """A sweep over a finished run: its table in the terminal and as csv, its heat maps as PNG."""
+    task = Task.read(folder)
+    refuse_unwritable("--ledger", ledger)
+    results = task.results(folder)
+    watched = counting_explosions(task, results, PARTS)
+    with tempfile.TemporaryDirectory() as storage, watched, counted("trials") as progress:
+        options |= {"progress": progress, "results": results}
+        rows, cost = sweep(task, folder, levels, ledger, Path(storage), **options)
+    click.echo(_table(rows))
+    say_cost(len(rows), cost, ledger)
+    folder.put("tune.csv", format_csv(rows))
+    say("wrote", f"{folder}/tune.csv")
+    for horizon in dict.fromkeys(row["horizon"] for row in rows):
+        chosen = [row for row in rows if row["horizon"] == horizon]
+        name = f"tune-{horizon}.png" if horizon else "tune.png"
+        words = f"{task.job.name}, {task.calibrate:,} calibration {task.unit}s"
+        folder.put(name, heat_maps(chosen, words + (f", {horizon} steps" if horizon else "")))
+        say("wrote", f"{folder}/{name}")
+
+
+def _compute(
+    task: Task,
+    folder: RunFolder,
+    address: str,
+    workers: tuple[int, int] | None,
+    gpus: float | None,
+    dashboard: bool,
+    only_estimate: bool,
+) -> None:
+    job, limit = task.job, 1 if only_estimate else None
+    told = False
+
+    def progress(state: State) -> None:
+        nonlocal told
+        if state.last and not told and state.finished < state.shards:
+            told = True
+            say("estimate", estimate(state, state.last))
+            say("estimate", room(folder, state, state.last, task.tune))
+        show(state)
+
+    if address == "none":
+        with shown(job.name, task.unit) as show:
+            state = run_here(job, folder, limit=limit, progress=progress)
+    else:
+        with connected(address, dashboard=dashboard, store=STORE) as session:
+            say("ray", str(session))
+            with shown(job.name, task.unit, gauges=gauges(str(folder), job.units)) as show:
+                state = run_on_ray(job, folder, workers=workers, gpus=gpus, limit=limit, progress=progress)
+    if only_estimate and state.finished == state.shards:
+        say("estimate", f"nothing is left to compute: all {state.shards:,} shards are finished")
+
+
+def say_accuracy(task: Task, results: Results) -> None:
+    """Says of a run that classified units how often the most likely label of a tune unit is the true one."""
+    domain = results.domain()
+    if domain is None or domain[0] != "labels":
+        return
+    try:
+        forecast, labels = results.gathered("tune")
+    except InvalidInput:  # there are none, or all of them failed
+        return say("top-1", f"not known, because there are no {task.unit}s to tune on")
+    say("top-1", top_one(forecast.predictions() == labels, labels, domain[1]))
+
+
+def room(folder: RunFolder, state: State, receipt: Receipt, tune: int) -> str:
+    """What the driver takes of memory and disk, in a sentence; refused if the disk has too little left.
+
+    tune: units whose forecasts the driver gathers to choose a score
+    """
+    each, taken = receipt.size / receipt.n, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    words = f"the driver takes about {size(taken + tune * each)} of memory"
+    if not folder.local:
+        return words
+    wanted, free = each * (state.units - state.done), shutil.disk_usage(folder.root).free
+    if wanted > free:
+        raise InvalidInput(
+            f"--folder must have room for another {size(wanted)}, got {size(free)} free in {folder}: make "
+            "room or choose another; finished shards are kept"
+        )
+    return f"{words}; {size(free)} are free for the {size(wanted)} still to store"
+
+
+def _certify(
+    task: Task,
+    results: Results,
+    levels: list[PACLevel],
+    book: LedgerPath,
+    shape: str | None,
+    features: Sequence[str],
+) -> list[Finding]:
+    folder = results.folder
+    chosen: Any = {"shape": shape, "features": features}
+    made, findings = certify_run(task, folder, levels, book, results=results, **chosen)
+    if task.tune:
+        domains = {one.predictor.domain[0] for one in made.certificates if one.predictor.domain}
+        known = isinstance(made.score, RankedScore) or domains == {"labels"}
+        say("tune", str(made.score) if known else f"{made.score.kind} from {task.tune:,} {task.unit}s")
+    say_cost(len(levels), made.look.cost, book)
+    for level in made.refused:
+        say("refused", f"epsilon={level.epsilon:g}, delta={level.delta:g}: too many {task.unit}s failed")
+    for finding in findings:
+        _say_finding(finding, folder, task.unit)
+    say("wrote", f"{folder}/scores.parquet, for pac verify")
+    return findings
+
+
+def _say_finding(finding: Finding, folder: RunFolder, unit: str) -> None:
+    say("calibrate", str(finding.certificate.predictor.threshold))
+    for remark in finding.certificate.predictor.remarks:
+        say("note", remark)
+    if finding.evaluation is not None:
+        say("test", f"{finding.evaluation.verdict}; mean size {finding.evaluation.all.mean:.4g}")
+    elif finding.errors is not None:
+        low, high = error_interval(*finding.errors)
+        missed = f"{finding.errors[0]} of {finding.errors[1]} {unit}s missed"
+        say("test", f"{missed} (98% interval {low:.4f} to {high:.4f})")
+    say("wrote", f"{folder}/{finding.file}")
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows for the terminal; columns that are empty throughout are left out."""
+    names = [name for name in rows[0] if any(row[name] != "" for row in rows)]
+    cells = [names, *([_cell(name, row[name]) for name in names] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    )
+
+
+def _cell(name: str, value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return at_least(value, 4) if name == "T" else f"{value:.4g}"

@@ -1,0 +1,401 @@
+"""Why a run on Ray stopped: each says what is kept and what to do next."""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import ray
+
+from pac_core import PACError
+from pac_core.errors import ShardFailed
+from pac_core.runs import (
+    Arrays,
+    Effort,
+    Receipt,
+    RunFolder,
+    Shard,
+    Stage,
+    find_versions,
+    finish_shard,
+    make_scorers,
+    run_stages,
+)
+
+
+class WorkerDiffers(PACError):
+    """A worker has other versions than the driver, so its results could have other digits."""
+
+    def __init__(self, host: str, differences: str) -> None:
+        super().__init__(host, differences)
+        self.host, self.differences = host, differences
+
+    def __str__(self) -> str:
+        return (
+            f"the worker on {self.host} differs from the driver in {self.differences}: install the same "
+            "versions on every machine (docs/cluster.md), then start again; finished shards are kept."
+        )
+
+
+class NoWorkers(PACError):
+    """The cluster has no room for a single worker, or none came in time."""
+
+
+if TYPE_CHECKING:  # the twin without Ray reads this too
+    from ray.exceptions import RayError
+
+
+def cause(error: RayError) -> BaseException:
+    """What the scorer raised, as it raised it where that can be sent between processes."""
+    raised = getattr(error, "cause", None)
+    return raised if isinstance(raised, BaseException) else error
+
+
+def out_of_memory(raised: BaseException) -> bool:
+    """Whether memory ran out, on a CPU or on a GPU; torch has errors of its own for it."""
+    said = str(raised).lower()
+    known = isinstance(raised, MemoryError) or type(raised).__name__ == "OutOfMemoryError"
+    return known or (
+        isinstance(raised, RuntimeError) and ("out of memory" in said or "enough memory" in said)
+    )
+
+
+AT_ONCE = 8
+"""Shards that are written at the same time, at most."""
+BYTES = 64 << 20
+"""No further one is begun above so many bytes: they are the driver's memory."""
+
+
+class Writes:
+    """Writes under way. Leaving it waits for them: what was computed is kept, whatever else failed."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._threads = ThreadPoolExecutor(1 if folder.alone else AT_ONCE)
+        self._under_way: dict[Future[None], Receipt] = {}
+
+    def __enter__(self) -> Writes:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._threads.shutdown()
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    @property
+    def full(self) -> bool:
+        """Whether another has to wait."""
+        return len(self) >= AT_ONCE or sum(receipt.size for receipt in self._under_way.values()) >= BYTES
+
+    def begin(self, receipt: Receipt, content: Any) -> None:
+        """Writes a shard's file in the background."""
+        self._under_way[self._threads.submit(self._folder.keep, receipt, content)] = receipt
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Returns when one is finished, or after so many seconds."""
+        wait(self._under_way, seconds, FIRST_COMPLETED)
+
+    def finished(self) -> Iterator[Receipt]:
+        """Those that are written since this was last asked; raises what a write raised."""
+        for write in [write for write in self._under_way if write.done()]:
+            receipt = self._under_way.pop(write)
+            write.result()
+            yield receipt
+
+
+Given: TypeAlias = tuple[Arrays, Effort]
+"""What a pool has of the one before it."""
+START: Given = ({}, Effort())
+"""What the first is given."""
+AHEAD = 2
+"""Shards a worker is given at once, so that it never waits for the driver."""
+
+
+class Worker:
+    """One or more stages in a process of their own; it knows nothing of Ray."""
+
+    def prepare(self, device: str, cpus: int, expected: Mapping[str, str], run: str, *stages: Stage) -> str:
+        """Makes the scorers, if this machine has the driver's versions; returns the name of the host.
+
+        run: digest of the run, in the last pool; empty in the others
+        """
+        found = find_versions([name for name in expected if name not in ("python", "pac-sets")])
+        differing = [
+            f"{n} ({found[n]} there, {want} here)" for n, want in expected.items() if found[n] != want
+        ]
+        if differing:
+            raise WorkerDiffers(socket.gethostname(), ", ".join(differing))
+        self.run = run
+        self.scorers = make_scorers(stages, device, cpus)
+        return socket.gethostname()
+
+    def work(self, shard: Shard, given: Given) -> tuple[Receipt | None, Any]:
+        """Nothing and what the next pool is given; from the last, a receipt and the shard's file."""
+        started, (arrays, earlier) = time.perf_counter(), given
+        arrays = run_stages(self.scorers, shard, arrays)
+        if self.run:
+            return finish_shard(shard, arrays, started, self.run, earlier)
+        return None, (arrays, earlier.add_since(started))
+
+
+@dataclass(eq=False)
+class Member:
+    """A worker of a pool: not yet ready, idle, or with shards in hand."""
+
+    actor: Any
+    ready: Any
+    host: str = ""
+    hands: deque[Any] = field(default_factory=deque)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one worker of a pool occupies."""
+
+    cpus: int
+    gpus: float
+
+    def __str__(self) -> str:
+        return f"{self.cpus} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
+
+
+class Pool:
+    """Workers that do the same stages; at least `least`, at most `most` of them."""
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        resources: Resources,
+        least: int,
+        most: int,
+        expected: Mapping[str, str],
+        last: bool,
+    ) -> None:
+        self.resources, self.least, self.most, self.last = resources, least, most, last
+        self.members: list[Member] = []
+        self.waiting: deque[tuple[Shard, Any]] = deque()
+        self.seconds: deque[float] = deque(maxlen=101)
+        """what the latest shards took"""
+        self._expected, self._run = dict(expected), ""
+        self._stages = [ray.put(stage) for stage in stages]  # once; every worker takes it from the store
+
+    @property
+    def device(self) -> str:
+        return "cuda" if self.resources.gpus else "cpu"
+
+    @property
+    def alive(self) -> int:
+        """Workers that are ready."""
+        return sum(bool(member.host) for member in self.members)
+
+    @property
+    def in_hand(self) -> int:
+        """Shards that workers have in hand."""
+        return sum(len(member.hands) for member in self.members)
+
+    def claim(self, run: str, code: Mapping[str, str]) -> None:
+        """Of which run its files are, if it is the last pool, and which code its workers must have."""
+        self._run = run if self.last else ""
+        self._expected |= code
+
+    def grow(self, wanted: int) -> None:
+        """Starts workers until there are `wanted`, or as many as there may be."""
+        while len(self.members) < min(self.most, wanted):
+            self.members.append(self._start())
+
+    def shrink(self) -> None:
+        """Ends idle workers that nothing waits for, so that machines can go; one stays for stragglers."""
+        idle = [m for m in self.members if m.host and not m.hands]
+        for member in idle[1:] if not self.waiting else []:
+            if len(self.members) > self.least:
+                self.drop(member)
+
+    def drop(self, member: Member) -> list[Any]:
+        """Ends a worker; returns what it had in hand."""
+        self.members.remove(member)
+        ray.kill(member.actor)
+        return list(member.hands)
+
+    def idle(self) -> Member | None:
+        """A ready worker with nothing in hand."""
+        return next((m for m in self.members if m.host and not m.hands), None)
+
+    def next_free(self, ahead: int) -> Member | None:
+        """The ready worker with the fewest shards in hand, if it may have one more."""
+        free = [m for m in self.members if m.host and len(m.hands) < ahead]
+        return min(free, key=lambda m: len(m.hands), default=None)
+
+    def _start(self) -> Member:
+        options = {
+            "num_cpus": self.resources.cpus,
+            "num_gpus": self.resources.gpus,
+            "max_restarts": 0,  # the engine replaces what dies, wherever there is room
+            "scheduling_strategy": "SPREAD",
+        }
+        actor: Any = ray.remote(Worker).options(**options).remote()
+        ready = actor.prepare.remote(
+            self.device, self.resources.cpus, self._expected, self._run, *self._stages
+        )
+        return Member(actor, ready)
+
+
+def arrange(
+    stages: Sequence[Stage], expected: Mapping[str, str], workers: tuple[int, int] | None, gpus: float | None
+) -> list[Pool]:
+    """Pools for the stages: neighbours with the same needs share workers.
+
+    workers: least and most of each pool; by default as many as the cluster has room for
+    gpus: of each worker of the stages that can use one, instead of what they ask for
+    """
+    total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    groups: list[tuple[Resources, list[Stage]]] = []
+    for stage in stages:
+        wanted = stage.gpus
+        if wanted is None:
+            wanted = (1.0 if total.get("GPU", 0) >= 1 else 0.0) if gpus is None else gpus
+        needed = Resources(stage.cpus, wanted)
+        if groups and groups[-1][0] == needed:
+            groups[-1][1].append(stage)
+        else:
+            groups.append((needed, [stage]))
+    needs = [needed for needed, _ in groups]
+    if workers is None or workers[0] == workers[1]:
+        refuse_crowd(workers[0] if workers else 1, needs, total)
+    room = share_out(needs, total)
+    sizes = [workers or (count, count) for count in room]
+    last = len(groups) - 1
+    return [Pool(group, needed, *sizes[i], expected, i == last) for i, (needed, group) in enumerate(groups)]
+
+
+def refuse_crowd(count: int, needs: Sequence[Resources], total: Mapping[str, float]) -> None:
+    """Refuse so many workers of each kind where they have no room together: one kind would wait for ever."""
+    cpus, gpus = (count * sum(getattr(each, kind) for each in needs) for kind in ("cpus", "gpus"))
+    if cpus > total.get("CPU", 0) or gpus > total.get("GPU", 0) + 1e-9:
+        many = "a worker of each kind needs" if count == 1 else f"{count} workers of each kind need"
+        raise NoWorkers(
+            f"{many} {Resources(cpus, gpus)}, but the cluster has {total.get('CPU', 0):g} CPU and "
+            f"{total.get('GPU', 0):g} GPU: ask for less, or for workers MIN..MAX where it can grow"
+        )
+
+
+def staff(pools: Sequence[Pool], shards: int, *, late: bool) -> None:
+    """Starts workers where there is work. Those with GPUs come first, before others fill their CPUs.
+
+    shards: of the whole run
+    late: no longer wait until all those with GPUs have a place
+    """
+    scarce = [pool for pool in pools if pool.resources.gpus]
+    there = all(pool.alive for pool in scarce)
+    placed = (late and there) or all(pool.alive >= min(pool.least, shards) for pool in scarce)
+    everywhere = all(pool.alive for pool in pools)
+    if not there:  # they need the CPUs that others wait for
+        for pool in (pool for pool in pools if pool not in scarce):
+            for member in [member for member in pool.members if not member.host]:
+                pool.drop(member)
+    for pool in pools:
+        first = pool is pools[0]
+        wanted = len(pool.waiting) + pool.in_hand if first else shards
+        if len(pools) > 1 and not everywhere:  # room for one of each kind comes first
+            wanted = min(wanted, pool.least if pool in scarce else int(placed))
+        pool.grow(wanted)
+        if first:
+            pool.shrink()
+
+
+def share_out(needs: Sequence[Resources], total: Mapping[str, float]) -> list[int]:
+    """How many workers of each kind there is room for: one of each, then GPUs, then the rest in turns.
+
+    >>> share_out([Resources(1, 0), Resources(1, 1)], {"CPU": 5, "GPU": 2})
+    [3, 2]
+    >>> share_out([Resources(1, 0), Resources(1, 1)], {"CPU": 1, "GPU": 2})
+    [0, 1]
+    """
+    left = {kind: float(total.get(kind, 0)) for kind in ("CPU", "GPU")}
+    counts = [0] * len(needs)
+    scarce = sorted(range(len(needs)), key=lambda i: -needs[i].gpus)
+    turns = [scarce, *([[i] for i in scarce if needs[i].gpus]), [i for i in scarce if not needs[i].gpus]]
+    for turn, kinds in enumerate(turns):
+        placed = True
+        while placed:
+            placed = False
+            for i in kinds:
+                if needs[i].cpus <= left["CPU"] and needs[i].gpus <= left["GPU"] + 1e-9:
+                    left["CPU"] -= needs[i].cpus
+                    left["GPU"] -= needs[i].gpus
+                    counts[i] += 1
+                    placed = turn > 0
+    return counts
+
+
+SLOW = 3.0
+"""A shard that takes this many times the median, while others are idle, is begun a second time."""
+PATIENCE = 2.0
+"""Seconds below which nothing is slow."""
+HUNG = 20.0
+"""A worker that takes this many times the median for a shard counts as dead, if nothing else ends it."""
+
+
+@dataclass(eq=False)
+class Attempt:
+    """A shard in the hands of a worker."""
+
+    receipt: Any
+    payload: Any
+    shard: Shard
+    given: Any
+    pool: Pool
+    member: Member
+    since: float = field(default_factory=time.monotonic)
+
+
+def slow(pool: Pool) -> list[Attempt]:
+    """What workers have in hand that take far longer than others did."""
+    if not pool.seconds:
+        return []
+    limit = max(PATIENCE, SLOW * statistics.median(pool.seconds))
+    return [attempt for member in _busy_for(pool, limit) for attempt in member.hands]
+
+
+def hung(pool: Pool, least: float) -> tuple[list[Member], float]:
+    """Workers that will not come back, and the seconds after which that is said: never below `least`.
+
+    While nothing is known of how long a shard takes, `least` stands for it.
+    """
+    limit = max(least, HUNG * statistics.median(pool.seconds or [least]))
+    return _busy_for(pool, limit), limit
+
+
+def _busy_for(pool: Pool, seconds: float) -> list[Member]:
+    now = time.monotonic()
+    return [member for member in pool.members if member.hands and now - member.hands[0].since > seconds]
+
+
+class Losses:
+    """How often each shard lost its worker.
+
+    allowed: for each; a worker that dies at once may have been dead before it was given the shard, so then
+        one more for every worker of its pool
+    """
+
+    def __init__(self, allowed: int) -> None:
+        self._allowed, self._counts = allowed, Counter[int]()
+
+    def count(self, attempt: Attempt, why: str) -> None:
+        """One more; too many are the shard's own fault."""
+        number, limit = attempt.shard.number, self._allowed
+        self._counts[number] += 1
+        if time.monotonic() - attempt.since < PATIENCE:
+            limit += attempt.pool.most
+        if self._counts[number] > limit:
+            raise ShardFailed(
+                str(attempt.shard),
+                f"its worker was lost {self._counts[number]} times ({why}); if memory ran out, try smaller "
+                "shards or workers with more of it",
+            )

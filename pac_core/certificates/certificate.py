@@ -1,0 +1,463 @@
+"""A promise as a document: what is promised, from which evidence, and under which assumptions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+
+from pac_core import plugins
+from pac_core.arrays import numbers
+from pac_core.bounds import BOUNDS, Family, PACLevel
+from pac_core.errors import BadCertificate, InvalidInput, PACError
+from pac_core.files import whole_file
+from pac_core.scores import Temperature
+from pac_core.sets.labels import RankedScore
+from pac_core.sets.predictor import Accumulated, GivenScore, Likelihood, Predictor, Score
+from pac_core.splits import add_digests, digest_of, ids_digest, unit_names
+from pac_core.thresholds import ShardedScores, Threshold, fit_threshold
+from pac_core.tubes.shapes import BoxShape, FeatureShape, MaxShape
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of a part of the data, of the model, or of a file.
+
+    name: in words, such as "ImageNet train"
+    n: number of units, where known
+    digest: fingerprint of the unit ids, or SHA-256 of the file, where known
+    """
+
+    name: str
+    n: int | None = None
+    digest: str | None = None
+
+
+@dataclass(frozen=True)
+class SplitRecord:
+    """How the parts were drawn, so that anybody can draw them again: see `pac_core.split`."""
+
+    seed: int
+    pool: str
+    """digest of all unit ids"""
+    ids: str = "ids"
+    """name of the array that held them"""
+
+
+@dataclass(frozen=True)
+class MenuRecord:
+    """How many certificates were asked for in one look, and the probability that any of them fails.
+
+    family: all that the ledger held when they were issued, whatever it was called
+    """
+
+    asked: int
+    cost: float
+    family: Family | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """A predictor with everything needed to check it.
+
+    predictor: score and threshold
+    unit: what is drawn independently, in one word, such as "image" or "rollout"
+    parts: records of "train", "tune", "calibrate" and "test"
+    scores: fingerprint of the calibration scores
+    model, data: which model, and which file the units came from
+    split: how the parts were drawn, where one draw made them
+    menu: how many certificates the look was for, and what they cost together, where a ledger knows
+    versions: of the programs that made it
+    """
+
+    predictor: Predictor
+    unit: str
+    parts: Mapping[str, Record]
+    scores: str
+    model: Record
+    data: Record
+    split: SplitRecord | None = None
+    menu: MenuRecord | None = None
+    versions: Mapping[str, str] = field(default_factory=lambda: _versions())
+
+    @property
+    def promise(self) -> str:
+        """The promise in words, with what it rests on."""
+        level = self.predictor.threshold.level
+        more = ""
+        if self.menu is not None and self.menu.asked > 1:
+            more = (
+                f" It is one of {self.menu.asked} asked for in one look, of which any fails with "
+                f"probability below {self.menu.cost!r}."
+            )
+        if self.menu is not None and self.menu.family is not None:
+            more += f" {self.menu.family}"
+        return (
+            f"The set of a new {self.unit} misses its truth with probability at most "
+            f"{level.epsilon!r}; this holds with confidence at least 1 - {level.delta!r} over the draw "
+            f"of the {self.predictor.threshold.n} calibration units, if they and the new ones are "
+            "independent draws from one source, and if neither the model nor the score was chosen by "
+            "looking at them. It is a promise about all units together, not about each kind of unit." + more
+        )
+
+    def __str__(self) -> str:
+        threshold = self.predictor.threshold
+        records = {"model": self.model, "data": self.data, **self.parts}
+        known = [f"  {name}: {_say(record)}" for name, record in records.items()]
+        return "\n".join([self.promise, f"  {threshold}", *known])
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that `verify` compared: `holds` is None where there was nothing to compare with."""
+
+    name: str
+    holds: bool | None
+    text: str
+
+
+def issue(
+    predictor: Predictor,
+    scores: Any,
+    *,
+    unit: str,
+    ids: Any = None,
+    train: Record | None = None,
+    tune: Record | None = None,
+    test: Record | None = None,
+    model: Record | None = None,
+    data: Record | None = None,
+    split: SplitRecord | None = None,
+    menu: MenuRecord | None = None,
+) -> Certificate:
+    """The certificate of a predictor; refused unless its threshold follows from these scores.
+
+    It keeps no ledger and cannot know of other looks at these units; `certify` does.
+
+    `scores` `[n]` are the calibration scores, or `ShardedScores`, and `ids` `[n]` the ids of their units.
+    """
+    array = scores if isinstance(scores, ShardedScores) else numbers("scores", scores, "[N]")
+    if predictor.threshold.bound not in BOUNDS:
+        raise InvalidInput(
+            f"a certificate needs a bound of {sorted(BOUNDS)}, got {predictor.threshold.bound!r}"
+        )
+    refit = fit_threshold(array, predictor.threshold.level, bound=BOUNDS[predictor.threshold.bound])
+    if (refit.n, refit.errors) != (predictor.threshold.n, predictor.threshold.errors) or (
+        predictor.threshold.value < refit.value
+    ):
+        raise BadCertificate(f"the threshold does not follow from these scores, which give: {refit}")
+    check_unit(unit)
+    if ids is not None and len(np.unique(unit_names("ids", ids))) != len(array):
+        raise InvalidInput(f"ids must be unique, one for each of {len(array)} scores")
+    unknown = Record("not named")
+    parts = {
+        "train": train or unknown,
+        "tune": tune or unknown,
+        "calibrate": Record("calibrate", len(array), None if ids is None else ids_digest(ids)),
+        "test": test or unknown,
+    }
+    digest = scores_digest(array)
+    return Certificate(predictor, unit, parts, digest, model or unknown, data or unknown, split, menu)
+
+
+def check_unit(unit: Any) -> None:
+    """Refuse what is not a word for the promise."""
+    if not isinstance(unit, str) or not unit.strip() or not unit.isprintable():
+        raise InvalidInput(f"unit must be a word such as 'image', got {unit!r}")
+
+
+def verify(certificate: Certificate, scores: Any, ids: Any = None) -> list[Check]:
+    """Whether the certificate follows from these calibration scores, point by point and to the last bit.
+
+    It says that the arithmetic is right, not that the world obeys.
+    """
+    array = numbers("scores", scores, "[N]")
+    threshold = certificate.predictor.threshold
+    checks = [
+        Check("n", len(array) == threshold.n, f"{len(array)} scores, the certificate says {threshold.n}"),
+    ]
+    try:
+        refit = fit_threshold(array, threshold.level, bound=BOUNDS[threshold.bound])
+    except PACError as error:
+        return [*checks, Check("T", False, str(error))]
+    checks += [
+        Check(
+            "k", refit.errors == threshold.errors, f"{refit.errors} errors allowed, stated {threshold.errors}"
+        ),
+        Check("T", threshold.value >= refit.value, _compare(refit.value, threshold.value)),
+        _same_scores(scores_digest(array) == certificate.scores),
+    ]
+    stated = certificate.parts["calibrate"].digest
+    if ids is None or stated is None:
+        return [*checks, Check("ids", None, "the unit ids were not compared: none given")]
+    same = ids_digest(ids) == stated
+    return [*checks, Check("ids", same, f"the unit ids are {'those' if same else 'not those'} stated")]
+
+
+def scores_digest(scores: Any) -> str:
+    """A fingerprint of the scores as doubles; their order does not matter, and shards add up."""
+    if isinstance(scores, ShardedScores):
+        return add_digests(digest for _, digest in scores.over(scores_digest))
+    data = (np.asarray(scores, dtype=np.float64) + 0.0).astype("<f8").tobytes()
+    return digest_of(data[i : i + 8] for i in range(0, len(data), 8))
+
+
+def _same_scores(same: bool) -> Check:
+    words = "those" if same else "others than those"
+    return Check("scores", same, f"the scores are {words} the certificate was made from")
+
+
+def _compare(found: float, stated: float) -> str:
+    other = "larger, hence safe" if stated > found else "smaller, hence void"
+    word = "the same" if stated == found else other
+    return f"T is {found!r}, stated {stated!r}: {word}"
+
+
+def _say(record: Record) -> str:
+    n = "" if record.n is None else f", {record.n:,} units"
+    return f"{record.name}{n}" + ("" if record.digest is None else f", digest {record.digest[:12]}")
+
+
+def _versions() -> dict[str, str]:
+    import platform  # both are kept out of the import time of the package
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        ours = version("pac-sets")
+    except PackageNotFoundError:
+        ours = "not installed"
+    return {
+        "pac-sets": ours,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": version("scipy"),
+    }
+
+
+FORMAT = "pac-sets certificate"
+VERSION = 1
+KINDS: dict[str, Any] = {
+    kind.kind: kind for kind in (GivenScore, Likelihood, RankedScore, MaxShape, BoxShape, FeatureShape)
+}
+PARTS = ("train", "tune", "calibrate", "test")
+
+
+def write_certificate(certificate: Certificate, path: str | os.PathLike[str]) -> None:
+    """Write the certificate as JSON, whole or not at all."""
+    write_json(path, as_document(certificate))
+
+
+def as_document(certificate: Certificate) -> dict[str, Any]:
+    """The certificate as a sealed document; refused if JSON cannot hold it."""
+    if not isinstance(certificate, Certificate):
+        raise InvalidInput(f"certificate must be a Certificate, got {type(certificate).__name__}")
+    threshold, score = certificate.predictor.threshold, certificate.predictor.score
+    stated, menu = asdict(threshold), asdict(certificate.menu) if certificate.menu else None
+    if menu is not None and menu["family"] is None:
+        del menu["family"]  # as in documents from before it was kept
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "promise": certificate.promise,
+        "unit": certificate.unit,
+        "level": stated.pop("level"),
+        "threshold": stated,
+        "forecast": None if certificate.predictor.domain is None else list(certificate.predictor.domain),
+        "score": {"kind": score.kind} | score.to_json(),
+        "parts": {name: asdict(record) for name, record in certificate.parts.items()},
+        "scores": certificate.scores,
+        "model": asdict(certificate.model),
+        "data": asdict(certificate.data),
+        "split": asdict(certificate.split) if certificate.split else None,
+        "menu": menu,
+        "versions": dict(certificate.versions),
+    }
+    try:
+        json.dumps(document, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"a certificate must hold text and finite numbers only, got others in its score ({score.kind}) "
+            f"or its records: {error}"
+        ) from None
+    return document | {"seal": seal(document)}
+
+
+def seal(document: Mapping[str, Any]) -> str:
+    """SHA-256 of all fields but the seal: a change by hand or by accident shows."""
+    fields = {name: value for name, value in document.items() if name != "seal"}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def read_certificate(path: str | os.PathLike[str]) -> Certificate:
+    """The certificate in a file, refused with the reason unless every field is understood.
+
+    Its sets: ``read_certificate("certificate.json").predictor.sets(LogitForecast(logits))``.
+    """
+    document = read_json(path)
+    if document.get("format") != FORMAT:
+        raise BadCertificate(f"{path} is not a {FORMAT}: its format is {document.get('format')!r}")
+    if document.get("version") != VERSION:
+        raise BadCertificate(
+            f"{path} has version {document.get('version')!r}; this program understands {VERSION}"
+        )
+    try:
+        return _from_document(document)
+    except BadCertificate as error:
+        raise BadCertificate(f"{path}: {error}") from None
+    except (PACError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise BadCertificate(f"{path} is damaged: {error}") from None
+
+
+def _from_document(document: dict[str, Any]) -> Certificate:
+    _check_fields("the certificate", document, _FIELDS | _types(Certificate, without=("predictor",)))
+    if seal(document) != document["seal"]:
+        raise BadCertificate("it was changed after it was written: its seal does not fit its content")
+    check_unit(document["unit"])
+    level = _build(PACLevel, "level", document["level"])
+    threshold = _build(Threshold, "threshold", document["threshold"], level=level)
+    if not math.isfinite(threshold.value):
+        raise BadCertificate(f"threshold.value must be finite, got {threshold.value}")
+    if threshold.bound not in BOUNDS:
+        raise BadCertificate(f"threshold.bound must be one of {sorted(BOUNDS)}, got {threshold.bound!r}")
+    if BOUNDS[threshold.bound](threshold.n, level) != threshold.errors:
+        raise BadCertificate(f"n = {threshold.n} units do not allow the stated {threshold.errors} errors")
+    _check_fields("parts", document["parts"], dict.fromkeys(PARTS, (dict,)))
+    parts = {name: _build(Record, f"parts.{name}", document["parts"][name]) for name in PARTS}
+    if parts["calibrate"].n != threshold.n:
+        raise BadCertificate(f"parts.calibrate.n is {parts['calibrate'].n}, threshold.n is {threshold.n}")
+    score, domain = _score(document["score"]), _domain(document["forecast"])
+    if isinstance(score, Likelihood) and domain is not None:
+        _refuse_misfit(score, domain)
+    read = {name: document[name] for name in ("unit", "scores", "versions")} | {"parts": parts}
+    for name, kind in {"model": Record, "data": Record, "split": SplitRecord, "menu": MenuRecord}.items():
+        read[name] = None if document[name] is None else _build(kind, name, document[name])
+    certificate = Certificate(Predictor(score, threshold, domain), **read)
+    if certificate.promise != document["promise"]:
+        raise BadCertificate("the promise in words is not the promise of its numbers")
+    return certificate
+
+
+_FIELDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("format", "promise", "seal"), (str,)),
+    **dict.fromkeys(("level", "threshold", "score"), (dict,)),
+    **{"version": (int,), "forecast": (list, NoneType)},
+}
+"""Of a document, beside those of `Certificate`."""
+
+
+def _types(kind: type[Any], without: Collection[str] = ()) -> dict[str, tuple[type, ...]]:
+    """What JSON makes of each field of a dataclass."""
+    hints = {name: hint for name, hint in get_type_hints(kind).items() if name not in without}
+    kinds = {name: get_args(hint) if isinstance(hint, UnionType) else (hint,) for name, hint in hints.items()}
+    return {name: tuple(one if one in _PLAIN else dict for one in some) for name, some in kinds.items()}
+
+
+_PLAIN = (str, int, float, NoneType)
+
+
+def _build(kind: type[Any], name: str, value: Any, **known: Any) -> Any:
+    """A dataclass from its fields in a document; `known` are those that stand elsewhere.
+
+    The ledger's family may be absent: certificates of before do not say what else their ledger held.
+    """
+    if isinstance(value, dict) and "family" in value:
+        known |= {"family": _build(Family, f"{name}.family", value["family"])}
+    own = {field: part for field, part in value.items() if field != "family"} if known else value
+    _check_fields(name, own, _types(kind, without=(*known, "family")))
+    return kind(**own, **known)
+
+
+def _check_fields(name: str, value: Any, wanted: Mapping[str, tuple[type, ...]]) -> None:
+    """Refuse an object that lacks a field, has one too many, or one of another type."""
+    if not isinstance(value, dict):
+        raise BadCertificate(f"{name} must be an object, got {value!r}")
+    if set(value) != set(wanted):
+        missing, extra = sorted(set(wanted) - set(value)), sorted(set(value) - set(wanted))
+        raise BadCertificate(
+            f"{name} must have the fields {sorted(wanted)}; missing {missing}, not understood {extra}"
+        )
+    for key, kinds in wanted.items():
+        if not isinstance(value[key], kinds) or isinstance(value[key], bool):
+            types = " or ".join(kind.__name__ for kind in kinds)
+            raise BadCertificate(f"{name}.{key} must be of type {types}, got {value[key]!r}")
+
+
+def _domain(document: list[Any] | None) -> tuple[Any, ...] | None:
+    if document is None:
+        return None
+    kind, *sizes = document
+    wanted = {"labels": 1, "vectors": 1, "trajectories": 2}
+    if wanted.get(kind) != len(sizes) or not all(type(size) is int and size > 0 for size in sizes):
+        raise BadCertificate(f"forecast must be a kind of {sorted(wanted)} with its sizes, got {document!r}")
+    return (kind, *sizes)
+
+
+def _refuse_misfit(score: Likelihood, domain: tuple[Any, ...]) -> None:
+    """Refuse preparations that such forecasts cannot be given."""
+    steps = domain[1] if domain[0] == "trajectories" else None
+    for step in score.preparations:
+        if isinstance(step, Accumulated) and steps is None:
+            raise BadCertificate(f"accumulated variances are of trajectories, not of {domain[0]}")
+        if isinstance(step, Temperature) and np.shape(step.tau) not in ((), (steps,)):
+            wanted = "one number" if steps is None else f"one number or {steps}"
+            raise BadCertificate(f"tau must be {wanted} for {domain[0]}, got shape {np.shape(step.tau)}")
+
+
+def _score(document: dict[str, Any]) -> Score:
+    kind = document.get("kind")
+    parts = {key: value for key, value in document.items() if key != "kind"}
+    if kind in KINDS:
+        known = KINDS[kind]
+    elif kind in plugins.names("shapes"):
+        known = plugins.load("shapes", str(kind))
+    else:
+        raise BadCertificate(f"score.kind must be one of {sorted(KINDS)} or of a plugin, got {kind!r}")
+    score: Score = known.from_json(parts)
+    if score.to_json() != parts:
+        raise BadCertificate(f"the score of kind {kind!r} has fields that are not understood")
+    return score
+
+
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise BadCertificate(f"{path} cannot be read: {error.strerror}") from None
+    return parse_json(content, path)
+
+
+def parse_json(content: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A JSON object, without repeated keys and without NaN or Infinity; `path` is what messages call it."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len({key for key, _ in pairs}) != len(pairs):
+            raise ValueError("a key stands twice")
+        return dict(pairs)
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is not a number")
+
+    try:
+        document = json.loads(content.decode(), object_pairs_hook=unique, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise BadCertificate(f"{path} is not the JSON it should be: {error}") from None
+    if not isinstance(document, dict):
+        raise BadCertificate(f"{path} must hold a JSON object, got {type(document).__name__}")
+    return document
+
+
+def write_json(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
+    """Write whole or not at all."""
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")

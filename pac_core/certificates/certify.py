@@ -1,0 +1,267 @@
+"""The whole way from forecasts to certificates: split, tune, write down the menu, calibrate, issue."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pac_core.arrays import Array, labels_for, like, listed
+from pac_core.bounds import Entry, PACLevel, max_errors, min_samples
+from pac_core.certificates.certificate import (
+    Certificate,
+    MenuRecord,
+    Record,
+    SplitRecord,
+    as_document,
+    check_unit,
+    issue,
+)
+from pac_core.certificates.ledger import Opening, open_split, read_family, score_digest
+from pac_core.errors import InvalidInput, TooManyFailures
+from pac_core.fitting import fit_of
+from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast, as_given, to_tune_on
+from pac_core.sets.predictor import FitScore, Likelihood, Predictor, Score, unit_scores
+from pac_core.splits import Splits, digest_of, ids_digest, split, unit_names
+from pac_core.thresholds import fit_threshold
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A score on the menu: the levels asked for it, and how its calibration scores are found.
+
+    scores: called after the ledger is written; returns them `[n]` or as `ShardedScores`
+    domain: of the forecasts it scores, see `GaussianForecast.domain`
+    of: which forecasts, where several of the same units are at hand: the same score of others is another
+    """
+
+    score: Score
+    levels: tuple[PACLevel, ...]
+    scores: Callable[[], Any]
+    domain: tuple[Any, ...] | None = None
+    of: str = ""
+
+    @property
+    def digest(self) -> str:
+        """What the ledger knows it by."""
+        return score_digest(self.score, self.of)
+
+
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """What `certify` made.
+
+    look: what the ledger holds; its `cost` is what the certificates cost together
+    score: fitted on the tune part
+    ids, scores: `[n]` of the calibration units, for `verify`
+    certificates: one per level that could be proved; `write_certificate` saves them
+    refused: the levels that could not, because too many calibration units failed
+    parts: the split, whose `test` part nobody has looked at; None if the scores were given
+    """
+
+    look: Opening
+    score: Score
+    ids: Any
+    scores: Array
+    certificates: tuple[Certificate, ...]
+    parts: Splits | None = None
+    refused: tuple[PACLevel, ...] = ()
+
+
+def certify(
+    forecast: LogitForecast | GaussianForecast,
+    truth: Any,
+    levels: PACLevel | Sequence[PACLevel],
+    *,
+    ids: Any,
+    tune: int,
+    calibrate: int,
+    ledger: str | os.PathLike[str],
+    seed: int = 0,
+    score: str | None = None,
+    fit: FitScore | None = None,
+    unit: str = "unit",
+    train_ids: Iterable[Any] = (),
+    ids_name: str = "ids",
+    train: str = "not named",
+    model: Record | None = None,
+    data: Record | None = None,
+) -> Certified:
+    """Certificates at one or more levels from one look at `calibrate` of the units.
+
+    forecast, truth: of all units, a row each; rows that depend on each other (frames of one video)
+        are not units: give one score per group to `certify_scores` then
+    ids, tune, calibrate, seed: names of the units, how many to use for what, and the draw; the rest is
+        left in `parts.test`
+    score: by name, with the same default as `fit_sets`: the smallest label sets, the paper's score for
+        vectors, the tube shape `box` for a horizon; with tune=0 nothing can be chosen, and the default is
+        "plain", the forecast as it is
+    fit: instead of a name, chooses the score on the tune part, for the first level
+    ledger: a folder; the menu goes into it before any calibration score is computed, and a look that
+        shares a unit with an earlier one is refused
+    unit, train, train_ids, model, data: for the certificate; a unit among `train_ids` is refused
+
+    Whatever can be refused without a look is refused before the ledger is written. If too many
+    calibration units failed for some of the levels, those are in `refused`; for all: `TooManyFailures`.
+    A unit without a forecast (`failed` of either forecast) is an error, and nothing is tuned on it.
+
+    >>> import tempfile
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(1000, 5))
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> made = certify(LogitForecast(logits), labels, PACLevel(0.1, 1e-3), ids=range(1000), tune=200,
+    ...                calibrate=500, ledger=f"{folder.name}/ledger", unit="image")
+    >>> made.certificates[0].predictor.threshold.n, made.parts.test.n
+    (500, 300)
+    >>> folder.cleanup()
+    """
+    wanted = _levels(levels)
+    named = (("model", model, Record | None), ("data", data, Record | None), ("train", train, str))
+    for name, given, kind in named:
+        if not isinstance(given, kind):
+            raise InvalidInput(f"{name} must be {'a text' if kind is str else 'a Record'}, got {given!r}")
+    known = listed("train_ids", train_ids)
+    parts = split(ids, tune=tune, calibrate=calibrate, seed=seed, train=known)
+    for level in wanted:
+        max_errors(parts.calibrate.n, level)
+    names = unit_names("ids", ids)
+    check_unit(unit)
+    if isinstance(forecast, LogitForecast):
+        truth = labels_for("labels", truth, *forecast.logits.shape)
+        forecast.check()
+    else:
+        truth = as_given(truth, a_forecast(forecast).check(truth, failures=True))
+    if len(truth) != len(names):
+        raise InvalidInput(f"forecast and ids must be of as many units, got {len(truth)} and {len(names)}")
+    tuning, rows = parts.tune.rows, parts.calibrate.rows
+    chosen, chosen_truth = forecast.take(rows), truth[rows]
+    if fit is not None and score is not None:
+        raise InvalidInput(
+            f"fit and score both say what is fitted: give one of them, got score={score!r} as well"
+        )
+    choose = fit or fit_of(forecast.domain, score, calibrate=parts.calibrate.n, others=wanted[1:])
+    if not tune and (fit is not None or score not in (None, "plain")):
+        raise InvalidInput(f"{'fit' if fit else f'score={score!r}'} is fitted on tune units, but tune is 0")
+    fitted = choose(*to_tune_on(forecast.take(tuning), truth[tuning]), wanted[0]) if tune else Likelihood()
+    return certify_scores(
+        fitted,
+        lambda: unit_scores(fitted, chosen, chosen_truth),
+        wanted,
+        ids=names[rows],
+        ledger=ledger,
+        data=_content(chosen, chosen_truth),
+        domain=forecast.domain,
+        parts=parts,
+        unit=unit,
+        train=train_record(train, known),
+        tune=Record("tune", parts.tune.n, parts.tune.digest),
+        test=Record("test", parts.test.n, parts.test.digest),
+        model=model,
+        source=data,
+        split=SplitRecord(seed, ids_digest(names), ids_name),
+    )
+
+
+def _levels(levels: PACLevel | Iterable[PACLevel]) -> list[PACLevel]:
+    wanted = [levels] if isinstance(levels, PACLevel) else listed("levels", levels)
+    if not wanted:
+        raise InvalidInput("levels must be one or more, got none")
+    return wanted
+
+
+def _content(forecast: Any, truth: Any) -> str:
+    """A digest of forecasts and truths, unit by unit, whatever their order."""
+    if isinstance(forecast, LogitForecast):
+        arrays = [np.full(len(truth), forecast.tau), forecast.logits, truth]
+    else:
+        states = forecast.check(truth, failures=True)
+        arrays = [like(np.zeros(1), array) for array in (forecast.mean, forecast.var, states)]
+    return digest_of(
+        b"".join(np.asarray(row, dtype=np.float64).tobytes() for row in unit)
+        for unit in zip(*arrays, strict=True)
+    )
+
+
+def train_record(name: str, ids: Sequence[Any]) -> Record:
+    """What the model was trained on, with the digest of its ids where they are known."""
+    return Record(name, len(ids), ids_digest(ids)) if ids else Record(name)
+
+
+def certify_scores(
+    score: Score,
+    scores: Callable[[], Array],
+    levels: PACLevel | Sequence[PACLevel],
+    *,
+    ids: Any,
+    ledger: str | os.PathLike[str],
+    data: str,
+    domain: tuple[Any, ...] | None = None,
+    parts: Splits | None = None,
+    source: Record | None = None,
+    **about: Any,
+) -> Certified:
+    """The same for a score that is fitted already; `scores()` is called after the ledger is written.
+
+    `data` is a digest of what the scores come from; `about` goes to `issue`: unit, train, tune, test,
+    model, split.
+    """
+    asked = Asked(score, tuple(_levels(levels)), scores, domain)
+    made = certify_menu([asked], ids=ids, ledger=ledger, data=data, parts=parts, source=source, **about)[0]
+    if not made.certificates:
+        fit_threshold(made.scores, made.refused[-1])  # raises the reason, with its numbers
+    return made
+
+
+def _draft(asked: Asked, source: Record | None, about: Mapping[str, Any]) -> None:
+    """Refuse what could not be issued or written, with made-up scores: after the look it is too late."""
+    level = asked.levels[0]
+    scores = np.zeros(min_samples(level))
+    predictor = Predictor(asked.score, fit_threshold(scores, level), asked.domain)
+    as_document(issue(predictor, scores, data=source, **about))
+
+
+def certify_menu(
+    menu: Sequence[Asked],
+    *,
+    ids: Any,
+    ledger: str | os.PathLike[str],
+    data: str,
+    parts: Splits | None = None,
+    source: Record | None = None,
+    plan: Mapping[str, Any] | None = None,
+    **about: Any,
+) -> list[Certified]:
+    """Certificates for several scores from one look at the same calibration units, in their order.
+
+    The whole menu goes into the ledger before any calibration score is computed; each certificate says
+    what all of them cost together. A score none of whose levels can be proved has no certificates.
+    `plan` goes into the ledger too: what led to the menu, in plain JSON.
+    """
+    check_unit(about.get("unit"))
+    names = unit_names("ids", ids)
+    if len(np.unique(names)) != len(names):
+        raise InvalidInput(f"ids must be unique, got {len(names) - len(np.unique(names))} repeats")
+    for level in (level for asked in menu for level in asked.levels):
+        max_errors(len(names), level)
+    for asked in menu:
+        _draft(asked, source, about)
+    entries = [Entry(asked.digest, level.epsilon, level.delta) for asked in menu for level in asked.levels]
+    look = open_split(ledger, Opening.of(ids, entries, data, plan))
+    about["menu"] = MenuRecord(len(entries), look.cost, read_family(ledger))
+    made = []
+    for asked in menu:
+        found = asked.scores()
+        issued, refused = [], []
+        for level in asked.levels:
+            try:
+                predictor = Predictor(asked.score, fit_threshold(found, level), asked.domain)
+            except TooManyFailures:
+                refused.append(level)
+            else:
+                issued.append(issue(predictor, found, ids=ids, data=source, **about))
+        made.append(Certified(look, asked.score, ids, found, tuple(issued), parts, tuple(refused)))
+    return made

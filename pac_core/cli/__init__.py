@@ -1,0 +1,37 @@
+"""The program `pac`."""
+
+from pac_core.cli.main import main
+from pac_core.cli.options import (
+    FILE,
+    LEDGER,
+    LedgerName,
+    batch_option,
+    broken_option,
+    ledger_beside,
+    level_options,
+    preprocessing_options,
+    refuse_existing,
+    refuse_unwritable,
+    say,
+    say_cost,
+    shape_options,
+)
+from pac_core.cli.sets import to_float16
+
+__all__ = [
+    "FILE",
+    "LEDGER",
+    "LedgerName",
+    "batch_option",
+    "broken_option",
+    "ledger_beside",
+    "level_options",
+    "main",
+    "preprocessing_options",
+    "refuse_existing",
+    "refuse_unwritable",
+    "say",
+    "say_cost",
+    "shape_options",
+    "to_float16",
+]

@@ -1,0 +1,105 @@
+"""The smaller commands of `pac`: all but `pac fit`, `pac sets` and `pac verify`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from pac_core.certificates.certificate import Certificate
+from pac_core.cli.ledger import ledger_command
+from pac_core.cli.min_n import min_n, plot
+from pac_core.cli.options import (
+    FILE,
+    ids_option,
+    labels_option,
+    say,
+)
+from pac_core.cli.sets import sets_command
+from pac_core.cli.verify import read_both, same_split, scores_beside
+from pac_core.datasets import ROWS, Dataset, read_arrays
+from pac_core.errors import InvalidInput
+from pac_core.evaluation import calibration_error, evaluate
+from pac_core.forecasts import LogitForecast, failed_units, to_tune_on
+from pac_core.sets.predictor import GivenScore, Likelihood
+from pac_core.splits import ids_digest
+
+
+@click.command("evaluate")
+@click.argument("certificate", type=FILE)
+@click.argument("data", type=FILE)
+@ids_option
+@labels_option
+@click.option("--by", multiple=True, help="An array of DATA; each of its values gets a row.")
+def evaluate_command(
+    certificate: Path,
+    data: Path,
+    ids: str | None,
+    logits: str | None,
+    labels: str | None,
+    by: tuple[str, ...],
+) -> None:
+    """Measure error and set sizes on test units.
+
+    The exit code is 1 if the promise is refuted. Units that were tuned or calibrated on are left out: those
+    of the file that was split, and those named in the scores file beside the certificate.
+    """
+    document, units = read_both(certificate, data, ids, labels, logits)
+    if isinstance(document.predictor.score, GivenScore):
+        raise InvalidInput(f"{certificate} was made from bare scores, so there are no sets to evaluate")
+    if units.forecast is None or units.truth is None:
+        raise InvalidInput(f"{data} must hold forecasts and truths to evaluate sets")
+    unknown = ~np.isin(units.ids, _looked_at(certificate, document, units))
+    if not unknown.any():
+        raise InvalidInput("no units are left to test: all were tuned or calibrated on")
+    left_out = f"; {(~unknown).sum():,} tuned or calibrated on are left out" if not unknown.all() else ""
+    groups = _groups(data, by, unknown)
+    units = units.take(np.flatnonzero(unknown))
+    say("test", f"{len(units.ids):,} units{left_out}")
+    failed = failed_units(units.forecast)
+    if failed is not None:
+        say("failed", f"{failed.sum():,} units have no forecast: their sets are empty and count as errors")
+    if isinstance(units.forecast, LogitForecast):
+        right = np.where(units.forecast.predictions() == units.truth, "right", "wrong")
+        groups["prediction"] = right if failed is None else np.where(failed, "none, failed", right)
+    sets = document.predictor.sets(units.forecast)
+    result = evaluate(sets, units.truth, document.predictor.threshold.level, by=groups)
+    click.echo(str(result))
+    score = document.predictor.score
+    some = failed is None or not failed.all()
+    if isinstance(units.forecast, LogitForecast) and isinstance(score, Likelihood) and some:
+        forecast, truth = to_tune_on(units.forecast, units.truth)
+        errors = (calibration_error(f, truth) for f in (forecast, score.prepared(forecast)))
+        click.echo("calibration error (ECE) {:.4f} before, {:.4f} after the temperature".format(*errors))
+    sys.exit(1 if result.refuted else 0)
+
+
+ALL = (min_n, sets_command, evaluate_command, ledger_command, plot)
+
+
+def _looked_at(certificate: Path, document: Certificate, units: Dataset) -> Any:
+    """Ids of the units that were tuned or calibrated on, as far as they are known."""
+    parts = same_split(document, units)
+    if parts is not None:
+        return units.ids[np.concatenate([parts.tune.rows, parts.calibrate.rows])]
+    digests = [document.parts[name].digest for name in ("calibrate", "tune")]
+    for known in scores_beside(certificate):
+        both = [known["ids"], known["tune_ids"]]
+        if [ids_digest(ids) if len(ids) else None for ids in both] == digests:
+            if not units.named or (document.split and document.split.ids == ROWS):
+                say("note", "units without ids cannot be compared: make sure that the data is new")
+            return np.concatenate(both)
+    say("note", "which units were tuned or calibrated on is not known: make sure that the data has none")
+    return np.array([], dtype=str)
+
+
+def _groups(data: Path, names: tuple[str, ...], rows: Any) -> dict[str, Any]:
+    """The named arrays of the file, restricted to the test rows."""
+    arrays = read_arrays(data) if names else {}
+    for name in names:
+        if name not in arrays or arrays[name].shape != rows.shape or (arrays[name] != arrays[name]).any():
+            raise InvalidInput(f"--by must name an array of {data} with a value for each unit, got {name!r}")
+    return {name: arrays[name][rows] for name in names}

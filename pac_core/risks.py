@@ -1,0 +1,377 @@
+"""P(unsafe | accepted): how often what the checker accepts goes wrong.
+
+A small P(unsafe and accepted) does not bound it: a checker that accepts one plan in a thousand may be wrong
+about every one. Its own bound comes from one decision per episode, at a step drawn beforehand.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pac_core.arrays import at_least, at_most, booleans, numbers, plain
+from pac_core.bounds import Family, PACLevel, a_level, share, whole
+from pac_core.certificates.ledger import (
+    CLAIM,
+    Opening,
+    add_note,
+    json_digest,
+    open_split,
+    read_family,
+    read_ledger,
+    read_notes,
+)
+from pac_core.errors import InvalidInput, NothingAccepted, SecondLook
+from pac_core.evaluation import error_interval
+from pac_core.sets.labels import LabelSets, label_limit
+from pac_core.splits import ids_digest, unique_names, unit_names
+from pac_core.thresholds import Threshold, fit_threshold
+
+_STREAM = 0x57E9  # keeps the draw of the step apart from all else that an episode draws from its seed
+
+
+@dataclass(frozen=True, repr=False)
+class AcceptedRisk:
+    """An upper limit of P(unsafe | accepted), with the evidence for it.
+
+    limit: one-sided, exact (Clopper-Pearson)
+    confidence: of the limit, over the draw of the episodes
+    accepted, unsafe: accepted decisions, and how many of those went wrong
+    episodes: all of them
+    choices: the number of controllers among which these episodes picked this one; the limit allows for it
+    family: everything in the ledger when the limit was stated; None without a ledger
+
+    The promise is about a decision at a randomly drawn step of a fresh episode of the same controller, if it
+    is accepted. It is not about the worst step, nor about a whole episode.
+    """
+
+    limit: float
+    confidence: float
+    accepted: int
+    unsafe: int
+    episodes: int
+    choices: int = 1
+    family: Family | None = None
+
+    def __repr__(self) -> str:
+        picked = f" It holds for whichever of {self.choices:,} was picked." if self.choices > 1 else ""
+        return (
+            f"P(unsafe given accepted) <= {at_least(self.limit, 4)} with confidence "
+            f"{at_most(self.confidence)}, for a decision at a drawn step of a fresh episode drawn like these:"
+            f" {self.unsafe:,} of {self.accepted:,} accepted decisions were unsafe, one from each of "
+            f"{self.episodes:,} episodes." + picked + (f" {self.family}" if self.family else "")
+        )
+
+
+def claim_accepted_risk(episodes: Any, *, confidence: float, ledger: str | os.PathLike[str]) -> Opening:
+    """Record in the ledger, before the episodes are run, that P(unsafe | accepted) will be stated.
+
+    episodes: `[S, n]` ids, a row for each controller that may be picked by looking at them, such as the
+        scales of a descent on the same episodes, which is recorded after its claim; `[n]` if there is one
+    confidence: of the limit; the ledger charges 1 - confidence, however many rows are stated
+
+    `accepted_risk` then states it, with the same confidence, `choices=S` and this ledger. A claim on units
+    that were looked at before raises `SecondLook`, and so does a look at units of a claim that was stated.
+    """
+    rows = np.atleast_2d(plain("episodes", episodes, "[S, n]" if np.ndim(episodes) == 2 else "[n]"))
+    unique_names("episodes", rows.ravel())
+    plan = {
+        "kind": CLAIM,
+        "delta": _delta(share("confidence", confidence)),
+        "confidence": float(confidence),
+        "episodes": [ids_digest(row) for row in rows],
+    }
+    return open_split(ledger, Opening.of(rows.ravel(), (), json_digest(plan), plan))
+
+
+def accepted_risk(
+    ids: Any,
+    accepted: Any,
+    unsafe: Any,
+    *,
+    confidence: float,
+    choices: int = 1,
+    ledger: str | os.PathLike[str] | None = None,
+) -> AcceptedRisk:
+    """The upper limit of P(unsafe | accepted), from one decision per episode at a pre-drawn step.
+
+    ids: `[N]` of the episodes, each once, because decisions of one episode are dependent
+    accepted: `[N]` booleans, whether the decision at the drawn step was accepted; False for an episode that
+        ended before its step
+    unsafe: `[N]` booleans, whether it went wrong; read only where it was accepted
+    confidence: of the limit, such as 0.99
+    choices: the number of controllers among which this one was picked by looking at these episodes, such as
+        the S scales of a descent; the limit is then computed at 1 - (1 - confidence) / S, so that it holds
+        for whichever is picked
+    ledger: a folder that has held the claim since before the episodes were run (`claim_accepted_risk`); the
+        counts go into it. Without one, nothing keeps track of other statements
+
+    Given the number of accepted decisions, the number of unsafe ones is binomial. Steps are drawn by
+    `draw_steps`, never chosen after the episode. If nothing was accepted: `NothingAccepted`. The episodes
+    that certified a scale were selected for having few errors and show too little: use others, or give as
+    `choices` all scales of the plan, including those not reached.
+
+    >>> accepted_risk(range(100), [True] * 90 + [False] * 10, [False] * 100, confidence=0.99)
+    P(unsafe given accepted) <= 0.04989 with confidence 0.99, for a decision at a drawn step of a fresh \
+episode drawn like these: 0 of 90 accepted decisions were unsafe, one from each of 100 episodes.
+    """
+    names = unit_names("ids", ids)
+    repeats = len(names) - len(np.unique(names))
+    if repeats:
+        raise InvalidInput(
+            f"ids must be unique, got {repeats:,} repeats: decisions of one episode are dependent, so "
+            "pooling them would make the limit too small; give one pre-drawn decision of each episode"
+        )
+    took, wrong = booleans("accepted", accepted, len(names)), booleans("unsafe", unsafe, len(names))
+    share("confidence", confidence)
+    whole("choices", choices, least=1)
+    count, bad = int(took.sum()), int((took & wrong).sum())
+    if ledger is not None:
+        _state(ledger, ids_digest(ids), confidence, choices, {"accepted": count, "unsafe": bad})
+    if not count:
+        raise NothingAccepted(
+            f"none of the {len(names):,} decisions was accepted, so nothing is known about accepted ones: "
+            "use narrower tubes, wider limits or more episodes"
+        )
+    high = error_interval(bad, count, (1 - confidence) / choices)[1]
+    family = None if ledger is None else read_family(ledger)
+    return AcceptedRisk(high, float(confidence), count, bad, len(names), choices, family)
+
+
+def _state(
+    ledger: str | os.PathLike[str], ids: str, confidence: float, choices: int, counts: dict[str, int]
+) -> None:
+    """Write the counts of a claim; refuse a claim that is not there, or other counts than the first."""
+    claims = [(one.data, one.plan) for one in read_ledger(ledger) if one.plan and one.claim]
+    claimed = {
+        (plan["confidence"], len(plan["episodes"])): data for data, plan in claims if ids in plan["episodes"]
+    }
+    if (confidence, choices) not in claimed:
+        known = " and ".join(f"confidence {c:g} with choices={s}" for c, s in claimed) or "none"
+        raise InvalidInput(
+            "the ledger must have held this claim since before its episodes were run (claim_accepted_risk), "
+            f"with confidence {confidence:g} and choices={choices}; {ledger} holds for them {known}"
+        )
+    facts = {"plan": claimed[confidence, choices], "episodes": ids, **counts}
+
+    def first() -> Any:
+        stated = (note.facts for note in read_notes(ledger) if note.kind == CLAIM)
+        place = facts["plan"], ids
+        return next((one for one in stated if (one.get("plan"), one.get("episodes")) == place), None)
+
+    if first() is None:
+        add_note(ledger, CLAIM, facts)
+    if (earlier := first()) != facts:  # also where two state at once
+        raise SecondLook(
+            f"of these episodes the ledger counted {earlier['unsafe']:,} unsafe of "
+            f"{earlier['accepted']:,} accepted, got {counts['unsafe']:,} of {counts['accepted']:,}: the "
+            "first count stands"
+        )
+
+
+def _delta(confidence: float) -> float:
+    """1 - confidence in decimal: 0.002 and not 0.0020000000000000018."""
+    return float(1 - Decimal(repr(float(confidence))))
+
+
+def draw_steps(seeds: Any, steps: int) -> NDArray[np.int64]:
+    """`[N]` the step of each episode whose decision counts, uniform from 0 to `steps` - 1.
+
+    It depends on the episode's seed alone, through a stream of its own, so it is independent of what happens
+    in the episode.
+
+    >>> draw_steps([0, 1, 2, 3], 200).tolist()
+    [63, 32, 44, 13]
+    """
+    names = plain("seeds", seeds, "[N]")
+    if names.dtype.kind not in "iu" or names.min() < 0:
+        raise InvalidInput("seeds must be whole numbers of at least 0, one for each episode")
+    steps = whole("steps", steps, least=1)
+    streams = (np.random.SeedSequence(seed, spawn_key=(_STREAM,)) for seed in names.tolist())
+    # 64 random bits of each, the same with every version of numpy
+    drawn = [int(one.generate_state(1, np.uint64)[0]) * steps >> 64 for one in streams]
+    return np.array(drawn, dtype=np.int64)
+
+
+@dataclass(frozen=True, repr=False)
+class AlarmRule:
+    """Suppress an alarm whose score under "true alarm" is above T, with the evidence for T.
+
+    threshold: fitted on true alarms alone, so that its n and its level are about those
+
+    A new true alarm is suppressed with probability at most epsilon, with confidence 1 - delta over the draw
+    of the calibration alarms, if both are independent draws from one distribution (alarms of one patient are
+    not) and the model was not chosen by looking at them. Nothing is promised about false alarms, nor about
+    any kind of true alarm by itself.
+    """
+
+    threshold: Threshold
+
+    def suppress(self, scores: Any) -> NDArray[np.bool_]:
+        """`[N]` which alarms to suppress, from `scores` `[N]`, -log f(true|x) as for the calibration alarms.
+
+        A score that is not finite suppresses nothing: if the model fails, the alarm sounds. T is widened like
+        that of label sets, so that another CPU's last bits suppress nothing either.
+        """
+        array = plain("scores", scores, "[N]")
+        if array.dtype.kind not in "fiu":
+            raise InvalidInput(f"scores must be numbers, got dtype {array.dtype}")
+        return np.asarray(np.isfinite(array) & (array > label_limit(self.threshold)))
+
+    def __repr__(self) -> str:
+        level = self.threshold.level
+        return (
+            f"Suppress an alarm whose score under 'true' is above {at_least(self.threshold.value)}: a true "
+            f"alarm is suppressed with probability at most {at_least(level.epsilon)}, with confidence "
+            f"1 - {at_least(level.delta)}, from {self.threshold.n:,} true alarms of which "
+            f"{self.threshold.errors:,} may lie above, for alarms drawn like these."
+        )
+
+
+def fit_alarm_rule(scores: Any, true: Any, level: PACLevel) -> AlarmRule:
+    """The rule that suppresses most and still proves the level for true alarms.
+
+    scores: `[N]` -log f(true|x) of the calibration alarms
+    true: `[N]` booleans, which of them were true; the scores of the others are not used
+
+    How many of N are true is random, but given that number their scores are independent draws, so the bound
+    holds. With too few, `NotEnoughData` says how many true alarms would do.
+
+    >>> rule = fit_alarm_rule(range(200), [i % 2 == 0 for i in range(200)], PACLevel(0.1, 0.05))
+    >>> rule.threshold.n, rule.threshold.value
+    (100, 190.0)
+    >>> rule.suppress([190.0, 191.0, float("nan"), float("inf")]).tolist()
+    [False, True, False, False]
+    """
+    values = numbers("scores", scores, "[N]")
+    chosen = booleans("true", true, len(values))
+    if not chosen.any():
+        raise InvalidInput(f"true must hold at least one true alarm, got none among {len(chosen):,}")
+    return AlarmRule(fit_threshold(values[chosen], a_level(level)))
+
+
+def suppress_by_sets(sets: LabelSets, *, false_label: int = 0) -> NDArray[np.bool_]:
+    """`[N]` the paper's rule: which alarms have the set {false}; an empty set suppresses nothing.
+
+    >>> sets = LabelSets(np.array([[True, False], [True, True], [False, True], [False, False]]))
+    >>> suppress_by_sets(sets).tolist()
+    [True, False, False, False]
+    """
+    labels = sets.member.shape[1]
+    if isinstance(false_label, bool) or false_label not in range(labels):
+        raise InvalidInput(f"false_label must be a label in 0..{labels - 1}, got {false_label!r}")
+    return np.asarray(sets.member[:, false_label] & (sets.size() == 1))
+
+
+@dataclass(frozen=True, repr=False)
+class RiskGiven:
+    """What a promise about all units implies for one kind of unit: an upper limit of P(miss | kind).
+
+    limit: epsilon / least, at most 1
+    least: exact lower limit of P(kind), one-sided Clopper-Pearson, from `count` of `n` fresh units
+    confidence: of the limit: 1 - delta - doubt
+    level: the promise about all units
+    """
+
+    limit: float
+    least: float
+    confidence: float
+    kind: str
+    count: int
+    n: int
+    level: PACLevel
+
+    def __repr__(self) -> str:
+        return (
+            f"P(miss given {self.kind}) <= {at_least(self.limit, 4)} with confidence "
+            f"{at_most(self.confidence)}: P(miss) <= {at_least(self.level.epsilon)} divided by "
+            f"P({self.kind}) >= {at_most(self.least, 4)}, from "
+            f"{self.count:,} of {self.n:,} units."
+        )
+
+
+def risk_given(level: PACLevel, members: Any, *, kind: str, doubt: float = 0.01) -> RiskGiven:
+    """The limit of P(miss | kind) that follows from P(miss) <= epsilon alone.
+
+    level: that the sets were calibrated at
+    members: `[N]` booleans, which units are of the kind; none of them may have been calibrated on or used to
+        choose the kind, so take the test part
+    kind: in words, such as "suppressed": a miss is then a true alarm that was suppressed
+    doubt: the probability that the lower limit of P(kind) fails
+
+    P(miss and kind) is at most P(miss), so P(miss | kind) is at most epsilon / P(kind). With no unit of the
+    kind: `NothingAccepted`. The paper's experiment suppressed 189 of 817 alarms at (0.02, 1e-5), 13 of them
+    true: 6.9%, which contradicts "at most 2%" but not what follows:
+
+    >>> risk_given(PACLevel(0.02, 1e-5), [True] * 189 + [False] * 628, kind="suppressed")
+    P(miss given suppressed) <= 0.1012 with confidence 0.98999: P(miss) <= 0.02 divided by \
+P(suppressed) >= 0.1977, from 189 of 817 units.
+    """
+    level, chosen = a_level(level), booleans("members", members)
+    if isinstance(doubt, bool) or not isinstance(doubt, float) or not 0 < doubt < 1 - level.delta:
+        raise InvalidInput(f"doubt must lie strictly between 0 and 1 - delta, got {doubt!r}")
+    count, n = int(chosen.sum()), len(chosen)
+    if not count:
+        raise NothingAccepted(f"none of the {n:,} units is {kind}, so nothing is known about such units")
+    least = error_interval(count, n, doubt)[0]
+    return RiskGiven(min(1.0, level.epsilon / least), least, 1 - level.delta - doubt, kind, count, n, level)
+
+
+@dataclass(frozen=True)
+class Suppression:
+    """What a rule did to test alarms whose truth is known; intervals are exact, 98%, each end at 99%."""
+
+    true: int
+    true_suppressed: int
+    false: int
+    false_suppressed: int
+
+    @property
+    def share_of_true(self) -> float:
+        """The share of true alarms suppressed: the harm; NaN if there were none."""
+        return self.true_suppressed / self.true if self.true else float("nan")
+
+    @property
+    def share_of_false(self) -> float:
+        """The share of false alarms suppressed: the benefit; NaN if there were none."""
+        return self.false_suppressed / self.false if self.false else float("nan")
+
+    @property
+    def suppressed(self) -> int:
+        return self.true_suppressed + self.false_suppressed
+
+    @property
+    def true_interval(self) -> tuple[float, float]:
+        """Of P(suppressed | true alarm)."""
+        return _interval(self.true_suppressed, self.true)
+
+    @property
+    def false_interval(self) -> tuple[float, float]:
+        """Of P(suppressed | false alarm)."""
+        return _interval(self.false_suppressed, self.false)
+
+    @property
+    def wrong_interval(self) -> tuple[float, float]:
+        """Of P(true alarm | suppressed)."""
+        return _interval(self.true_suppressed, self.suppressed)
+
+
+def suppression(suppressed: Any, true: Any) -> Suppression:
+    """The counts of `suppressed` `[N]` against `true` `[N]`, both booleans.
+
+    >>> counts = suppression([True, True, False, False], [True, False, True, False])
+    >>> counts.share_of_true, counts.share_of_false
+    (0.5, 0.5)
+    """
+    quiet = booleans("suppressed", suppressed)
+    real = booleans("true", true, len(quiet))
+    return Suppression(*(int(rows.sum()) for rows in (real, quiet & real, ~real, quiet & ~real)))
+
+
+def _interval(count: int, n: int) -> tuple[float, float]:
+    return error_interval(count, n) if n else (0.0, 1.0)

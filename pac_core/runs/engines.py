@@ -1,0 +1,177 @@
+"""What runs a job: the protocol, the engine without Ray, and the episodes of a descent through either.
+
+`run_here` computes the same shards in this process, with the same bits as `run_on_ray`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from pac_core.errors import ShardFailed
+from pac_core.runs.folders import RunFolder
+from pac_core.runs.jobs import Job, Receipt, Stage, finish_shard, make_scorers, run_stages
+
+
+@dataclass
+class State:
+    """Where a run stands; handed to `progress` whenever something happened.
+
+    units, shards: of the whole run
+    ready: units that were found finished at the start
+    done, finished: units and shards finished by now
+    damaged: files that were found and not taken, because they were damaged or of another run
+    pools: ready workers of each pool, in the order in which a shard passes them
+    most: workers that each pool may have
+    retries: shards begun again because a worker died
+    repeats: shards begun a second time because their worker was slow
+    last: the latest receipt
+    missing: what a worker needs of which there is none yet; empty if there are some of each kind
+    """
+
+    units: int
+    shards: int
+    ready: int = 0
+    done: int = 0
+    finished: int = 0
+    damaged: int = 0
+    pools: tuple[int, ...] = (1,)
+    most: tuple[int, ...] = (1,)
+    retries: int = 0
+    repeats: int = 0
+    last: Receipt | None = None
+    missing: str = ""
+
+    @property
+    def workers(self) -> int:
+        """Ready ones, of all pools."""
+        return sum(self.pools)
+
+    @classmethod
+    def of(cls, job: Job, found: Mapping[int, Receipt], damaged: int = 0) -> State:
+        """At the start, with these shards finished already."""
+        ready = sum(receipt.n for receipt in found.values())
+        return cls(job.units, len(job.shards), ready, ready, len(found), damaged)
+
+    def add(self, receipt: Receipt) -> None:
+        """One more shard is finished."""
+        self.last = receipt
+        self.finished += 1
+        self.done += receipt.n
+
+
+class Engine(Protocol):
+    """Runs a job to its end: `run_here`, `run_on_ray`, or either with options."""
+
+    def __call__(
+        self, job: Job, folder: RunFolder, *, progress: Callable[[State], Any] | None = None
+    ) -> State:
+        """Every shard of the job, written to the folder; what is there is kept.
+
+        progress: called whenever something happened
+        """
+
+
+def run_here(
+    job: Job,
+    folder: RunFolder,
+    *,
+    device: str = "cpu",
+    limit: int | None = None,
+    progress: Callable[[State], Any] | None = None,
+) -> State:
+    """Every shard of the job, one after the other, written to the folder; what is there is kept.
+
+    limit: stop after so many
+    """
+    run = folder.claim(job, device)
+    found, damaged = folder.mend(job)
+    state = State.of(job, found, damaged)
+    todo = [shard for shard in job.shards if shard.number not in found][:limit]
+    if progress is not None:
+        progress(state)
+    with _restore_threads():
+        with _name_failure("the start of a worker"):
+            scorers = make_scorers(job.stages, device, job.stages[0].cpus) if todo else []
+        for shard in todo:
+            started = time.perf_counter()
+            with _name_failure(str(shard)):
+                receipt, content = finish_shard(shard, run_stages(scorers, shard, {}), started, run)
+            folder.keep(receipt, content)
+            state.add(receipt)
+            if progress is not None:
+                progress(state)
+    if limit is None:
+        folder.check(job)
+    return state
+
+
+@contextmanager
+def _restore_threads() -> Iterator[None]:
+    """Gives the process back the threads that scorers take from it: what comes after a run needs them."""
+    stated, torch = os.environ.get("OMP_NUM_THREADS"), sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
+    try:
+        with threadpool_limits():
+            yield
+    finally:
+        os.environ.pop("OMP_NUM_THREADS", None)
+        if stated is not None:
+            os.environ["OMP_NUM_THREADS"] = stated
+        if torch:
+            torch.set_num_threads(before)
+
+
+@contextmanager
+def _name_failure(what: str) -> Iterator[None]:
+    """What a scorer raises, as the engine says it."""
+    try:
+        yield
+    except Exception as raised:
+        raise ShardFailed(what, describe_error(raised), traceback.format_exc()) from raised
+
+
+def describe_error(raised: BaseException) -> str:
+    """An exception in one line."""
+    text = str(raised).strip().splitlines()
+    kind = type(raised).__name__
+    return f"{kind}: {text[-1]}" if text else kind
+
+
+def episodes_through(
+    engine: Engine, stage: Callable[[float], Stage], root: str, *, size: int, **configuration: Any
+) -> Callable[[float, NDArray[Any]], NDArray[np.bool_]]:
+    """The `run` that `pac_core.descend` asks for: from a scale and the ids of its episodes to their errors.
+
+    Each scale is a run of its own, in a folder of its own. What the engine guarantees carries over: exactly
+    the planned episodes, each once, whatever dies on the way; a descent that was interrupted goes on with
+    the episodes that are finished.
+
+    stage: from a scale to its scorer, whose arrays have `errors`, a boolean for each episode
+    root: folder or URL; each scale gets a folder below it
+    size: episodes of a shard
+    configuration: all that decides what an episode does, beside its id and the scale; a folder belongs to one
+    """
+
+    def run(scale: float, ids: NDArray[Any]) -> NDArray[np.bool_]:
+        job = Job.of("episodes", ids.tolist(), [stage(scale)], size=size, scale=scale, **configuration)
+        folder = RunFolder(f"{root.rstrip('/')}/scale-{scale!r}")
+        engine(job, folder)
+        return np.concatenate([errors for _, errors in folder.over(job.shards, _errors)])
+
+    return run
+
+
+def _errors(shard: Any, arrays: Any) -> NDArray[np.bool_]:
+    errors: NDArray[np.bool_] = arrays["errors"]
+    return errors

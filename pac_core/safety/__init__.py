@@ -1,0 +1,19 @@
+"""Limits on states, the checker of tubes, the run-time monitor."""
+
+from pac_core.safety.checker import Checked, TubeChecker
+from pac_core.safety.limits import FeatureLimit, HalfSpace, KeepOutBall, KeepOutBox, Limit, StayIn, TubeLike
+from pac_core.safety.monitor import Monitor, detection_times
+
+__all__ = [
+    "Checked",
+    "FeatureLimit",
+    "HalfSpace",
+    "KeepOutBall",
+    "KeepOutBox",
+    "Limit",
+    "Monitor",
+    "StayIn",
+    "TubeChecker",
+    "TubeLike",
+    "detection_times",
+]

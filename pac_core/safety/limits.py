@@ -1,0 +1,511 @@
+"""Limits that a state must keep, and how far a tube keeps them: half-spaces and boxes to stay in.
+
+A margin is at least 0 only where every state of the tube keeps the limit; NaN means that nothing is known.
+Obstacles are in `obstacles`, limits on functions of the state in `feature_limits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from array_api_compat import array_namespace
+from numpy.typing import NDArray
+
+from pac_core.arrays import Array, doubles, like, norm, number, numbers, plain, returned
+from pac_core.errors import InvalidInput
+from pac_core.sets.gaussian import Ellipsoids
+from pac_core.tubes.shapes import LinearFeatures
+
+Steps: TypeAlias = slice | Sequence[int] | None
+"""The steps at which a limit holds, from 0 as in `states[:, steps]`; None for all."""
+
+
+class TubeLike(Protocol):
+    """What limits need of a tube of B plans x H steps; anything with these methods can be checked.
+
+    Margins are computed in doubles. A tube that also has `features` (`LinearFeatures`) and `interval(name)`
+    knows only those numbers of the state: its box is theirs.
+    """
+
+    def support(self, direction: Any) -> Array:
+        """`[B, H]` the largest value of `direction . x` over the tube; NaN where it is empty."""
+
+    def box(self) -> tuple[Array, Array]:
+        """`[B, H, D]` lower and upper corners of the bounding boxes; NaN where empty."""
+
+
+class Limit(Protocol):
+    """Something that a state must keep.
+
+    `margin` is at least 0 where every state of the tube keeps it; NaN where nothing is known. A limit may
+    also have `words(margin)`, which explains a negative margin in reports.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def margin(self, tube: TubeLike) -> Array:
+        """`[B, H]` how far the tube stays inside: exact, or a proven lower bound."""
+
+    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """`[..., H]` whether true states `[..., H, D]` violate it."""
+
+
+@dataclass(frozen=True, eq=False)
+class HalfSpace:
+    """normal . x <= bound. The margin is exact: the bound minus the largest value in the tube.
+
+    normal: `[D]`
+
+    >>> from pac_core import GaussianForecast
+    >>> from pac_core.sets import gaussian_sets
+    >>> tube = gaussian_sets(GaussianForecast(np.zeros((1, 1, 2)), np.ones((1, 1, 2))), 2.0)
+    >>> limit = HalfSpace("speed", np.array([1.0, 0.0]), 3.0)
+    >>> bool(limit.margin(tube)[0, 0] == 3.0 - tube.support([1.0, 0.0])[0, 0])
+    True
+    """
+
+    name: str
+    normal: NDArray[np.float64]
+    bound: float
+    steps: Steps = None
+
+    def __post_init__(self) -> None:
+        normal = numbers("normal", self.normal, "[D]", finite=True)
+        object.__setattr__(self, "bound", number("bound", self.bound))
+        if not normal.any() or not np.isfinite(self.bound):
+            raise InvalidInput(f"normal must not be all 0 and bound be finite, got {normal}, {self.bound}")
+        if not 1e-300 <= abs(normal).max() <= 1e300:  # products with it would vanish or overflow
+            raise InvalidInput(
+                f"the largest entry of normal must lie between 1e-300 and 1e300, got {normal}; divide normal "
+                "and bound by it"
+            )
+        object.__setattr__(self, "normal", normal.astype(np.float64))
+
+    def margin(self, tube: TubeLike) -> Array:
+        return at_steps(self.name, self.steps, self.bound - attained(doubles(tube.support(self.normal))))
+
+    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        seen = some_axes(states, None, len(self.normal))
+        with np.errstate(invalid="ignore"):
+            return broken(states, self.steps, ~(seen @ self.normal <= self.bound))
+
+    def words(self, margin: float) -> str:
+        return f"may reach {self.bound - margin:.4g}, {-margin:.2g} above {self.bound:.4g}"
+
+
+@dataclass(frozen=True, eq=False)
+class BoxLimit:
+    """A box in some of the state's numbers.
+
+    lower, upper: `[K]`; a side may be infinite
+    axes: `[K]` which numbers of the state; None for all of them
+    """
+
+    name: str
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    axes: Sequence[int] | None = None
+    steps: Steps = None
+
+    def __post_init__(self) -> None:
+        lower, upper = box_of(self.lower, self.upper)
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
+        object.__setattr__(self, "axes", axes_of(self.axes, len(lower)))
+
+
+class StayIn(BoxLimit):
+    """lower <= x <= upper on some of the state's numbers; see `BoxLimit` for the fields.
+
+    The margin is exact: the distance to the nearest side, each number in its own unit.
+    """
+
+    def margin(self, tube: TubeLike) -> Array:
+        lower, upper = sides(tube, self.axes, len(self.lower))
+        xp = array_namespace(lower)
+        below, above = np.flatnonzero(np.isfinite(self.lower)), np.flatnonzero(np.isfinite(self.upper))
+        gaps = [lower[..., i] - float(self.lower[i]) for i in below.tolist()]
+        gaps += [float(self.upper[i]) - upper[..., i] for i in above.tolist()]
+        return at_steps(self.name, self.steps, xp.min(xp.stack(gaps, axis=-1), axis=-1))
+
+    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        seen = some_axes(states, self.axes, len(self.lower))
+        return broken(states, self.steps, ~((self.lower <= seen) & (seen <= self.upper)).all(axis=-1))
+
+    def words(self, margin: float) -> str:
+        return f"may leave its box by {-margin:.2g}"
+
+
+def sides(tube: TubeLike, axes: Sequence[int] | None, count: int | None = None) -> tuple[Array, Array]:
+    """`[B, H, K]` lower and upper ends of the tube along some numbers of the state; NaN where it is empty.
+
+    axes: which numbers, or None for all, of which there must be `count`
+    """
+    features = features_of(tube)
+    if features is not None:
+        # Its box is that of the features; of the state it knows only directions that are features.
+        dims = features.matrix.shape[1]
+        rows = np.eye(dims)[_within(axes, count, dims)]
+        ends = [(-doubles(tube.support(-row)), doubles(tube.support(row))) for row in rows]
+        xp = array_namespace(ends[0][0])
+        lower, upper = (xp.stack(list(end), axis=-1) for end in zip(*ends, strict=True))
+    else:
+        lower, upper = corners(tube)
+        chosen = _within(axes, count, int(lower.shape[-1]))
+        xp = array_namespace(lower)
+        if axes is not None:
+            lower, upper = (xp.stack([end[..., i] for i in chosen], axis=-1) for end in (lower, upper))
+    empty = empty_at(lower, upper)[..., None]
+    unknown = like(lower, np.nan)
+    return xp.where(empty, unknown, lower), xp.where(empty, unknown, upper)
+
+
+def corners(tube: TubeLike) -> tuple[Array, Array]:
+    """`[B, H, D]` the tube's corners in doubles; refuse any other shape."""
+    ends = tube.box()
+    shape = tuple(np.shape(ends[0]))
+    if len(ends) != 2 or len(shape) != 3 or 0 in shape:
+        raise InvalidInput(
+            "a tube's box must be two corners of shape [B, H, D], plans x steps x numbers, each at least 1, "
+            f"got {len(ends)} of {shape}"
+        )
+    lower, upper = (returned("each corner of a tube's box", end, shape, ends[0]) for end in ends)
+    return lower, upper
+
+
+def features_of(tube: TubeLike) -> LinearFeatures | None:
+    """The features that are all the tube knows of the state, or None."""
+    features = getattr(tube, "features", None)
+    return features if isinstance(features, LinearFeatures) else None
+
+
+def empty_at(lower: Array, upper: Array) -> Array:
+    """`[B, H]` where a tube with these corners `[B, H, D]` is empty: inverted, at infinity or NaN."""
+    xp = array_namespace(lower)
+    return ~xp.all((lower <= upper) & (lower < np.inf) & (upper > -np.inf), axis=-1)
+
+
+def attained(support: Array) -> Array:
+    """`support`, with NaN for -inf: the tube is empty there, or its forecast diverged."""
+    xp = array_namespace(support)
+    return xp.where(support > -np.inf, support, like(support, np.nan))
+
+
+def at_steps(name: str, steps: Steps, margin: Array) -> Array:
+    """`margin` `[B, H]` where the limit holds, +inf at the other steps; NaN stays NaN."""
+    if margin.ndim != 2:
+        raise InvalidInput(f"a tube of plans x steps is checked, got one of shape {tuple(margin.shape)}")
+    if steps is None:
+        return margin
+    xp = array_namespace(margin)
+    holds = held(name, steps, int(margin.shape[1]))
+    kept = xp.asarray(holds, device=margin.device) | xp.isnan(margin)
+    return xp.where(kept, margin, like(margin, np.inf))
+
+
+def held(name: str, steps: Steps, horizon: int) -> NDArray[np.bool_]:
+    """`[H]` the steps at which a limit holds; refuse steps beyond the horizon."""
+    holds = np.zeros(horizon, dtype=bool)
+    try:
+        index = steps if steps is None or isinstance(steps, slice) else np.asarray(steps)
+        if isinstance(index, np.ndarray) and index.dtype.kind not in "iu":
+            raise TypeError(f"they must be whole numbers, got {steps!r}")  # a mask would mean steps 0 and 1
+        if isinstance(index, slice) and any(abs(end or 0) > horizon for end in (index.start, index.stop)):
+            raise IndexError(f"{steps!r} reaches beyond them")  # numpy would cut a slice silently
+        holds[index] = True
+    except (IndexError, TypeError, ValueError) as error:
+        raise InvalidInput(f"steps of {name!r} must lie within the {horizon} of the tube: {error}") from None
+    if not holds.any():
+        raise InvalidInput(f"steps of {name!r} must be among the {horizon} of the tube, got {steps!r}")
+    return holds
+
+
+def broken(states: NDArray[np.float64], steps: Steps, outside: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """`outside` `[..., H]` at the limit's steps, and True wherever a state is not finite."""
+    if steps is not None:
+        outside = outside & held("this limit", steps, states.shape[-2])
+    return np.asarray(outside | ~np.isfinite(states).all(axis=-1))
+
+
+def some_axes(states: Any, axes: Sequence[int] | None, count: int | None = None) -> Any:
+    """`[..., K]` these numbers of `states` `[..., D]`."""
+    chosen = _within(axes, count, int(states.shape[-1]))
+    return states if axes is None else states[..., chosen]
+
+
+def axes_of(axes: Any, count: int | None = None) -> tuple[int, ...] | None:
+    """`axes` as whole numbers, one for each of `count`, none twice."""
+    if axes is None:
+        return None
+    chosen = plain("axes", axes, "[K]")
+    count = len(chosen) if count is None else count
+    different = len(set(chosen.tolist())) == len(chosen) == count
+    if chosen.dtype.kind not in "iu" or chosen.min() < 0 or not different:
+        raise InvalidInput(f"axes must be {count} different whole numbers from 0 on, got {axes!r}")
+    return tuple(chosen.tolist())
+
+
+def box_of(lower: Any, upper: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The two ends of a box, `[K]`; sides may be infinite, but not all of them."""
+    low, high = (plain(name, end, "[K]") for name, end in (("lower", lower), ("upper", upper)))
+    if low.dtype.kind not in "fiu" or high.dtype.kind not in "fiu" or low.shape != high.shape:
+        raise InvalidInput(f"lower and upper must be equally many numbers, got {low.shape} and {high.shape}")
+    low, high = low.astype(np.float64), high.astype(np.float64)
+    if not (low < high).all() or not np.isfinite([low, high]).any():
+        raise InvalidInput(f"lower must be below upper, and one side finite, got {low} and {high}")
+    return low, high
+
+
+def _within(axes: Sequence[int] | None, count: int | None, dims: int) -> list[int]:
+    if axes is None and count not in (None, dims):
+        raise InvalidInput(f"the limit reads states of {count} numbers, got {dims}; name its axes")
+    chosen = list(range(dims) if axes is None else axes)
+    if max(chosen) >= dims:
+        raise InvalidInput(f"the limit reads number {max(chosen)} of the state, got states of {dims}")
+    return chosen
+
+
+class KeepOutBox(BoxLimit):
+    """Not lower < x < upper on all the given numbers at once; see `BoxLimit` for the fields.
+
+    The distance is the largest gap along one number of the state (Chebyshev's), which does not mix units as
+    Euclid's would. For box tubes it is exact; below 0 it is the least move along one number that frees the
+    tube. For ellipsoids it is a lower bound: the better of their bounding box and the half-space that
+    separates the box from their centre.
+    """
+
+    def margin(self, tube: TubeLike) -> Array:
+        low, high = sides(tube, self.axes, len(self.lower))
+        xp = array_namespace(low)
+        lower, upper = like(low, self.lower), like(low, self.upper)
+        gap = xp.max(xp.maximum(low - upper, lower - high), axis=-1)
+        region = _ellipsoids(tube)
+        if region is not None:
+            center = some_axes(region.center, self.axes, len(self.lower))
+            way = xp.minimum(xp.maximum(center, lower), upper) - center
+            # Along a direction of absolute sum 1 a gap is at most Chebyshev's distance.
+            gap = _better(gap, region, way, self.axes, _absolute_sum, 0.0)
+        return at_steps(self.name, self.steps, gap)
+
+    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        seen = some_axes(states, self.axes, len(self.lower))
+        return broken(states, self.steps, ((self.lower < seen) & (seen < self.upper)).all(axis=-1))
+
+    def words(self, margin: float) -> str:
+        return f"may be entered, by up to {-margin:.2g}"
+
+
+@dataclass(frozen=True, eq=False)
+class KeepOutBall:
+    """Not |x - center| < radius, on the given numbers of the state.
+
+    center: `[K]`
+    axes: `[K]` which numbers of the state; None for all of them
+
+    The distance is Euclid's. For box tubes it is exact (below 0: how deep the nearest point of the tube lies
+    in the ball). For ellipsoids it is a lower bound: the better of their bounding box and the half-space
+    across the line between the centres.
+    """
+
+    name: str
+    center: NDArray[np.float64]
+    radius: float
+    axes: Sequence[int] | None = None
+    steps: Steps = None
+
+    def __post_init__(self) -> None:
+        center = numbers("center", self.center, "[K]", finite=True).astype(np.float64)
+        object.__setattr__(self, "radius", number("radius", self.radius))
+        if not 0 < self.radius < np.inf:
+            raise InvalidInput(f"radius must be finite and above 0, got {self.radius}")
+        object.__setattr__(self, "center", center)
+        object.__setattr__(self, "axes", axes_of(self.axes, len(center)))
+
+    def margin(self, tube: TubeLike) -> Array:
+        low, high = sides(tube, self.axes, len(self.center))
+        xp = array_namespace(low)
+        center = like(low, self.center)
+        away = xp.maximum(xp.maximum(low - center, center - high), xp.zeros_like(low))
+        gap = norm(away) - self.radius
+        region = _ellipsoids(tube)
+        if region is not None:
+            way = center - some_axes(region.center, self.axes, len(self.center))
+            gap = _better(gap, region, way, self.axes, norm, self.radius)
+        return at_steps(self.name, self.steps, gap)
+
+    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        seen = some_axes(states, self.axes, len(self.center))
+        with np.errstate(invalid="ignore"):
+            inside = ~(norm(seen - self.center) >= self.radius)
+        return broken(states, self.steps, inside)
+
+    def words(self, margin: float) -> str:
+        return f"may be entered, {-margin:.2g} deep"
+
+
+def _ellipsoids(tube: TubeLike) -> Ellipsoids | None:
+    """The tube's ellipsoids in doubles, or None if it is made of something else."""
+    region = getattr(tube, "region", None)
+    if not isinstance(region, Ellipsoids):
+        return None
+    return Ellipsoids(region.forecast.wide(), doubles(region.radius2))
+
+
+def _better(
+    gap: Array,
+    region: Ellipsoids,
+    way: Array,
+    axes: Sequence[int] | None,
+    length: Callable[[Array], Array],
+    less: float,
+) -> Array:
+    """The larger of `gap` and the gap along `way` `[..., K]`, from the centre to the obstacle.
+
+    Along the direction of `way`, scaled to `length` 1, the obstacle begins `way . direction - less` from the
+    centre, and the ellipsoid ends at its spread. A NaN gap stays NaN.
+    """
+    xp = array_namespace(gap)
+    most = xp.max(xp.abs(way), axis=-1)
+    nowhere = most == 0  # the centre lies in the obstacle
+    direction = way / xp.where(nowhere, xp.ones_like(most), most)[..., None]  # of any magnitude
+    direction = direction / xp.where(nowhere, xp.ones_like(most), length(direction))[..., None]
+    along = xp.sum(way * direction, axis=-1) - region.spread(direction, axes) - less
+    return xp.maximum(gap, xp.where(nowhere, gap, along))
+
+
+def _absolute_sum(vectors: Array) -> Array:
+    xp = array_namespace(vectors)
+    return xp.sum(xp.abs(vectors), axis=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureLimit:
+    """lower <= g(x) <= upper, for a function g of some of the state's numbers.
+
+    value: g, from states `[..., K]` to exactly `[...]`: nothing is broadcast. Like the other functions it
+        gets doubles in the tube's own library, numpy or torch, and true states in numpy
+    axes: `[K]` which numbers of the state g reads; None for all of them
+    bounds: an interval extension: from lower and upper ends `[..., K]` to two ends `[...]` between which g
+        stays on that box
+    lipschitz: L with |g(x) - g(y)| <= L |x - y| (Euclid's) wherever the tube may be
+    gradient, curvature: the gradient of g, `[..., K]` to `[..., K]`, and a bound on the absolute eigenvalues
+        of its Hessian wherever the tube may be
+
+    One of the three proofs is enough; if there are several, the tighter one counts. The margin is a lower
+    bound, up to rounding, and only as good as what was given: a wrong constant proves nothing. A tube of
+    shape `features` that has the feature `name` is read directly and needs no proof.
+
+    >>> class Tube:
+    ...     def support(self, direction): ...
+    ...     def box(self):
+    ...         return np.array([[[-1.0, 1.0]]]), np.array([[[0.0, 2.0]]])
+    >>> FeatureLimit("distance", lambda x: np.sqrt((x**2).sum(-1)), upper=3.0, lipschitz=1.0).margin(Tube())
+    array([[0.71175439]])
+    """
+
+    name: str
+    value: Callable[[Any], Any]
+    lower: float = -np.inf
+    upper: float = np.inf
+    axes: Sequence[int] | None = None
+    bounds: Callable[[Any, Any], tuple[Any, Any]] | None = None
+    lipschitz: float | None = None
+    gradient: Callable[[Any], Any] | None = None
+    curvature: float | None = None
+    steps: Steps = None
+
+    def __post_init__(self) -> None:
+        for name in ("lower", "upper", "lipschitz", "curvature"):
+            if getattr(self, name) is not None or name in ("lower", "upper"):
+                object.__setattr__(self, name, number(name, getattr(self, name)))
+        if not self.lower < self.upper or not np.isfinite([self.lower, self.upper]).any():
+            raise InvalidInput(
+                f"lower must be below upper, and one finite, got {self.lower} and {self.upper}"
+            )
+        for name in ("lipschitz", "curvature"):
+            constant = getattr(self, name)
+            if constant is not None and not 0 <= constant < np.inf:
+                raise InvalidInput(f"{name} must be finite and at least 0, got {constant}")
+        if (self.gradient is None) != (self.curvature is None):
+            raise InvalidInput("gradient and curvature must be given together: one proves nothing alone")
+        object.__setattr__(self, "axes", axes_of(self.axes))
+
+    def margin(self, tube: TubeLike) -> Array:
+        with np.errstate(all="ignore"):  # a tube may be infinite, or know nothing
+            low, high = self._interval(tube)
+            xp = array_namespace(low)
+            gaps = [low - self.lower] if np.isfinite(self.lower) else []
+            gaps += [self.upper - high] if np.isfinite(self.upper) else []
+            margin = gaps[0] if len(gaps) == 1 else xp.minimum(*gaps)
+            known = (low <= high) & (low < np.inf) & (high > -np.inf)  # an overflow proves nothing
+            margin = xp.where(known, margin, like(margin, np.nan))
+        return at_steps(self.name, self.steps, margin)
+
+    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        with np.errstate(all="ignore"):
+            value = self._value(some_axes(states, self.axes))
+            return broken(states, self.steps, ~((self.lower <= value) & (value <= self.upper)))
+
+    def words(self, margin: float) -> str:
+        return f"may leave [{self.lower:.4g}, {self.upper:.4g}] by {-margin:.2g}"
+
+    def _interval(self, tube: TubeLike) -> tuple[Array, Array]:
+        """`[B, H]` two ends between which g stays in the tube."""
+        features = features_of(tube)
+        if features is not None and self.name in features.names:
+            self._refuse_another(features)
+            lower, _ = corners(tube)
+            return self._two("interval", tube.interval(self.name), lower)  # type: ignore[attr-defined]
+        if self.bounds is None and self.lipschitz is None and self.gradient is None:
+            raise InvalidInput(
+                f"the feature {self.name!r} has neither bounds, lipschitz nor gradient with curvature, so "
+                "nothing can be proved of it in this tube; give one of them, or calibrate a tube of shape "
+                f"'features' with LinearFeatures(({self.name!r},), matrix), which is read directly"
+            )
+        lower, upper = sides(tube, self.axes)
+        proofs = [] if self.bounds is None else [self._two("bounds", self.bounds(lower, upper), lower)]
+        proofs += self._around((lower + upper) / 2, (upper - lower) / 2)
+        low, high = proofs[0]
+        xp = array_namespace(lower)
+        for other in proofs[1:]:
+            low, high = xp.maximum(low, other[0]), xp.minimum(high, other[1])
+        unknown = xp.any(xp.isnan(lower), axis=-1)  # what the functions make of an empty tube does not count
+        return xp.where(unknown, like(low, np.nan), low), high
+
+    def _around(self, center: Array, widths: Array) -> list[tuple[Array, Array]]:
+        """What the constants prove for a box with this centre and these half-widths `[B, H, K]`."""
+        if self.lipschitz is None and self.gradient is None:
+            return []
+        xp, value, radius = array_namespace(center), self._value(center), norm(widths)
+        reaches = []
+        if self.lipschitz is not None:
+            reaches.append(self.lipschitz * radius)
+        if self.gradient is not None and self.curvature is not None:
+            shape = tuple(center.shape)
+            slope = xp.abs(returned(f"gradient of {self.name!r}", self.gradient(center), shape, center))
+            # The square of a tiny radius would underflow before it meets a large curvature.
+            reaches.append(xp.sum(slope * widths, axis=-1) + self.curvature / 2 * radius * radius)
+        return [(value - reach, value + reach) for reach in reaches]
+
+    def _value(self, states: Array) -> Array:
+        """`[...]` g at states `[..., K]`."""
+        return returned(f"value of {self.name!r}", self.value(states), tuple(states.shape[:-1]), states)
+
+    def _two(self, what: str, ends: Any, lower: Array) -> tuple[Array, Array]:
+        """The two ends `[B, H]` that a function returned for a tube with corners `lower` `[B, H, D]`."""
+        name, shape = f"{what} of {self.name!r}", tuple(lower.shape[:-1])
+        if len(ends) != 2:
+            raise InvalidInput(f"{name} must be two ends, a lower and an upper one, got {len(ends)}")
+        return returned(name, ends[0], shape, lower), returned(name, ends[1], shape, lower)
+
+    def _refuse_another(self, features: LinearFeatures) -> None:
+        """Refuse a tube whose feature of this name is another function, compared at a few states."""
+        row = features.matrix[features.names.index(self.name)]
+        states = np.random.default_rng(0).normal(size=(4, len(row))) * [[1e-3], [1.0], [1e2], [1e4]]
+        here = some_axes(states, self.axes)
+        if not (abs(self._value(here) - states @ row) <= 1e-6 * (abs(states) @ abs(row))).all():
+            raise InvalidInput(f"the tube's feature {self.name!r} must be this limit's, got another function")

@@ -1,0 +1,270 @@
+"""The run-time monitor: does the certified system still keep its promise?
+
+H0: an episode exits (leaves its tube or violates a limit: what the certificate calls an error) with
+probability at most epsilon, whatever happened before. The monitor bets against H0, starting with wealth 1.
+After episode i, with X_i = 1 for an exit and 0 otherwise, the wealth is multiplied by 1 + lambda_i (X_i -
+epsilon), where 0 <= lambda_i < 1/epsilon is fixed before the episode. Under H0 the wealth is a
+supermartingale (an e-process), so it ever reaches 1/alpha with probability at most alpha (Ville's
+inequality). There the alarm is raised.
+
+The unit is the episode. Overlapping windows of one episode are not units (they gave 69% false alarms at alpha
+= 1% in a simulation), and there is no way to pass them: an episode is settled once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pac_core.arrays import at_least, numbers
+from pac_core.bounds import share, whole
+from pac_core.certificates.certificate import read_json, seal, write_json
+from pac_core.certificates.descent import check_words
+from pac_core.certificates.ledger import RESET, add_note
+from pac_core.errors import BadCertificate, InvalidInput
+
+FORMAT = "pac-sets monitor"
+VERSION = 1
+ODDS = np.array([1.5, 2.0, 4.0])
+"""The alternatives to bet on: so many times the odds of epsilon."""
+SHARES = np.array([0.25, 0.5, 0.25])  # of new stakes, for each of them
+_SURE = 1 + 1e-9  # a bet that should reach 1/alpha must do so despite rounding
+
+
+def settle(stakes: Any, episode: Any, exited: Any, *, epsilon: float, alpha: float) -> Any:
+    """`[..., J]` the stakes after an episode, from those before it; `episode` counts from 1.
+
+    Each alternative has its own stake and makes the bet that is optimal if it is true (Kelly). Of the initial
+    wealth, 1 / (i (i + 1)) joins the stakes at episode i and `1 / (i + 1)` is still held back, so that a
+    change late in a long quiet life is detected too. No more is bet than an exit needs to reach 1/alpha.
+    """
+    stakes = stakes + SHARES * (1 / (episode * (episode + 1)))
+    bets = (ODDS - 1) / (1 + (ODDS - 1) * epsilon)  # below 1/epsilon
+    wealth = stakes.sum(-1) + 1 / (episode + 1)
+    gain = (stakes * bets).sum(-1) * (1 - epsilon)
+    enough = np.clip((_SURE / alpha - wealth) / gain, 0, 1)
+    return stakes * (1 + np.multiply.outer(enough * (exited - epsilon), bets))
+
+
+class Monitor:
+    """A test of "an episode exits with probability at most epsilon" that may be read at every step.
+
+    epsilon: of the certificate; alpha: the false-alarm probability over the monitor's lifetime
+    path: a file that keeps the state; None forgets it when the process ends
+    on_alarm: called with the monitor once when the alarm is raised, and once by a process that starts while
+        the alarm stands
+
+    Nothing is settled within an episode until it exits, so the wealth may be read and acted on at every step.
+    If nothing has changed since a certificate at delta, the false-alarm probability is at most alpha + delta.
+    The absence of an alarm does not prove that all is well.
+
+    **An episode cut off by a restart counts as an exit**, because otherwise ending the process would erase an
+    exit. So H0 is about "exits, or is cut off": call `finish` before stopping the process on purpose.
+    Deleting the file is an unrecorded reset. Opening a file takes it over, so look at a running monitor with
+    `Monitor.read(path)`.
+
+    >>> monitor = Monitor(epsilon=0.05, alpha=0.01)
+    >>> for episode in range(5):
+    ...     for step in range(200):
+    ...         if monitor.step(exited=step == 150):
+    ...             break  # the fallback acts
+    ...     alarm = monitor.finish()
+    >>> monitor
+    no alarm after 5 episodes with 5 exits, wealth 79.87 against P(exit) <= 0.05, alarm at 100
+    """
+
+    def __init__(
+        self,
+        epsilon: float,
+        alpha: float,
+        path: str | os.PathLike[str] | None = None,
+        on_alarm: Callable[[Monitor], None] | None = None,
+    ) -> None:
+        self.epsilon, self.alpha = share("epsilon", epsilon), share("alpha", alpha)
+        self.path = None if path is None else Path(path)
+        self.on_alarm = on_alarm
+        self._told, self._written, self._phase = False, "", "between"
+        self._clear()
+        if self.path is not None and self.path.exists():
+            self._load(self.path)
+            if self._phase == "running":
+                self._settle(exited=True)
+            self._phase = "between"
+        self._save()
+        self._tell()
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Monitor:
+        """The monitor in a file, read only: the file is not touched, and nothing is bet.
+
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> running = Monitor(0.05, 0.01, f"{folder.name}/monitor.json")
+        >>> alarm = running.step(exited=False)
+        >>> Monitor.read(running.path)
+        no alarm after 0 episodes with 0 exits, wealth 1 against P(exit) <= 0.05, alarm at 100
+        >>> folder.cleanup()
+        """
+        document = read_json(path)
+        monitor = cls(*(document.get(name, 0.5) for name in ("epsilon", "alpha")))
+        monitor._load(Path(path))
+        monitor._phase = "read"
+        return monitor
+
+    @property
+    def wealth(self) -> float:
+        """The wealth after the last settled episode."""
+        return float(self._stakes.sum() + 1 / (self.episodes + 1))
+
+    def step(self, exited: bool) -> bool:
+        """Whether the alarm stands, after one step of an episode.
+
+        An exit is settled at once; further steps of that episode change nothing.
+        """
+        if not isinstance(exited, bool | np.bool_):
+            raise InvalidInput(f"exited must be True or False, got {exited!r}")
+        self._owned("step")
+        if self._phase == "between":
+            self._phase = "running"
+            if not exited:
+                self._save()  # from here on, ending the process cuts off an episode
+        if exited and self._phase == "running":
+            self._settle(exited=True)
+            self._phase = "exited"
+            self._save()
+            self._tell()
+        return self.alarm
+
+    def finish(self) -> bool:
+        """Whether the alarm stands, after the end of the episode; one that did not exit is settled now."""
+        self._owned("finish")
+        if self._phase == "between":
+            raise InvalidInput("finish must follow a step: an episode without steps does not count")
+        if self._phase == "running":
+            self._settle(exited=False)
+        self._phase = "between"
+        self._save()
+        return self.alarm
+
+    def reset(self, ledger: str | os.PathLike[str], reason: str) -> None:
+        """Start again with wealth 1, after recording in the ledger what is given up, and why.
+
+        Each life may raise a false alarm with probability alpha, which the ledger counts and charges to its
+        budget, if it has one.
+        """
+        check_words("reason", reason)
+        self._owned("reset")
+        if self._phase != "between":
+            raise InvalidInput("reset must come between episodes: finish the running one first")
+        facts = {name: value for name, value in self._state().items() if name not in ("format", "version")}
+        add_note(ledger, RESET, facts | {"wealth": self.wealth, "reason": reason})
+        self._clear()
+        self._told = False
+        self._save()
+
+    def __repr__(self) -> str:
+        word = "ALARM" if self.alarm else "no alarm"
+        return (
+            f"{word} after {self.episodes:,} episodes with {self.exits:,} exits, "
+            f"wealth {self.wealth:.4g} against P(exit) <= {at_least(self.epsilon)}, "
+            f"alarm at {1 / self.alpha:g}"
+        )
+
+    def _owned(self, what: str) -> None:
+        if self._phase == "read":
+            raise InvalidInput(f"{what} needs the process that keeps the monitor; this one was only read")
+
+    def _clear(self) -> None:
+        self.episodes, self.exits, self.alarm = 0, 0, False
+        self._stakes: NDArray[np.float64] = np.zeros(len(ODDS))
+        self._phase = "between"
+
+    def _settle(self, *, exited: bool) -> None:
+        if self.alarm:  # the test is over
+            return
+        self.episodes, self.exits = self.episodes + 1, self.exits + exited
+        self._stakes = settle(
+            self._stakes, self.episodes, float(exited), epsilon=self.epsilon, alpha=self.alpha
+        )
+        self.alarm = self.wealth >= 1 / self.alpha
+
+    def _tell(self) -> None:
+        if self.alarm and not self._told:
+            self._told = True
+            if self.on_alarm is not None:
+                self.on_alarm(self)
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "epsilon": self.epsilon,
+            "alpha": self.alpha,
+            "odds": ODDS.tolist(),
+            "stakes": self._stakes.tolist(),
+            "episodes": self.episodes,
+            "exits": self.exits,
+            "alarm": self.alarm,
+            "phase": self._phase,
+        }
+
+    def _save(self) -> None:
+        if self.path is None:
+            return
+        if self.path.exists() and read_json(self.path).get("seal") != self._written:
+            raise InvalidInput(f"{self.path} was changed by somebody else: one monitor keeps one file")
+        document = self._state()
+        self._written = seal(document)
+        write_json(self.path, document | {"seal": self._written})
+
+    def _load(self, path: Path) -> None:
+        """Take over the state in a file; refuse a changed file, and one of another test."""
+        document = read_json(path)
+        if document.get("format") != FORMAT or document.get("version") != VERSION:
+            raise BadCertificate(f"{path} is not a {FORMAT} of version {VERSION}")
+        if set(document) != {*self._state(), "seal"} or seal(document) != document["seal"]:
+            raise BadCertificate(f"{path} was changed after it was written: its seal does not match")
+        for name in ("epsilon", "alpha", "odds"):
+            if document[name] != self._state()[name]:
+                raise InvalidInput(
+                    f"{path} keeps a monitor with {name}={document[name]}, got {self._state()[name]}: "
+                    "reset that one, or keep this one elsewhere"
+                )
+        self._stakes = np.array(document["stakes"], dtype=np.float64)
+        self.episodes, self.exits, self.alarm = (document[name] for name in ("episodes", "exits", "alarm"))
+        self._phase, self._written = document["phase"], document["seal"]
+
+
+def detection_times(
+    epsilon: float, alpha: float, p: Any, *, lives: int, seed: int, longest: int = 5_000
+) -> NDArray[np.float64]:
+    """`[lives]` the episode at which a simulated monitor raises the alarm, infinite if it does not.
+
+    p: the true probability of an exit, for `longest` episodes, or `[T]` that of each episode
+
+    >>> times = detection_times(0.05, 0.01, 0.1, lives=500, seed=0)
+    >>> bool(np.median(times) <= 235 and np.quantile(times, 0.9) <= 514)
+    True
+    """
+    epsilon, alpha = share("epsilon", epsilon), share("alpha", alpha)
+    chances = np.atleast_1d(numbers("p", np.atleast_1d(p), "[T]", finite=True))
+    if chances.min() < 0 or chances.max() > 1:
+        raise InvalidInput(f"p must lie from 0 to 1, got {chances.min()} to {chances.max()}")
+    if np.ndim(p) == 0:
+        chances = np.full(whole("longest", longest, least=1), chances[0])
+    rng = np.random.default_rng(whole("seed", seed, least=0))
+    stakes = np.zeros((whole("lives", lives, least=1), len(ODDS)))
+    times = np.full(len(stakes), np.inf)
+    for episode, chance in enumerate(chances.tolist(), start=1):
+        exited = rng.random(len(stakes)) < chance
+        stakes = settle(stakes, episode, exited, epsilon=epsilon, alpha=alpha)
+        reached = stakes.sum(-1) + 1 / (episode + 1) >= 1 / alpha
+        times[reached & np.isinf(times)] = episode
+        if np.isfinite(times).all():
+            break
+    return times

@@ -1,0 +1,330 @@
+"""The geometry of sets for numpy and torch: ellipsoids and boxes.
+
+An empty set is not a point: `empty` marks it, and its widths are NaN, so that every comparison with a limit
+fails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from array_api_compat import array_namespace
+from numpy.typing import NDArray
+
+from pac_core.arrays import Array, Floats, like, number, numbers, plain, returned
+from pac_core.errors import InvalidInput
+from pac_core.forecasts import GaussianForecast, a_forecast, a_truth
+from pac_core.scores import gaussian_nll, volume_term
+from pac_core.thresholds import Threshold
+
+
+class Region(Protocol):
+    """The geometry of a batch of sets `[...]` in D dimensions."""
+
+    @property
+    def empty(self) -> Array:
+        """`[...]` whether the set holds nothing."""
+
+    @property
+    def center(self) -> Array:
+        """`[..., D]`"""
+
+    def half_widths(self) -> Array:
+        """`[..., D]` from the centre to the faces of the bounding box."""
+
+    def support(self, direction: NDArray[np.float64]) -> Array:
+        """`[...]` the largest value of `direction . x` over the set; `direction` is `[D]`."""
+
+    def corners(self) -> tuple[Array, Array]:
+        """`[..., D]` lower and upper corner of the bounding box."""
+
+    def volume_root(self) -> Array:
+        """`[...]` the D-th root of the volume."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ellipsoids:
+    """Ellipsoids {x : Mahalanobis^2(x) <= radius2} around the means of a forecast.
+
+    forecast: means and covariances `[..., D]`
+    radius2: `[...]` squared radius; the set is empty if it is negative or NaN
+    """
+
+    forecast: GaussianForecast
+    radius2: Array
+
+    @property
+    def empty(self) -> Array:
+        return ~(self.radius2 >= 0)
+
+    @property
+    def center(self) -> Array:
+        return self.forecast.mean
+
+    @cached_property
+    def radius(self) -> Array:
+        """`[...]`, NaN where empty."""
+        xp = array_namespace(self.radius2)
+        return xp.sqrt(xp.where(self.empty, like(self.radius2, np.nan), self.radius2))
+
+    def half_widths(self) -> Array:
+        xp = array_namespace(self.radius2)
+        return self.radius[..., None] * xp.sqrt(self.forecast.variances)
+
+    def support(self, direction: NDArray[np.float64]) -> Array:
+        xp = array_namespace(self.radius2)
+        length = float(abs(direction).max()) or 1.0
+        unit = direction / length  # avoids squares of tiny and huge numbers
+        if self.forecast.full:
+            spread2 = self.forecast.spread2(like(self.center, unit))
+        else:
+            spread2 = _dot(self.forecast.var, unit, unit)
+        return _dot(self.center, direction) + length * (self.radius * xp.sqrt(spread2))
+
+    def spread(self, directions: Array, axes: Sequence[int] | None = None) -> Array:
+        """`[...]` how far each set reaches from its centre along its own unit direction `[..., K]`.
+
+        axes: the K of the D dimensions that the directions are in; None for all
+        """
+        xp = array_namespace(self.radius2)
+        var = self.forecast.var
+        if axes is not None:
+            var = var[..., list(axes)]
+            var = var[..., list(axes), :] if self.forecast.full else var
+        return self.radius * xp.sqrt(GaussianForecast(directions, var).spread2(directions))
+
+    def corners(self) -> tuple[Array, Array]:
+        widths = self.half_widths()
+        return self.center - widths, self.center + widths
+
+    def volume_root(self) -> Array:
+        xp = array_namespace(self.radius2)
+        dims = self.center.shape[-1]
+        unit_ball = math.pi ** (dims / 2) / math.gamma(dims / 2 + 1)
+        return unit_ball ** (1 / dims) * self.radius * xp.exp(self.forecast.log_det() / (2 * dims))
+
+    def axes(self) -> Array:
+        """`[..., D, D]` Lambda: its columns are the semi-axes, so the set is mean + Lambda * ball."""
+        xp = array_namespace(self.radius2)
+        if self.forecast.full:
+            squared, vectors = xp.linalg.eigh(self.forecast.var)
+            lengths = xp.sqrt(squared)
+        else:
+            lengths = xp.sqrt(self.forecast.var)
+            vectors = like(lengths, np.eye(lengths.shape[-1]))
+        return vectors * (self.radius[..., None] * lengths)[..., None, :]
+
+
+@dataclass(frozen=True, eq=False)
+class Boxes:
+    """Axis-aligned boxes.
+
+    center, lower, upper: `[..., D]`; a side may be infinite (one-sided); NaN makes the box empty
+    """
+
+    center: Array
+    lower: Array
+    upper: Array
+
+    def __post_init__(self) -> None:
+        shapes = {tuple(part.shape) for part in (self.center, self.lower, self.upper)}
+        if len(shapes) > 1 or 0 in (shape := shapes.pop())[-1:] or not shape:
+            raise InvalidInput(
+                "center, lower and upper must have one shape [..., D], D at least 1, got "
+                f"{tuple(self.center.shape)}, {tuple(self.lower.shape)} and {tuple(self.upper.shape)}"
+            )
+
+    @property
+    def empty(self) -> Array:
+        xp = array_namespace(self.center)
+        return ~xp.all(self.lower <= self.upper, axis=-1)
+
+    def half_widths(self) -> Array:
+        xp = array_namespace(self.center)
+        above, below = self.upper - self.center, self.center - self.lower
+        # A one-sided interval is measured on the side it has.
+        return xp.where(xp.isinf(below), above, xp.where(xp.isinf(above), below, (above + below) / 2))
+
+    def support(self, direction: NDArray[np.float64]) -> Array:
+        return _dot(self.upper, np.maximum(direction, 0)) + _dot(self.lower, np.minimum(direction, 0))
+
+    def corners(self) -> tuple[Array, Array]:
+        return self.lower, self.upper
+
+    def volume_root(self) -> Array:
+        xp = array_namespace(self.center)
+        return xp.exp(xp.mean(xp.log(self.upper - self.lower), axis=-1))
+
+
+def _dot(points: Array, direction: NDArray[np.float64], again: NDArray[np.float64] | None = None) -> Array:
+    """`[...]` points `[..., D]` along a direction (times another), over its non-zero dimensions alone.
+
+    Limits look along few dimensions, and infinity times 0 must be 0 in a one-sided box.
+    """
+    total = array_namespace(points).zeros_like(points[..., 0])
+    for i in np.flatnonzero(direction).tolist():
+        term = float(direction[i]) * points[..., i]
+        total = total + (term if again is None else float(again[i]) * term)
+    return total
+
+
+def limit_of(threshold: Threshold | float) -> float:
+    """T as a number, from a `Threshold` or a bare number."""
+    value = threshold.value if isinstance(threshold, Threshold) else threshold
+    return number("threshold", value)
+
+
+def widened(limit: float, *, least: float = 1e-290) -> float:
+    """T enlarged by a billionth, so that another library's last bit never decides at a tie.
+
+    T = 0 becomes positive, because a square that underflowed is not 0.
+    """
+    return limit + 1e-9 * max(abs(limit), least) if np.isfinite(limit) else limit
+
+
+@dataclass(frozen=True, eq=False)
+class ConfidenceSets:
+    """One set per unit, with one region per step if it is a tube.
+
+    region: geometry with batch shape `[B]`, or `[B, H]` for a tube
+    score: maps a truth to its score `[B]`
+    limit: T, widened by a billionth
+
+    `contains` is `score(truth) <= limit`, the event that the promise is about. For the paper's `joint` shape
+    the regions are projections of one larger ellipsoid: a truth may be in every projection and still outside.
+    """
+
+    region: Region
+    score: Callable[[Array], Array]
+    limit: float
+    sound: Array
+    """`[B]` whether the forecast is Gaussian; if not, the set is empty"""
+    shape: tuple[int, ...]
+    """of the truth: `[B, D]` or `[B, H, D]`"""
+    size_in: ClassVar[str] = "half-diagonal of the bounding box"
+
+    def contains(self, truth: Any) -> Array:
+        """`[B]` whether each set contains its truth; NaN and infinity are never contained."""
+        states = a_truth(truth, self.region.center, self.shape)
+        score = returned("the score of a set", self.score(states), self.shape[:1], states)
+        return (score <= self.limit) & (score < np.inf) & ~self.empty
+
+    @cached_property
+    def empty(self) -> Array:
+        """`[B]` whether the set is empty; a tube is empty if it is empty at any step."""
+        xp = array_namespace(self.region.center)
+        steps = self.region.empty
+        return ~self.sound | (xp.any(steps, axis=-1) if steps.ndim == 2 else steps)
+
+    def support(self, direction: Any) -> Array:
+        """`[B]` or `[B, H]` the largest value of `direction . x` over the set; NaN where empty."""
+        dims = self.region.center.shape[-1]
+        here = numbers("direction", direction, "[D]", finite=True).astype(np.float64)
+        if here.shape != (dims,):
+            raise InvalidInput(f"direction must have shape [{dims}], got {here.shape}")
+        return self._if_empty(self.region.support(here), np.nan)
+
+    def box(self) -> tuple[Array, Array]:
+        """Lower and upper corners `[..., D]` of the bounding boxes; NaN where empty."""
+        lower, upper = self.region.corners()
+        return self._if_empty(lower, np.nan), self._if_empty(upper, np.nan)
+
+    def size(self) -> Array:
+        """`[B]` the paper's size ||Lambda||_F, the half-diagonal of the bounding box; 0 where empty.
+
+        Averaged over the steps of a tube.
+        """
+        return self._mean_over_steps(self.step_size())
+
+    def step_size(self) -> Array:
+        """`[B]` or `[B, H]` the size at each step."""
+        xp = array_namespace(self.region.center)
+        return self._if_empty(xp.sqrt(xp.sum(self.region.half_widths() ** 2, axis=-1)), 0.0)
+
+    def normalised_size(self, scale: Any) -> Array:
+        """`[B]` root-mean-square half-width in units of `scale` `[D]` (the tune deviations)."""
+        xp = array_namespace(self.region.center)
+        widths = self.region.half_widths()
+        if (unit := plain("scale", scale, "[D]")).shape != widths.shape[-1:] or unit.dtype.kind not in "fiu":
+            raise InvalidInput(f"scale must be {widths.shape[-1]} numbers, got {unit!r}")
+        widths = widths / like(widths, unit)
+        return self._mean_over_steps(self._if_empty(xp.sqrt(xp.mean(widths**2, axis=-1)), 0.0))
+
+    def volume_root(self) -> Array:
+        """`[B]` volume^(1/D), averaged over steps."""
+        return self._mean_over_steps(self._if_empty(self.region.volume_root(), 0.0))
+
+    def mean_width(self, directions: int = 256, seed: int = 0) -> Array:
+        """`[B]` the mean of the full width over random directions, averaged over steps."""
+        drawn = np.random.default_rng(seed).normal(size=(directions, self.region.center.shape[-1]))
+        drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
+        total = sum(self.region.support(sign * row) for row in drawn for sign in (1, -1))
+        return self._mean_over_steps(self._if_empty(total / directions, 0.0))
+
+    def _if_empty(self, values: Array, instead: float) -> Array:
+        xp = array_namespace(values)
+        empty = xp.reshape(self.empty, (-1,) + (1,) * (values.ndim - 1))
+        return xp.where(empty, like(values, instead), values)
+
+    def _mean_over_steps(self, values: Array) -> Array:
+        return array_namespace(values).mean(values, axis=-1) if values.ndim == 2 else values
+
+
+def gaussian_sets(
+    forecast: GaussianForecast, threshold: Threshold | float, *, sound: Array = None
+) -> ConfidenceSets:
+    """The ellipsoids of density at least e^-T: intervals for D = 1, a tube for a horizon.
+
+    For a horizon the region of step t is the projection of one ellipsoid in H * D dimensions: all steps share
+    the radius^2 = 2 T - H D ln(2 pi) - sum_t ln det Sigma_t. `sound` `[B]` marks further sets as empty.
+
+    >>> import math
+    >>> forecast = GaussianForecast(np.zeros((1, 1)), np.ones((1, 1)))
+    >>> T = 0.5 * (4 + math.log(2 * math.pi))     # the density at two standard deviations
+    >>> lower, upper = gaussian_sets(forecast, T).box()
+    >>> round(lower.item(), 6), round(upper.item(), 6)
+    (-2.0, 2.0)
+    """
+    forecast, usable = a_forecast(forecast, GaussianForecast).for_sets()
+    limit = widened(limit_of(threshold), least=1.0)
+    xp = array_namespace(forecast.mean)
+    volume = volume_term(forecast)
+    if volume.ndim == 2:
+        volume = xp.sum(volume, axis=-1, keepdims=True) + xp.zeros_like(volume)
+    region = Ellipsoids(forecast, 2 * limit - volume)
+    sound = usable if sound is None else sound & usable
+    return ConfidenceSets(region, partial(gaussian_nll, forecast), limit, sound, tuple(forecast.mean.shape))
+
+
+def deviation(states: Floats) -> Floats:
+    """`[D]` standard deviation of each dimension over units and the steps they lived."""
+    return np.asarray(np.nanstd(states, axis=(0, 1)))
+
+
+def relative_widths(half_widths: Floats, states: Floats) -> Floats:
+    """`[D]` mean half-widths `[B, H, D]` in deviations of the states; 0 where those are constant."""
+    scale = deviation(np.where(np.isinf(states), np.nan, states))
+    widths = half_widths.mean(axis=(0, 1))
+    return np.asarray(np.divide(widths, scale, out=np.zeros_like(widths), where=scale > 0))
+
+
+def width_remarks(widths: Floats, names: Sequence[str] | None = None) -> list[str]:
+    """What to say about a tube with these half-widths `[D]`, in deviations of the tune states.
+
+    >>> width_remarks(np.array([0.5, 2.0]))
+    ['this tube is wider than the states vary: the mean half-width of 1 of 2 numbers is above the deviation \
+of the tune states, most of number 1: 2 times']
+    """
+    wide, worst = int((widths > 1).sum()), int(np.argmax(widths))
+    if not wide:
+        return []
+    return [
+        f"this tube is wider than the states vary: the mean half-width of {wide} of {len(widths)} numbers is "
+        f"above the deviation of the tune states, most of {names[worst] if names else f'number {worst}'}: "
+        f"{widths[worst]:.2g} times"
+    ]

@@ -1,0 +1,308 @@
+"""Failed units have no forecast: they count as errors and are never left out.
+
+A simulation that diverges has an infinite truth, so its score is infinite. An image that cannot be decoded
+has no logits, and a model may diverge on a unit: such a unit scores +inf, its set is empty, and nothing is
+tuned on it. The promise is about all units, whether they can be forecast or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias
+
+import numpy as np
+
+from pac_core.arrays import Array, doubles, like
+from pac_core.bounds import Bound, PACLevel, max_errors
+from pac_core.errors import BadCertificate, InvalidInput
+from pac_core.forecasts import (
+    GaussianForecast,
+    LogitForecast,
+    _rows,
+    a_forecast,
+    as_given,
+    count_units,
+    failed_units,
+    to_tune_on,
+)
+from pac_core.scores import Temperature, fit_temperature, gaussian_nll, nll
+from pac_core.sets.gaussian import ConfidenceSets, gaussian_sets, width_remarks
+from pac_core.sets.labels import LabelSets, label_sets
+from pac_core.thresholds import Threshold, fit_threshold
+
+
+def unit_scores(score: Any, forecast: Any, truth: Any) -> Array:
+    """`[N]` the score of each unit's truth; +inf for a failed unit.
+
+    >>> from pac_core.sets import Likelihood
+    >>> logits = np.array([[0.0, 0.0], [np.nan, np.nan]])
+    >>> forecast = LogitForecast(logits, failed=np.array([False, True]))
+    >>> unit_scores(Likelihood(), forecast, [1, 1]).tolist()
+    [0.6931471805599453, inf]
+    """
+    failed = failed_units(forecast)
+    if failed is None:
+        return score.scores(forecast, truth)
+    scores = np.full(len(failed), np.inf)
+    if failed.all():
+        return scores if isinstance(forecast, LogitForecast) else like(doubles(forecast.mean), scores)
+    if isinstance(forecast, GaussianForecast):
+        forecast.check(failures=True)  # refuses the others, naming the row in the whole forecast
+    known = score.scores(forecast.take(~failed), _rows(truth, ~failed))
+    scores = like(known, scores)
+    scores[~failed] = known
+    return scores
+
+
+def unit_sets(score: Any, forecast: Any, threshold: Any) -> Any:
+    """The sets of scores at most T; empty for a failed unit."""
+    failed = failed_units(forecast)
+    if failed is None or not isinstance(forecast, LogitForecast):  # unsound Gaussians have empty sets
+        return score.sets(forecast, threshold)
+    member = np.zeros(forecast.logits.shape, bool)
+    if not failed.all():
+        member[~failed] = score.sets(forecast.take(~failed), threshold).member
+    return LabelSets(member)
+
+
+AnyForecast: TypeAlias = LogitForecast | GaussianForecast
+AnySets: TypeAlias = LabelSets | ConfidenceSets
+Preparation: TypeAlias = Callable[[Any], Any]
+"""Maps a forecast to a better one of the same kind, such as a fitted `Temperature`."""
+Prepare: TypeAlias = Callable[[Any, Any], Preparation]
+"""Fits a preparation to the forecasts and truths of the tune part."""
+
+MOST_PREPARATIONS = 16
+
+
+class Score(Protocol):
+    """A fitted nonconformity score: larger is worse, and its sets are the truths that score at most T.
+
+    Whatever has these methods can be calibrated; with `to_json` and `from_json`, certified.
+    """
+
+    kind: ClassVar[str]
+
+    def scores(self, forecast: Any, truth: Any) -> Array:
+        """`[N]` the score of each unit's truth."""
+
+    def sets(self, forecast: Any, threshold: Threshold | float) -> Any:
+        """The sets of score at most T: `LabelSets` or `ConfidenceSets`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The fitted numbers."""
+
+
+FitScore: TypeAlias = Callable[[Any, Any, PACLevel], Score]
+"""Fits a score to tune forecast, tune truth and level, as `tempered` and the tube shapes do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Accumulated:
+    """A preparation: variances summed over the steps so far (the paper's A)."""
+
+    def __str__(self) -> str:
+        return "accumulated variances"
+
+    def __call__(self, forecast: GaussianForecast) -> GaussianForecast:
+        return forecast.accumulated()
+
+
+def accumulated(forecast: GaussianForecast, truth: Any) -> Accumulated:
+    """The paper's A, as something to pass to `fit_sets`; there is nothing to fit."""
+    return Accumulated()
+
+
+@dataclass(frozen=True, eq=False)
+class Likelihood:
+    """The paper's score: -log f(y|x) of a forecast that was prepared (accumulated, tempered).
+
+    For a horizon this is the tube shape `joint`.
+    """
+
+    kind: ClassVar[str] = "likelihood"
+    preparations: tuple[Preparation, ...] = ()
+    typical: tuple[float, Any] | None = None
+    """of a tube's tune units, not stored: mean volume term, `[D]` mean deviations relative to the states'"""
+
+    def __post_init__(self) -> None:
+        _refuse_many(self.preparations)
+
+    @classmethod
+    def fit(cls, forecast: Any, truth: Any, prepare: Sequence[Prepare]) -> Likelihood:
+        """Fit each preparation on what the ones before it made of the tune forecast."""
+        fitted: list[Preparation] = []
+        if isinstance(forecast, GaussianForecast):
+            truth = as_given(truth, forecast.check(truth, failures=True))
+            forecast = forecast.wide()
+        forecast, truth = to_tune_on(forecast, truth)
+        for fit in prepare:
+            fitted.append(fit(forecast, truth))
+            forecast = fitted[-1](forecast)
+        return cls(tuple(fitted))
+
+    def refitted(self, forecast: Any, truth: Any) -> Likelihood:
+        """The same preparations, fitted again."""
+        prepare = [accumulated if isinstance(p, Accumulated) else fit_temperature for p in self.preparations]
+        return Likelihood.fit(forecast, truth, prepare)
+
+    def prepared(self, forecast: Any) -> Any:
+        for preparation in self.preparations:
+            prepared = preparation(forecast)
+            if (got := _size(prepared)) != (size := _size(forecast)):
+                raise InvalidInput(f"a preparation must return a forecast of {size}, got {got}")
+            forecast = prepared
+        return forecast
+
+    def remarks(self, threshold: float) -> list[str]:
+        """What a user should know about tubes at this T."""
+        if self.typical is None:
+            return []
+        volume, widths = self.typical
+        return width_remarks(np.sqrt(max(2 * threshold - volume, 0.0)) * widths)
+
+    def scores(self, forecast: Any, truth: Any) -> Array:
+        if not isinstance(forecast, GaussianForecast):
+            return nll(self.prepared(forecast), truth)
+        # Check and widen before preparing: a sum over steps would hide a bad variance.
+        truth = forecast.check(truth)
+        return gaussian_nll(self.prepared(forecast.wide()), truth)
+
+    def sets(self, forecast: Any, threshold: Threshold | float) -> AnySets:
+        if not isinstance(forecast, GaussianForecast):
+            return label_sets(self.prepared(forecast), threshold)
+        wide, sound = forecast.for_sets()
+        return gaussian_sets(self.prepared(wide), threshold, sound=sound)
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.preparations)) or "as it is"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"preparations": [_preparation_to_json(step) for step in self.preparations]}
+
+    @classmethod
+    def from_json(cls, numbers: dict[str, Any]) -> Likelihood:
+        steps = numbers["preparations"]
+        _refuse_many(steps)  # before each is made
+        return cls(tuple(_preparation_from_json(step) for step in steps))
+
+
+def tempered(forecast: Any, truth: Any, level: PACLevel) -> Score:
+    """The paper's score with its temperature (C)."""
+    return Likelihood.fit(forecast, truth, (fit_temperature,))
+
+
+@dataclass(frozen=True, eq=False)
+class GivenScore:
+    """A score that was computed elsewhere and is known by its name only.
+
+    A threshold can be proved from its numbers; only whoever can compute it can make its sets.
+    """
+
+    kind: ClassVar[str] = "given"
+    name: str
+
+    def scores(self, forecast: Any, truth: Any) -> Array:
+        self._refuse()
+
+    def sets(self, forecast: Any, threshold: Threshold | float) -> Any:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise InvalidInput(
+            f"this certificate was made from bare scores ({self.name}): its sets are the truths whose "
+            "score, computed as for the calibration units, is at most T"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    @classmethod
+    def from_json(cls, parts: dict[str, Any]) -> GivenScore:
+        return cls(str(parts["name"]))
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """Prediction sets with a promise: a score fitted on the tune part, a threshold from the calibrate part.
+
+    The set of a new unit misses its truth with probability at most `threshold.level.epsilon`, with confidence
+    1 - delta over the draw of the calibration units, provided that new units are drawn like them and that
+    nothing in `score` was chosen by looking at them.
+    """
+
+    score: Score
+    threshold: Threshold
+    domain: tuple[Any, ...] | None = None
+    """of the calibration forecasts, such as ("labels", 10); None if not known"""
+
+    def sets(self, forecast: Any) -> Any:
+        """The sets of new units, whose forecasts must be of the calibrated kind."""
+        if self.domain is not None and a_forecast(forecast).domain != self.domain:
+            domains = f"{describe(self.domain)}, as calibrated, got {describe(forecast.domain)}"
+            raise InvalidInput(f"the forecast must be of {domains}")
+        return unit_sets(self.score, forecast, self.threshold)
+
+    tube = sets
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences about sets that keep their promise but may be of little use.
+
+        A tube says if it ignores the model's variance and, where it was fitted in this process, if it is
+        wider than the states vary.
+        """
+        remarks = getattr(self.score, "remarks", None)
+        return () if remarks is None else tuple(remarks(self.threshold.value))
+
+    def __repr__(self) -> str:
+        notes = "".join(f" Note: {remark}." for remark in self.remarks)
+        return f"Predictor({self.score.kind}: {self.threshold}{notes})"
+
+
+def describe(domain: tuple[Any, ...]) -> str:
+    """A forecast's domain in words."""
+    kind, *sizes = domain
+    names = {"labels": "{} labels", "vectors": "{} dimensions", "trajectories": "{} steps of {} dimensions"}
+    return names[kind].format(*sizes)
+
+
+def calibrate(
+    score: Score, forecast: Any, truth: Any, level: PACLevel, *, bound: Bound = max_errors
+) -> Predictor:
+    """The predictor of this score, from the calibrate part."""
+    scores, n = unit_scores(score, forecast, truth), count_units(forecast)
+    if (shape := tuple(np.shape(scores))) != (n,):  # fewer would be another number of units
+        raise InvalidInput(f"scores must be one for each of {n} units, got shape {shape}")
+    return Predictor(score, fit_threshold(scores, level, bound=bound), forecast.domain)
+
+
+def _size(forecast: Any) -> tuple[Any, ...]:
+    """The number of units of a forecast, and its domain."""
+    return (count_units(a_forecast(forecast)), *forecast.domain)
+
+
+def _refuse_many(steps: Sequence[Any]) -> None:
+    """Every preparation costs time whenever a set is made, and more than a few mean nothing."""
+    if len(steps) > MOST_PREPARATIONS:
+        raise InvalidInput(f"preparations must be at most {MOST_PREPARATIONS}, got {len(steps):,}")
+
+
+def _preparation_to_json(step: Preparation) -> dict[str, Any]:
+    if isinstance(step, Temperature):
+        return {"tau": np.asarray(step.tau).tolist(), "n": step.n}
+    if isinstance(step, Accumulated):
+        return {"accumulated": True}
+    raise InvalidInput(f"a certificate cannot describe the preparation {step!r}")
+
+
+def _preparation_from_json(step: dict[str, Any]) -> Preparation:
+    if set(step) == {"accumulated"}:
+        return Accumulated()
+    if set(step) == {"tau", "n"}:
+        tau = step["tau"]
+        return Temperature(
+            np.asarray(tau, dtype=np.float64) if isinstance(tau, list) else float(tau), step["n"]
+        )
+    raise BadCertificate(f"a preparation must be 'accumulated' or 'tau' with 'n', got {sorted(step)}")

@@ -1,0 +1,485 @@
+"""Tube shapes `max` and `box`: scores of whole trajectories, fitted on the tune part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from pac_core import plugins
+from pac_core.arrays import Array, Floats, like, listed, numbers
+from pac_core.bounds import Bound, PACLevel, max_errors
+from pac_core.errors import InvalidInput
+from pac_core.forecasts import GaussianForecast, Trajectories, a_forecast, as_given, to_tune_on
+from pac_core.scores import fit_temperature, volume_term
+from pac_core.sets.gaussian import (
+    Boxes,
+    ConfidenceSets,
+    Ellipsoids,
+    deviation,
+    limit_of,
+    relative_widths,
+    widened,
+    width_remarks,
+)
+from pac_core.sets.predictor import Likelihood, Predictor, Score, accumulated, calibrate, describe
+from pac_core.thresholds import Threshold
+from pac_core.tubes.tuning import Chosen, Tuning, balance, choose
+
+POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
+SPREADS = (None, 0.99, 1.0)
+"""How a scale is computed from the tune errors: root mean square (None), or this quantile."""
+
+
+class TubeShape:
+    """What the shapes share; a shape has `_scores` and `_region`."""
+
+    def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
+        return self._scores(forecast.wide(), forecast.check(truth))
+
+    def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> ConfidenceSets:
+        (forecast, sound), limit = forecast.for_sets(), widened(limit_of(threshold))
+        region, score = self._region(forecast, limit), partial(self._scores, forecast)
+        return ConfidenceSets(region, score, limit, sound, tuple(forecast.mean.shape))
+
+    def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
+        raise NotImplementedError
+
+    def _region(self, forecast: GaussianForecast, limit: float) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class MaxShape(TubeShape):
+    """Score: the largest over t of Mahalanobis^2_t / c_t. Set: an ellipsoid of radius^2 T c_t per step.
+
+    scale: `[H]` c_t
+    accumulate: whether variances are summed over the steps so far
+    widths: `[D]` mean half-widths of the tune units at T = 1, in deviations of their states; not stored
+    """
+
+    kind: ClassVar[str] = "max"
+    scale: Floats
+    accumulate: bool
+    widths: Floats | None = None
+
+    def __post_init__(self) -> None:
+        _above_zero(self.scale)
+
+    @classmethod
+    def fit(cls, forecast: GaussianForecast, states: Any, level: PACLevel) -> MaxShape:
+        """The candidate that is smallest on units it was not fitted on."""
+        fits = [
+            partial(cls._fit_one, accumulate=accumulate, spread=spread)
+            for accumulate in (False, True)
+            for spread in SPREADS
+        ]
+        tuning = Tuning.of(forecast, states, level)
+        chosen: Chosen[MaxShape] = choose(fits, tuning)
+        tubes = chosen.whole.sets(tuning.forecast, 1.0).region.half_widths()
+        return replace(chosen.whole, widths=relative_widths(tubes, tuning.states))
+
+    def remarks(self, threshold: float) -> list[str]:
+        """What a user should know about tubes at this T."""
+        return [] if self.widths is None else width_remarks(np.sqrt(max(threshold, 0.0)) * self.widths)
+
+    @classmethod
+    def _fit_one(cls, forecast: GaussianForecast, states: Any, *, accumulate: bool, spread: Any) -> MaxShape:
+        distances = _variances(forecast, accumulate).mahalanobis2(states) + 0 * states[..., 0]
+        return cls(_scale(np.sqrt(distances), spread, floor=1e-6) ** 2, accumulate)
+
+    def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
+        _refuse_other_shape(self.scale, forecast.mean.shape[1:2])
+        xp = array_namespace(forecast.mean)
+        distances = _variances(forecast, self.accumulate).mahalanobis2(truth)
+        return xp.max(distances / like(distances, self.scale), axis=-1)
+
+    def _region(self, forecast: GaussianForecast, limit: float) -> Ellipsoids:
+        _refuse_other_shape(self.scale, forecast.mean.shape[1:2])
+        radius2 = limit * like(forecast.mean, self.scale) + 0 * forecast.mean[..., 0]
+        return Ellipsoids(_variances(forecast, self.accumulate), radius2)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"scale": self.scale.tolist(), "accumulate": self.accumulate}
+
+    @classmethod
+    def from_json(cls, parts: dict[str, Any]) -> MaxShape:
+        scale = numbers("scale", parts["scale"], "[H]", finite=True)
+        return cls(scale.astype(np.float64), bool(parts["accumulate"]))
+
+
+@dataclass(frozen=True, eq=False)
+class BoxShape(TubeShape):
+    """Score: the largest over t and dimensions of |error| / (sigma^p c). Set: a box per step.
+
+    scale: `[2, H, D]` c, for errors below the mean and above it
+    power: p, from 0 (ignore the forecast's spread) to 1 (trust it)
+    accumulate: whether variances are summed over the steps so far
+    sides: `[D]` 0 for both, 1 where only an upper end counts, -1 where only a lower one does
+    widths: `[D]` mean half-widths of the tune units at T = 1, in deviations of their states; not stored
+    """
+
+    kind: ClassVar[str] = "box"
+    scale: Floats
+    power: float
+    accumulate: bool
+    sides: tuple[int, ...]
+    widths: Floats | None = None
+
+    def __post_init__(self) -> None:
+        _above_zero(self.scale)
+
+    @classmethod
+    def fit(
+        cls,
+        forecast: GaussianForecast,
+        states: Any,
+        level: PACLevel,
+        *,
+        sides: Sequence[int] | None = None,
+        units: Sequence[float] | None = None,
+    ) -> BoxShape:
+        """The candidate that is smallest on units it was not fitted on, with balanced scales."""
+        dims = forecast.mean.shape[-1]
+        sides = tuple(listed("sides", sides)) if sides is not None else (0,) * dims
+        if len(sides) != dims or any(np.ndim(side) or side not in (-1, 0, 1) for side in sides):
+            raise InvalidInput(f"sides must be {dims} of -1, 0 or 1, got {sides}")
+        fits = [
+            partial(cls._fit_one, power=power, accumulate=accumulate, spread=spread, sides=sides)
+            for accumulate in (False, True)
+            for power in POWERS
+            for spread in SPREADS
+            if power or not accumulate  # at p = 0 the variances do not count
+        ]
+        if units is not None:
+            each = numbers("units", units, "[D]", finite=True)
+            if len(each) != dims or each.min() <= 0:
+                raise InvalidInput(f"units must be {dims} numbers above 0, got {units}")
+        tuning = Tuning.of(forecast, states, level, units)
+        chosen: Chosen[BoxShape] = choose(fits, tuning)
+        reach = np.concatenate([shape._unit(other) * shape.scale[1] for shape, other, _ in chosen.crossed])
+        errors = np.concatenate([truth - other.mean for _, other, truth in chosen.crossed])
+        factors = balance(errors / reach, reach / tuning.deviation, tuning.band, sides)
+        shape = replace(chosen.whole, scale=chosen.whole.scale * factors)
+        tubes = shape._region(tuning.forecast, 1.0).half_widths()
+        return replace(shape, widths=relative_widths(tubes, tuning.states))
+
+    def remarks(self, threshold: float, names: Sequence[str] | None = None) -> list[str]:
+        """What a user should know about tubes at this T; `names` are those of the dimensions."""
+        flat = "this tube ignores the model's variance (power 0): all tubes are of one size"
+        wide = [] if self.widths is None else width_remarks(max(threshold, 0.0) * self.widths, names)
+        return [flat] * (self.power == 0) + wide
+
+    @classmethod
+    def _fit_one(
+        cls,
+        forecast: GaussianForecast,
+        states: Any,
+        *,
+        power: float,
+        accumulate: bool,
+        spread: Any,
+        sides: tuple[int, ...],
+    ) -> BoxShape:
+        units = _variances(forecast, accumulate).variances ** (power / 2)
+        errors = _sided(states - forecast.mean, sides) / units
+        floor = 1e-6 * np.maximum(deviation(states), 1e-6) / units.mean(axis=0)
+        scale = _scale(np.maximum(errors, 0), spread, floor)
+        return cls(np.stack([scale, scale]), power, accumulate, sides)
+
+    def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
+        xp = array_namespace(forecast.mean)
+        lost = xp.isinf(truth)
+        near = xp.where(lost, forecast.mean, truth)  # the sign of an infinite error means nothing
+        error = (near - forecast.mean) / self._unit(forecast)
+        side = np.asarray(self.sides)  # the scale is infinite on a side that does not count
+        lower = like(error, np.where(side > 0, np.inf, self.scale[0]))
+        upper = like(error, np.where(side < 0, np.inf, self.scale[1]))
+        relative = xp.maximum(-error / lower, error / upper)
+        relative = xp.where(xp.isnan(truth), like(relative, -np.inf), relative)  # steps after an end
+        worst = xp.max(relative, axis=(1, 2))
+        return xp.where(xp.any(lost, axis=(1, 2)), like(worst, np.inf), worst)
+
+    def _region(self, forecast: GaussianForecast, limit: float) -> Boxes:
+        reach = limit * self._unit(forecast)
+        xp = array_namespace(reach)
+        below, above = (reach * like(reach, scale) for scale in self.scale)
+        if any(self.sides):  # not reach * inf, which is NaN where the reach is 0
+            side, no_end = like(reach, self.sides), like(reach, np.inf if limit >= 0 else -np.inf)
+            below, above = xp.where(side > 0, no_end, below), xp.where(side < 0, no_end, above)
+        return Boxes(forecast.mean, forecast.mean - below, forecast.mean + above)
+
+    def _unit(self, forecast: GaussianForecast) -> Array:
+        """`[B, H, D]` sigma^p, the unit of errors."""
+        _refuse_other_shape(self.scale[0], forecast.mean.shape[1:])
+        if self.power == 0:
+            return 1 + 0 * forecast.mean
+        return _variances(forecast, self.accumulate).variances ** (self.power / 2)
+
+    def to_json(self) -> dict[str, Any]:
+        parts = {"scale": self.scale.tolist(), "power": self.power}
+        return parts | {"accumulate": self.accumulate, "sides": list(self.sides)}
+
+    @classmethod
+    def from_json(cls, parts: dict[str, Any]) -> BoxShape:
+        scale = numbers("scale", parts["scale"], "[2, H, D]", finite=True)
+        power, sides = parts["power"], parts["sides"]
+        if not 0 <= power <= 1 or len(sides) != scale.shape[2] or any(s not in (-1, 0, 1) for s in sides):
+            raise InvalidInput(f"power must lie in [0, 1] and sides be -1, 0 or 1, got {power} and {sides}")
+        return cls(scale.astype(np.float64), float(power), bool(parts["accumulate"]), tuple(sides))
+
+
+def _refuse_other_shape(scale: Floats, steps: tuple[int, ...]) -> None:
+    if scale.shape != tuple(steps):
+        raise InvalidInput(f"the forecast must be of the fitted shape {scale.shape}, got {tuple(steps)}")
+
+
+def _variances(forecast: GaussianForecast, accumulate: bool) -> GaussianForecast:
+    return forecast.accumulated() if accumulate else forecast
+
+
+def _scale(errors: Floats, spread: float | None, floor: Any) -> Floats:
+    """A scale per step (and dimension) from errors `[B, H, ...]`, never below `floor`.
+
+    Errors are NaN after a unit's end. A step that no unit reached is scaled like the one before.
+    """
+    lived = int((~np.isnan(errors)).reshape(*errors.shape[:2], -1)[..., 0].any(axis=0).sum())
+    mean, quantile = (np.nanmean, np.nanquantile) if np.isnan(errors).any() else (np.mean, np.quantile)
+    seen = errors[:, :lived]
+    scale = np.sqrt(mean(seen**2, axis=0)) if spread is None else quantile(seen, spread, axis=0)
+    unseen = errors.shape[1] - lived
+    return np.asarray(np.maximum(np.concatenate([scale, np.repeat(scale[-1:], unseen, axis=0)]), floor))
+
+
+def _sided(errors: Array, sides: tuple[int, ...]) -> Array:
+    """|error| where both sides count, the error towards the side otherwise."""
+    xp = array_namespace(errors)
+    if not any(sides):
+        return xp.abs(errors)
+    side = like(errors, sides)
+    return xp.where(side == 0, xp.abs(errors), side * errors)
+
+
+def _above_zero(scale: Floats) -> None:
+    if not ((scale > 0) & (scale < np.inf)).all():
+        raise InvalidInput(f"scale must be finite and above 0, got {np.min(scale):g} to {np.max(scale):g}")
+
+
+@dataclass(frozen=True, eq=False)
+class LinearFeatures:
+    """The few numbers that limits read: matrix @ state.
+
+    names: F names, for reports and certificates
+    matrix: `[F, D]`
+    """
+
+    names: tuple[str, ...]
+    matrix: Floats
+
+    def __post_init__(self) -> None:
+        matrix = numbers("matrix", self.matrix, "[F, D]", finite=True)
+        object.__setattr__(self, "names", tuple(listed("names", self.names)))
+        if not all(isinstance(name, str) for name in self.names) or len(set(self.names)) != len(self.names):
+            raise InvalidInput(f"names of features must be different texts, got {self.names}")
+        if len(self.names) != len(matrix) or not matrix.any(axis=1).all():
+            raise InvalidInput(f"matrix must have one row, not all 0, for each of {self.names}")
+        largest = abs(matrix).max(axis=1)
+        if largest.min() < 1e-100 or largest.max() > 1e100:  # their squares would vanish or overflow
+            raise InvalidInput(
+                "the largest entry of each row of matrix must lie between 1e-100 and 1e100, got rows with "
+                f"{largest.tolist()}"
+            )
+        object.__setattr__(self, "matrix", matrix.astype(np.float64))
+
+    def of(self, states: Array) -> Array:
+        """`[B, H, F]`; a failed unit (infinite state) has infinite features."""
+        xp = array_namespace(states)
+        matrix = self._matrix(states)
+        failed = xp.any(xp.isinf(states), axis=-1, keepdims=True)
+        features = xp.where(failed, xp.zeros_like(states), states) @ matrix.T
+        return xp.where(failed, like(features, np.inf), features)
+
+    def _matrix(self, states: Array) -> Array:
+        if (got := states.shape[-1]) != (dims := self.matrix.shape[1]):
+            raise InvalidInput(f"the features {self.names} read states of {dims} numbers, got {got}")
+        return like(states, self.matrix)
+
+    def forecast(self, forecast: GaussianForecast) -> GaussianForecast:
+        """The Gaussian of each feature on its own."""
+        xp = array_namespace(forecast.mean)
+        matrix = self._matrix(forecast.mean)
+        spreads = [forecast.spread2(matrix[i, :]) for i in range(len(self.names))]
+        return GaussianForecast(forecast.mean @ matrix.T, xp.stack(spreads, axis=-1))
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureTube(ConfidenceSets):
+    """A tube of intervals, one per feature and step; other directions are unbounded.
+
+    `box()` and the sizes are those of the features, `[B, H, F]`.
+    """
+
+    features: LinearFeatures
+
+    def support(self, direction: Array) -> Array:
+        """`[B, H]`; +inf along a direction that is not a multiple of a feature's."""
+        vector, matrix = like(np.zeros(1), direction), self.features.matrix
+        if vector.shape != matrix.shape[1:]:
+            raise InvalidInput(f"direction must have shape [{matrix.shape[1]}], got {vector.shape}")
+        # A direction in single precision need only agree to single precision.
+        digits = 1e-6 if "32" in str(getattr(direction, "dtype", "")) else 1e-14
+        for i, row in enumerate(matrix):
+            most = abs(row).argmax()
+            factor = float(vector[most] / row[most])
+            if factor and np.allclose(factor * row, vector, rtol=digits, atol=0):
+                return super().support(factor * np.eye(len(matrix))[i])
+        return self._if_empty(0 * self.region.center[..., 0] + np.inf, np.nan)
+
+    def interval(self, name: str) -> tuple[Array, Array]:
+        """Lower and upper ends `[B, H]` of the feature `name`."""
+        if name not in self.features.names:
+            raise InvalidInput(f"feature must be one of {self.features.names}, got {name!r}")
+        lower, upper = self.box()
+        i = self.features.names.index(name)
+        return lower[..., i], upper[..., i]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureShape:
+    """`box` on the features that limits read: far smaller, because they are few."""
+
+    kind: ClassVar[str] = "features"
+    features: LinearFeatures
+    box: BoxShape
+
+    @classmethod
+    def fit(
+        cls,
+        forecast: GaussianForecast,
+        states: Any,
+        level: PACLevel,
+        *,
+        features: LinearFeatures | None = None,
+        sides: Sequence[int] | None = None,
+        units: Sequence[float] | None = None,
+    ) -> FeatureShape:
+        if not isinstance(features, LinearFeatures):
+            raise InvalidInput("the shape 'features' needs features=LinearFeatures(names, matrix)")
+        states = states.marked() if isinstance(states, Trajectories) else states
+        seen = features.forecast(forecast)
+        seen.check()  # a variance may vanish along a feature
+        return cls(features, BoxShape.fit(seen, features.of(states), level, sides=sides, units=units))
+
+    def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
+        states, wide = forecast.check(truth), forecast.wide()
+        self.features.forecast(wide).check()
+        return self._scores(wide, states)
+
+    def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
+        return self.box._scores(self.features.forecast(forecast), self.features.of(truth))
+
+    def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> FeatureTube:
+        (forecast, sound), limit = forecast.for_sets(), widened(limit_of(threshold))
+        seen, usable = self.features.forecast(forecast).for_sets()
+        region, score = self.box._region(seen, limit), partial(self._scores, forecast)
+        shape = tuple(forecast.mean.shape)
+        return FeatureTube(region, score, limit, sound & usable, shape, self.features)
+
+    def remarks(self, threshold: float) -> list[str]:
+        """What a user should know about tubes at this T."""
+        return self.box.remarks(threshold, self.features.names)
+
+    def to_json(self) -> dict[str, Any]:
+        names, matrix = list(self.features.names), self.features.matrix.tolist()
+        return {"names": names, "matrix": matrix, "box": self.box.to_json()}
+
+    @classmethod
+    def from_json(cls, parts: dict[str, Any]) -> FeatureShape:
+        features = LinearFeatures(tuple(parts["names"]), parts["matrix"])
+        return cls(features, BoxShape.from_json(parts["box"]))
+
+
+def _fit_joint(forecast: GaussianForecast, states: Any, level: PACLevel) -> Likelihood:
+    """The paper's shape: accumulated variances, one temperature per step (A + C)."""
+    return with_typical(Likelihood.fit(forecast, states, (accumulated, fit_temperature)), forecast, states)
+
+
+def with_typical(score: Likelihood, forecast: GaussianForecast, states: Any) -> Likelihood:
+    """A joint score that can say when its tube is wider than the states of these tune units vary."""
+    prepared = score.prepared(forecast.wide())
+    truth = states.marked() if isinstance(states, Trajectories) else states
+    volume = float(volume_term(prepared).sum(axis=-1).mean())
+    return replace(score, typical=(volume, relative_widths(np.sqrt(prepared.variances), truth)))
+
+
+SHAPES: dict[str, Callable[..., Score]] = {
+    "joint": _fit_joint,
+    "max": MaxShape.fit,
+    "box": BoxShape.fit,
+    "features": FeatureShape.fit,
+}
+
+
+def shape_names() -> list[str]:
+    """Every tube shape there is: the built-in ones, then those that plugins register (`pac_sets.shapes`)."""
+    return [*SHAPES, *plugins.names("shapes")]
+
+
+def check_shape(name: Any, domain: tuple[Any, ...] = ("trajectories",)) -> None:
+    """Refuse a shape that does not exist, or a forecast that is not of trajectories, before any work."""
+    if domain[0] != "trajectories":
+        raise InvalidInput(f"a tube needs a horizon [B, H, D], got a forecast of {describe(domain)}")
+    if name not in (known := shape_names()):
+        raise InvalidInput(f"shape must be one of {', '.join(known)}, got {name!r}")
+
+
+def fit_shape(
+    forecast: GaussianForecast, states: Any, level: PACLevel, *, shape: str = "box", **options: Any
+) -> Score:
+    """Fit a tube score of one of the `shape_names` on the tune split; see `fit_tube` for the options."""
+    check_shape(shape, a_forecast(forecast).domain)
+    fit = SHAPES.get(shape) or plugins.load("shapes", shape).fit
+    truth = as_given(states, like(np.zeros(1), forecast.check(states, failures=True)))
+    forecast, truth = to_tune_on(forecast, truth)
+    mean, var = (like(np.zeros(1), part) for part in (forecast.mean, forecast.var))  # fitted in numpy
+    return fit(GaussianForecast(mean, var), truth, level, **options)
+
+
+def fit_tube(
+    tune_forecast: GaussianForecast,
+    tune_states: Any,
+    cal_forecast: GaussianForecast,
+    cal_states: Any,
+    level: PACLevel,
+    *,
+    shape: str = "box",
+    bound: Bound = max_errors,
+    **options: Any,
+) -> Predictor:
+    """A predictor whose `.tube(forecast)` holds the whole trajectory with the promised probability.
+
+    Forecasts carry one-step variances `[B, H, D]`; states are `[B, H, D]`, infinite where a simulation
+    failed, or `Trajectories` if units may end early. All choices are made on the tune split, T on the
+    calibrate split; they must share no unit, and the calibrate split be used once (`certify` keeps watch,
+    with ids).
+
+    shape: "joint", "max", "box", "features", or a plugin's
+    options: `features=LinearFeatures(names, matrix)` for "features"; `sides` for "box" and "features", 1 or
+        -1 for each dimension of which only the upper or the lower end counts, 0 for both; `units`, how much
+        of each dimension counts as one where widths are traded against each other (by default its deviation
+        on the tune split)
+
+    >>> rng = np.random.default_rng(0)
+    >>> forecast = GaussianForecast(np.zeros((400, 5, 2)), np.ones((400, 5, 2)))
+    >>> walk = lambda: rng.normal(size=(400, 5, 2)).cumsum(axis=1)
+    >>> predictor = fit_tube(forecast, walk(), forecast, walk(), PACLevel(0.1, 0.01))
+    >>> tube = predictor.tube(forecast)
+    >>> tube.support([1.0, 0.0]).shape, bool(tube.contains(walk()).mean() > 0.9)
+    ((400, 5), True)
+    """
+    score = fit_shape(tune_forecast, tune_states, level, shape=shape, **options)
+    return calibrate(score, cal_forecast, cal_states, level, bound=bound)

@@ -1,0 +1,77 @@
+"""Guarded planning: candidates, guards, controllers, episodes, filters.
+
+A name is imported when it is first used: guards work where no simulator is installed.
+"""
+
+from typing import TYPE_CHECKING
+
+from pac_core.plugins import lazy_door
+
+if TYPE_CHECKING:
+    from pac_rl.planning.candidates import (
+        FACTORS,
+        Candidates,
+        FittedTubes,
+        HullTube,
+        MeanTubes,
+        MemberTubes,
+        ScaledTube,
+        candidates_around,
+    )
+    from pac_rl.planning.controller import (
+        Controller,
+        Decision,
+        ModelReturns,
+        cheetah_reward,
+        model_returns,
+        returns_in_words,
+    )
+    from pac_rl.planning.episodes import BATCH, Episodes, Selections, Traces, run_episodes, run_to_selection
+    from pac_rl.planning.filters import ActionFilter, Filtered, GuardedEnv, MujocoState, held, then_policy
+    from pac_rl.planning.guard import (
+        Fallback,
+        Guard,
+        GuardedAgent,
+        GuardedPlans,
+        MemberForecast,
+        NoSafePlan,
+        guard_plans,
+    )
+
+__all__ = [
+    "BATCH",
+    "FACTORS",
+    "ActionFilter",
+    "Candidates",
+    "Controller",
+    "Decision",
+    "Episodes",
+    "Fallback",
+    "Filtered",
+    "FittedTubes",
+    "Guard",
+    "GuardedAgent",
+    "GuardedEnv",
+    "GuardedPlans",
+    "HullTube",
+    "MeanTubes",
+    "MemberForecast",
+    "MemberTubes",
+    "ModelReturns",
+    "MujocoState",
+    "NoSafePlan",
+    "ScaledTube",
+    "Selections",
+    "Traces",
+    "candidates_around",
+    "cheetah_reward",
+    "guard_plans",
+    "held",
+    "model_returns",
+    "returns_in_words",
+    "run_episodes",
+    "run_to_selection",
+    "then_policy",
+]
+
+__getattr__, __dir__ = lazy_door(__name__, __file__, extra="rl")

@@ -1,0 +1,288 @@
+"""Returns: of plans by mbrl-lib's model, from one initial state or many; of a policy in the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pac_core import InvalidInput, TubeChecker
+from pac_core.arrays import Array, like
+from pac_core.bounds import whole
+from pac_core.safety import Limit
+from pac_rl.dynamics.ensemble import Ensemble
+from pac_rl.forecasts import matching
+from pac_rl.planning.candidates import FACTORS, Candidates, FittedTubes, Tubes, candidates_around
+from pac_rl.planning.guard import Fallback, Guard, NoSafePlan, Reward, checked_fallback, shaped
+from pac_rl.policies import Function, Policy, actions, fitting
+from pac_rl.systems import Environment, at_every_step, read_physics
+
+
+@dataclass(frozen=True, eq=False)
+class ModelReturns:
+    """mbrl-lib's objective: the return of a plan, averaged over particles of the model.
+
+    model_env: mbrl-lib's `ModelEnv`
+    """
+
+    model_env: Any
+    particles: int
+
+    def __call__(self, initial_state: Any, plans: Tensor) -> Tensor:
+        """`[B]` mean returns of plans `[B, H, A]` from one state `[D]`, by mbrl-lib itself."""
+        values: Tensor = self.model_env.evaluate_action_sequences(
+            plans, initial_state=np.asarray(initial_state), num_particles=self.particles
+        )
+        return values
+
+    def evaluate_many(self, initial_states: Any, plans: Tensor) -> Tensor:
+        """`[S, B]` mean returns of plans `[S, B, H, A]` from states `[S, D]`, in one pass.
+
+        All S * B * particles rows go through the model together, as long as they fit in memory.
+        """
+        states = np.asarray(initial_states)
+        if plans.ndim != 4 or states.ndim != 2 or len(states) != len(plans):
+            raise InvalidInput(
+                "initial_states must have shape [S, D] and plans [S, B, H, A], got "
+                f"{states.shape} and {tuple(plans.shape)}"
+            )
+        rows = plans.shape[1] * self.particles
+        follow = plans.flatten(0, 1).repeat_interleave(self.particles, dim=0)
+        with torch.no_grad():
+            state = self.model_env.reset(np.repeat(states, rows, axis=0), return_as_np=False)
+            total = torch.zeros(len(follow), 1, device=follow.device)
+            ended = torch.zeros(len(follow), 1, dtype=torch.bool, device=follow.device)
+            for t in range(plans.shape[2]):
+                _, rewards, ends, state = self.model_env.step(follow[:, t], state, sample=True)
+                for name, part in (("reward_fn", rewards), ("termination_fn", ends)):
+                    if part.shape != total.shape:
+                        raise InvalidInput(
+                            f"{name} must return shape {tuple(total.shape)}, got {tuple(part.shape)}"
+                        )
+                total += torch.where(ended, torch.zeros_like(rewards), rewards)
+                ended |= ends
+        return total.reshape(*plans.shape[:2], self.particles).mean(dim=2)
+
+
+def model_returns(model_env: Any, *, particles: int = 20) -> ModelReturns:
+    """The objective of mbrl-lib's planners, which can also take many initial states at once."""
+    whole("particles", particles, least=1)
+    return ModelReturns(model_env, particles)
+
+
+def policy_returns(
+    environment: Environment, policy: Policy, *, episodes: int = 3, steps: int = 1000
+) -> NDArray[np.float64]:
+    """`[episodes]` what the policy earns by Gymnasium's own reward, with its noise, from resets of their own.
+
+    By it one sees whether a file was read as it was meant: on other observations than it was trained on, a
+    good policy earns nothing.
+    """
+    fitting(environment, policy)
+    gym, rng, found = environment.gym, np.random.default_rng(0), np.zeros(episodes)
+    for i in range(episodes):
+        before = physics = environment.reset(int(rng.integers(2**31)))[None]
+        for _ in range(steps):
+            states = torch.from_numpy(environment.observe(gym, before, physics))
+            noise = torch.from_numpy(rng.standard_normal((1, policy.outputs)))
+            done = actions(environment, policy, states, noise)[0].numpy()
+            _, reward, ended, _, _ = gym.step(done)
+            before, physics = physics, read_physics(gym)[None]
+            found[i] += float(reward)
+            if ended or not np.isfinite(physics).all():
+                break
+    return found
+
+
+def returns_in_words(environment: Environment, policy: Policy, **options: Any) -> str:
+    """`policy_returns` for a person."""
+    found = policy_returns(environment, policy, **options)
+    return (
+        f"mean return {found.mean():,.0f} ({found.min():,.0f} to {found.max():,.0f}) in {len(found)} "
+        f"episodes of {environment.id}; if it should earn more, it sees other things than in training"
+    )
+
+
+CHOICES = ("return", "factor")
+
+
+def cheetah_reward(states: Any, actions: Any) -> Any:
+    """Gymnasium's for the half-cheetah: forward velocity less a tenth of the squared actions."""
+    return states[..., 0] - 0.1 * (actions**2).sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """What the controller does in E states, on the ensemble's device.
+
+    acting: the plan that acts in each state, a candidate or the fallback's, with its forecast
+    chosen: `[E]` the candidate it is; -1 where none was safe and the fallback acts
+    margin: `[E]` how far the chosen candidate's tube keeps the limits; that of the least unsafe one where
+        none was safe, NaN if nothing can be said
+    safe: `[E, C]` which candidates are safe
+    """
+
+    acting: Candidates
+    chosen: Tensor
+    margin: Tensor
+    safe: Tensor
+    candidates: Candidates
+
+    @property
+    def plans(self) -> Array:
+        """`[E, H, A]` what will be done, if nobody plans again."""
+        return self.acting.plans[:, 0]
+
+    @property
+    def accepted(self) -> Tensor:
+        """`[E]` whether a candidate was safe."""
+        return self.chosen >= 0
+
+
+@dataclass(frozen=True, eq=False)
+class Controller:
+    """Re-plans at every step: candidates around a policy, the safe ones by their tubes, the best of those.
+
+    limits: what must hold
+    guard: how candidates get their tubes, such as `FittedTubes`; None for no guard at all
+    horizon: H, steps of a plan
+    factors: of the candidates, see `candidates_around`
+    perturbed: how many candidates more have the policy's actions shifted, always in the same few directions
+    spread: by how much of half the range of an action, in the mean square
+    reward: by which safe candidates are ranked, summed along the predicted mean
+    choice: "return", the largest predicted return; or "factor", the largest factor
+    checked: how many steps of a plan must keep the limits; all H by default. Fewer leave the later ones to
+        later plans, which are made before they are reached
+    fallback: where no candidate is safe, see `Fallback`; or another policy
+
+    It acts on the state alone, without noise: equal states get equal actions in a batch of equal size.
+    A guard is no promise by itself. What is promised of a guarded controller is proved by running it, on
+    fresh episodes, at a scale that was written down before.
+    """
+
+    environment: Environment
+    ensemble: Ensemble
+    policy: Policy
+    limits: tuple[Limit, ...]
+    guard: Tubes | None
+    horizon: int = 6
+    factors: tuple[float, ...] = FACTORS
+    reward: Reward = cheetah_reward
+    choice: str = "return"
+    checked: int | None = None
+    fallback: Fallback | Policy = field(kw_only=True)
+    perturbed: int = 0
+    spread: float = 0.3
+
+    def __post_init__(self) -> None:
+        matching(self.ensemble, self.environment, self.policy)
+        whole("horizon", self.horizon, least=1)
+        at_every_step(self.limits)
+        if self.checked is not None and whole("checked", self.checked, least=1) > self.horizon:
+            raise InvalidInput(f"checked must be at most the horizon {self.horizon}, got {self.checked}")
+        TubeChecker(self.limits)  # refuses none at all
+        whole("perturbed", self.perturbed, least=0)
+        if not 0 < self.spread < np.inf or (self.perturbed and self.choice == "factor"):
+            raise InvalidInput(
+                "spread must be above 0, and perturbed candidates be chosen by their return, got "
+                f"{self.spread} and {self.choice!r}"
+            )
+        if self.choice not in CHOICES:
+            raise InvalidInput(f"choice must be one of {', '.join(CHOICES)}, got {self.choice!r}")
+        if not isinstance(checked_fallback(self.fallback), str):
+            fitting(self.environment, self._backup)
+
+    def scaled(self, scale: float) -> Controller:
+        """The same controller with tubes of another scale."""
+        if not isinstance(self.guard, FittedTubes):
+            raise InvalidInput(f"guard must be FittedTubes to be scaled, got {type(self.guard).__name__}")
+        return replace(self, guard=self.guard.scaled(scale))
+
+    def bare(self) -> Controller:
+        """The policy itself, with nobody watching."""
+        return replace(self, guard=None, factors=(1.0,), horizon=1, checked=None, perturbed=0)
+
+    def decide(self, states: Array, *, asked: Tensor | None = None) -> Decision:
+        """What to do in `states` `[E, D]`.
+
+        asked: `[E]` bool, which of the states matter; the others fill up the batch
+
+        From a state that is not finite no candidate is safe; a fallback that is a policy cannot act there.
+        """
+        given: Tensor = like(self.ensemble.units, states)
+        known = given.isfinite().all(dim=-1)
+        sound = given.where(known[..., None], 0.0)
+        found = self._around(self.policy, sound, self.factors, self._shifts(len(states)))
+        rows = found.plans.shape[:2]
+        if self.guard is None:
+            safe = torch.ones(rows, dtype=torch.bool, device=found.plans.device)
+            margin = torch.full(rows, torch.nan, device=found.plans.device)
+        else:
+            guard = Guard(TubeChecker(self.limits), self.guard, horizon=self.horizon)
+            checked = guard.check(found.forecast, found.plans.flatten(0, 1))
+            margins = checked.margin[:, : self.checked].flatten(1)
+            safe, margin = found.table((margins >= 0).all(dim=1)), found.table(margins.amin(dim=1))
+        worth = self._worth(found)
+        # A plan that cannot be valued is not the best one.
+        able = safe & torch.isfinite(worth) & known[:, None]
+        best = torch.where(able, worth, -torch.inf).argmax(dim=1)
+        # Where nothing is safe, the margin that is told is the least unsafe one's.
+        told = torch.where(able.any(dim=1), best, margin.nan_to_num(nan=-torch.inf).argmax(dim=1))
+        each = torch.arange(len(best), device=best.device)
+        chosen = torch.where(able.any(dim=1), best, -1)
+        lost = (chosen < 0) if asked is None else (chosen < 0) & asked
+        # To hold, nothing need be known of a state; a policy must see it.
+        seen = sound if isinstance(self.fallback, str) else given
+        instead = self.fallback_candidates(seen) if bool(lost.any()) else None
+        acting = found.pick(chosen, instead)
+        acting = replace(acting, mean=acting.mean.where(known[:, None, None, None], torch.nan))
+        return Decision(acting, chosen, margin[each, told].where(known, torch.nan), able, found)
+
+    def fallback_candidates(self, states: Array) -> Candidates:
+        """What the fallback would do from `states` `[E, D]`, one candidate each, with its forecast."""
+        if self.fallback == "stop":
+            raise NoSafePlan(f"no candidate of {len(self.factors)} is safe")
+        if isinstance(self.fallback, str):
+            return self._around(self.policy, states, (0.0,))
+        return self._around(self._backup, states, (1.0,))
+
+    @property
+    def _backup(self) -> Policy:
+        """The fallback as a policy; a function of one state is called for each."""
+        backup: Any = self.fallback
+        if hasattr(backup, "outputs"):
+            return cast(Policy, backup)
+        sizes = len(self.environment.names), len(self.environment.low)
+        return Function(lambda states: np.stack([backup(state) for state in states]), *sizes, sees="state")
+
+    def _shifts(self, count: int) -> NDArray[np.float64] | None:
+        """`[E, P, H, A]` the same for every state, so that a decision is a function of its state."""
+        if not self.perturbed:
+            return None
+        environment = self.environment
+        shape = (self.perturbed, self.horizon, len(environment.low))
+        drawn = np.random.default_rng(0).standard_normal(shape)
+        shifts = self.spread * (environment.high - environment.low) / 2 * drawn
+        return np.broadcast_to(shifts, (count, *shape)).copy()
+
+    def _around(
+        self, policy: Policy, states: Array, factors: Sequence[float], shifts: Any = None
+    ) -> Candidates:
+        members = self.guard is not None and self.guard.members
+        options: Any = {"horizon": self.horizon, "factors": factors, "members": members}
+        around = (policy, self.ensemble, self.environment, states)
+        return candidates_around(*around, perturbations=shifts, **options)
+
+    def _worth(self, found: Candidates) -> Array:
+        """`[E, C]` by which safe candidates are ranked."""
+        if self.choice == "factor":
+            return torch.as_tensor(self.factors).to(found.mean).expand(found.plans.shape[:2])
+        rewards = shaped(
+            "reward", self.reward(found.mean, found.plans), tuple(found.plans.shape[:3]), found.mean
+        )
+        return rewards.sum(dim=-1)

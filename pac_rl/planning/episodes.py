@@ -1,0 +1,313 @@
+"""Batches of episodes under way in the simulator, and which limits they break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pac_core import InvalidInput, Trajectories
+from pac_core.arrays import returned
+from pac_core.bounds import whole
+from pac_core.safety import Limit
+from pac_rl.planning.candidates import TrajectoryTube
+from pac_rl.planning.controller import Controller, Decision
+from pac_rl.rollouts import Simulator, by_seed, observed, take_rows
+
+BATCH = 32
+"""Episodes that are computed together, part of the configuration: seed i is always computed in row
+i % BATCH, whoever else is there, see `trajectories.BATCH`."""
+
+
+class Run:
+    """A compute batch of episodes under way.
+
+    Where the fallback is "stop" and nothing is safe, a robot's episode ends at that decision, before it acts.
+    """
+
+    def __init__(self, controller: Controller, seeds: NDArray[np.int64]) -> None:
+        if controller.ensemble.trained_on is not None:
+            controller.ensemble.refuse_seen(seeds, "episodes")
+        self.environment, self._stops = controller.environment, controller.fallback == "stop"
+        # One robot that stops must not stop the others of its batch.
+        self.controller = replace(controller, fallback="hold") if self._stops else controller
+        self.rows = np.asarray(seeds % BATCH)
+        self.physics = np.zeros((BATCH, len(self.environment.reset(0))))
+        for row, seed in zip(self.rows.tolist(), seeds.tolist(), strict=True):
+            drawn = np.random.default_rng(seed).integers(2**31)
+            self.physics[row] = self.environment.reset(int(drawn))
+        still = self.physics[self.rows]
+        self.seen = np.zeros((BATCH, len(self.environment.names)))
+        self.seen[self.rows] = observed(self.environment, still, still, np.zeros(len(still), bool))
+        self.alive = np.zeros(BATCH, bool)
+        self.alive[self.rows] = True
+        self.diverged = np.zeros(BATCH, bool)
+        self._simulator = Simulator(self.environment)
+
+    def decide(self) -> Decision:
+        """What each does; those that stop are no longer alive."""
+        decision = self.controller.decide(self.seen, asked=torch.from_numpy(self.alive))
+        if self._stops:
+            self.alive &= decision.accepted.cpu().numpy()
+        return decision
+
+    def step(self, rows: NDArray[np.intp], actions: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Moves these rows on; the states they reach, infinite where the simulation diverged."""
+        states, ended, diverged = self._simulator.step(self.physics, rows, actions)
+        states[diverged] = np.inf
+        over = ended | diverged
+        self.seen[rows] = np.where(over[:, None], 0.0, states)  # what is over is still computed with
+        self.alive[rows[over]] = False
+        self.diverged[rows[diverged]] = True
+        return states
+
+
+def broken_limits(limits: Sequence[Limit], states: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """`[n, C]` which limits each state `[n, D]` breaks; a state that is not finite breaks all."""
+    found = np.ones((len(states), len(limits)), bool)
+    went = np.isfinite(states).all(axis=1)
+    for i, limit in enumerate(limits):
+        violated, count = np.asarray(limit.violated(states[went, None])), int(went.sum())
+        if violated.shape != (count, 1) or violated.dtype != np.bool_:
+            raise InvalidInput(
+                f"violated of {limit.name!r} must return a bool for each of {count} states x 1 step, got "
+                f"{violated.dtype} of {violated.shape}"
+            )
+        found[went, i] = violated[:, 0]
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Traces:
+    """What happened at each of T steps of N episodes; NaN after an episode's end.
+
+    states: `[N, T, D]` reached
+    actions: `[N, T, A]` done
+    chosen: `[N, T]` the candidate that was chosen, -1 for the fallback, -2 after the end
+    margin: `[N, T]` of its tube, see `Decision`
+    lower, upper: `[N, T, H]` ends of the acting plan's tube along the direction asked for
+    """
+
+    states: NDArray[np.float64]
+    actions: NDArray[np.float64]
+    chosen: NDArray[np.int64]
+    margin: NDArray[np.float64]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes:
+    """N episodes, in the order of `seeds`.
+
+    seeds: `[N]` each episode's own; its id
+    returns: `[N]` sum of the rewards
+    unbroken: `[N]` sum of the rewards before a limit is first broken: all that counts where that ends it
+    violated: `[N, C]` whether each limit was broken at any step; a simulation that diverged broke all
+    violation_steps: `[N]` steps at which some limit was broken; those lost by diverging count
+    fallbacks: `[N]` decisions at which the fallback acted
+    decisions: `[N]` decisions made; where the fallback is "stop", its decision is the last one, and what
+        the robot would do after it is not in the count of violations
+    names: C names of the limits
+    traces: of each step, if they were asked for
+    """
+
+    seeds: NDArray[np.int64]
+    returns: NDArray[np.float64]
+    unbroken: NDArray[np.float64]
+    violated: NDArray[np.bool_]
+    violation_steps: NDArray[np.int64]
+    fallbacks: NDArray[np.int64]
+    decisions: NDArray[np.int64]
+    names: tuple[str, ...]
+    traces: Traces | None = None
+
+    @property
+    def errors(self) -> NDArray[np.bool_]:
+        """`[N]` whether any limit was broken: the error of the certificate of episodes."""
+        return np.asarray(self.violated.any(axis=1))
+
+    def __repr__(self) -> str:
+        return (
+            f"Episodes({len(self.seeds)}: {int(self.errors.sum())} with a violation, "
+            f"mean return {self.returns.mean():.1f})"
+        )
+
+
+def run_episodes(
+    controller: Controller,
+    seeds: Sequence[int] | NDArray[np.int64],
+    *,
+    steps: int = 200,
+    along: Any = None,
+    threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Episodes:
+    """Episodes of the controller from rest, one for each seed, fallback included.
+
+    Everything random in an episode comes from its seed, and nothing else does: the result is the same,
+    bit for bit, for any order of the seeds, any grouping into calls and any number of threads.
+
+    steps: of an episode, unless the environment ends it
+    along: `[D]` keeps the traces, with the ends of the chosen tubes along this direction
+    threads: the CPUs by default
+    progress: called with the number of episodes that were finished
+    """
+    whole("steps", steps, least=1)
+    direction = None if along is None else np.asarray(along, dtype=np.float64)
+    if direction is not None and direction.shape != (len(controller.environment.names),):
+        raise InvalidInput(
+            f"along must have shape [{len(controller.environment.names)}], got {direction.shape}"
+        )
+    return by_seed(lambda block: _run(controller, block, steps, direction), seeds, BATCH, threads, progress)
+
+
+def _run(
+    controller: Controller, seeds: NDArray[np.int64], steps: int, along: NDArray[np.float64] | None
+) -> Episodes:
+    run, limits = Run(controller, seeds), controller.limits
+    names = tuple(limit.name for limit in limits)
+    kept = _no_traces(controller, steps) if along is not None else None
+    (returns, unbroken), (broken, fallbacks, decisions) = np.zeros((2, BATCH)), np.zeros((3, BATCH), np.int64)
+    violated, each = np.zeros((BATCH, len(limits)), bool), np.arange(BATCH)
+    made = Episodes(each, returns, unbroken, violated, broken, fallbacks, decisions, names, kept)
+    for t in range(steps):
+        moving = np.flatnonzero(run.alive)
+        if not len(moving):
+            break
+        decision = run.decide()
+        made.decisions[moving] += 1
+        made.fallbacks[moving] += ~decision.accepted.cpu().numpy()[moving]
+        if kept is not None:
+            kept.chosen[moving, t] = decision.chosen.cpu().numpy()[moving]
+            kept.margin[moving, t] = decision.margin.cpu().numpy()[moving]
+        moving = moving[run.alive[moving]]  # without those that stop here
+        done = decision.plans[:, 0].double().cpu().numpy()[moving]
+        states = run.step(moving, done)
+        went = np.isfinite(states).all(axis=1)
+        earned = np.zeros(len(moving))
+        rewards = controller.reward(states[went], done[went])
+        earned[went] = returned("reward", rewards, (int(went.sum()),), states)
+        now = broken_limits(limits, states)
+        made.violated[moving] |= now
+        made.returns[moving] += earned
+        made.unbroken[moving] += np.where(made.violated[moving].any(axis=1), 0.0, earned)
+        made.violation_steps[moving] += np.where(went, now.any(axis=1), steps - t)
+        if kept is not None and along is not None:
+            kept.states[moving, t], kept.actions[moving, t] = states, done
+            if controller.guard is not None:
+                tube = controller.guard.tube(decision.acting.forecast)
+                shape = (BATCH, controller.horizon)
+                ends = (returned("support", tube.support(way), shape, states) for way in (along, -along))
+                kept.upper[moving, t], kept.lower[moving, t] = (
+                    sign * end[moving] for sign, end in zip((1, -1), ends, strict=True)
+                )
+    return replace(take_rows(made, run.rows), seeds=seeds)
+
+
+def _no_traces(controller: Controller, steps: int) -> Traces:
+    dims, width = len(controller.environment.names), len(controller.environment.low)
+
+    def unknown(*shape: int) -> NDArray[np.float64]:
+        return np.full((BATCH, steps, *shape), np.nan)
+
+    ends = unknown(controller.horizon), unknown(controller.horizon)
+    return Traces(unknown(dims), unknown(width), np.full((BATCH, steps), -2), unknown(), *ends)
+
+
+@dataclass(frozen=True, eq=False)
+class Selections:
+    """One decision of each of N episodes, drawn before the episode began, and what came of its plan.
+
+    seeds: `[N]`
+    steps: `[N]` at which the decision fell
+    errors: `[N]` whether the plan, carried out open-loop for H steps, left its tube
+    accepted: `[N]` whether the guard accepted a candidate there
+    unsafe: `[N]` whether the plan broke a limit within the steps that were checked, all H unless the
+        controller checks fewer: of the later ones, acceptance says nothing
+
+    Where no candidate was safe, the fallback's plan is carried out and its own tube is checked, so every
+    episode counts towards the promise of the tube, and `accepted` is False. An episode that diverged
+    before its decision counts against everything (left its tube, accepted, unsafe); one that ended by the
+    environment's rule made no decision: no error, and not accepted; so does one whose fallback is to stop,
+    from the decision on at which it stopped.
+    """
+
+    seeds: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    errors: NDArray[np.bool_]
+    accepted: NDArray[np.bool_]
+    unsafe: NDArray[np.bool_]
+
+
+def run_to_selection(
+    controller: Controller,
+    seeds: Sequence[int] | NDArray[np.int64],
+    *,
+    steps: int = 200,
+    threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Selections:
+    """What came of one decision in each episode: the unit of the tube under selection.
+
+    The step of the decision is drawn from the seed, evenly from the `steps` of an episode, before it
+    begins. The guarded controller runs to that step; the plan that it chooses there is carried out
+    open-loop, whatever happens. Bit for bit the same for any grouping, as `run_episodes`.
+    """
+    whole("steps", steps, least=1)
+    if controller.guard is None:
+        raise InvalidInput("guard must make tubes, for a plan to leave its own, got None")
+    return by_seed(lambda block: _select(controller, block, steps), seeds, BATCH, threads, progress)
+
+
+def _select(controller: Controller, seeds: NDArray[np.int64], steps: int) -> Selections:
+    run, horizon = Run(controller, seeds), controller.horizon
+    drawn = np.array([np.random.default_rng((3, seed)).integers(steps) for seed in seeds.tolist()])
+    due = np.full(BATCH, -1)
+    due[run.rows] = drawn
+    dims = len(controller.environment.names)
+    error, accepted, unsafe = (np.zeros(BATCH, bool) for _ in range(3))
+    for t in range(int(due.max()) + 1):
+        if not run.alive.any():
+            break
+        decision = run.decide()
+        plans = decision.plans.double().cpu().numpy()
+        ready = np.flatnonzero(run.alive & (due == t))
+        if len(ready):
+            tube = controller.guard.tube(decision.acting.forecast)  # type: ignore[union-attr]
+            states = np.full((BATCH, horizon, dims), np.inf)
+            lengths = np.full(BATCH, horizon)
+            going = ready
+            for s in range(horizon):
+                states[going, s] = run.step(going, plans[going, s])
+                lengths[going[~run.alive[going] & ~run.diverged[going]]] = s + 1
+                going = going[run.alive[going]]
+            inside, chosen = _inside(tube, states, lengths), decision.accepted.cpu().numpy()
+            lived = np.arange(horizon) < np.minimum(lengths[ready, None], controller.checked or horizon)
+            broken = broken_limits(controller.limits, states[ready].reshape(-1, dims)).any(axis=1)
+            error[ready], accepted[ready] = ~inside[ready], chosen[ready]
+            unsafe[ready] = (broken.reshape(-1, horizon) & lived).any(axis=1)
+            run.alive[ready] = False
+        moving = np.flatnonzero(run.alive)
+        run.step(moving, plans[moving, 0])
+        broke = moving[run.diverged[moving]]
+        error[broke] = accepted[broke] = unsafe[broke] = True
+    rows = run.rows
+    return Selections(seeds, drawn, error[rows], accepted[rows], unsafe[rows])
+
+
+def _inside(
+    tube: TrajectoryTube, states: NDArray[np.float64], lengths: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """`[B]` whether each tube holds what happened; a diverged simulation is in none."""
+    inside = np.asarray(tube.contains(Trajectories(states, lengths)).cpu())
+    if inside.shape != lengths.shape or inside.dtype != np.bool_:
+        raise InvalidInput(
+            f"contains must return a bool for each of {len(lengths)} trajectories, got {inside.dtype} of "
+            f"{inside.shape}"
+        )
+    return inside

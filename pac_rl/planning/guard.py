@@ -1,0 +1,417 @@
+"""A planner's objective, guarded: every safe plan ranks above every unsafe one.
+
+The objectives are those of mbrl-lib: from an initial state and plans to a value for each. mbrl-lib's
+CEM, iCEM and MPPI take NaN for nearly 0, which outranks every negative return, and MPPI cannot take
+infinities; so a guarded objective is always finite. Plans may be numpy or torch arrays; nothing here needs a
+simulator, mbrl-lib or torch itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from array_api_compat import array_namespace, device, is_torch_array
+from numpy.typing import NDArray
+
+from pac_core import GaussianForecast, InvalidInput, PACError, TubeChecker
+from pac_core.arrays import Array, doubles, like, returned
+from pac_core.bounds import whole
+from pac_core.safety import Checked, TubeLike
+
+FLOOR = 1e30
+"""Values of safe plans lie above minus this, those of unsafe ones below; float32 holds both."""
+LEAST = 0.01
+"""The least penalty of an unsafe plan, as a part of `FLOOR`."""
+WORST = 1e35
+"""The penalty where nothing is known; float32 still holds the sum of thousands."""
+
+Evaluate: TypeAlias = Callable[[Any, Array], Array]
+"""From an initial state `[D]` and plans `[B, H, A]` to their values `[B]`."""
+Forecast: TypeAlias = Callable[[Array, Array], GaussianForecast]
+"""From starts `[N, D]` and plans `[N, H, A]` to a forecast, as `partial(for_plans, ensemble)`.
+
+The first steps must not depend on how many follow.
+"""
+Reward: TypeAlias = Callable[[Any, Any], Any]
+"""From states reached `[..., D]` and actions `[..., A]`, numpy or torch, to rewards `[...]`."""
+
+
+class MakesTubes(Protocol):
+    """A `Predictor`, or anything else that makes a tube of a forecast."""
+
+    def tube(self, forecast: GaussianForecast) -> TubeLike: ...
+
+
+@dataclass(frozen=True, eq=False)
+class MemberForecast(GaussianForecast):
+    """A forecast, and where each of M members of the ensemble alone expects the plans to lead.
+
+    members: `[M, B, H, D]`
+    """
+
+    members: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Guard:
+    """Which plans are safe, by how much, and what acts where none is: what all guarded planners share.
+
+    checker: the limits
+    predictor: makes the tubes, a `Predictor` as a rule
+    fallback: needed wherever the guard acts, see `Fallback`; an objective only ranks, and needs none
+    horizon: steps of a plan that the tube covers and the guard checks; by default those the predictor was
+        calibrated for, and the whole plan where it does not say. Nothing is said of later steps
+
+    The tube's promise is about plans drawn like the calibration plans, and not about the plan that a planner
+    picks with a guard: picking is a selection, which needs its own certificate.
+    """
+
+    checker: TubeChecker
+    predictor: MakesTubes
+    fallback: Fallback | None = None
+    horizon: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.fallback is not None:
+            checked_fallback(self.fallback)
+        domain = getattr(self.predictor, "domain", None)
+        if self.horizon is None and domain is not None:
+            object.__setattr__(self, "horizon", int(domain[1]))
+        if self.horizon is not None:
+            whole("horizon", self.horizon, least=1)
+
+    def steps(self, plans: Array) -> int:
+        """How many steps of plans `[..., H, A]` are checked; plans shorter than the tube are refused."""
+        steps = int(plans.shape[-2])
+        if self.horizon is not None and self.horizon > steps:
+            raise InvalidInput(f"plans must have at least the tube's {self.horizon} steps, got {steps}")
+        return self.horizon or steps
+
+    def check(self, forecast: Any, plans: Array) -> Checked:
+        """What the checker says of plans `[N, H, A]` by their forecast, over the steps that are checked.
+
+        forecast: of all H steps, or of those that are checked. Refused unless it and its tube are of exactly
+            these plans and steps: fewer would be broadcast, or leave the last steps unchecked
+        """
+        steps = self.steps(plans)
+        if isinstance(forecast, GaussianForecast) and forecast.mean.shape[1] == plans.shape[1] > steps:
+            forecast = _first_steps(forecast, steps)
+        tube = self.predictor.tube(of_plans(forecast, plans[:, :steps]))
+        checked, shape = self.checker(tube), (len(plans), steps)
+        if tuple(checked.margin.shape[:2]) != shape:
+            raise InvalidInput(
+                f"forecast and predictor must make a tube of {shape[0]} plans x {shape[1]} steps, got "
+                f"{tuple(checked.margin.shape[:2])}"
+            )
+        return checked
+
+    def act(
+        self, state: Any, low: NDArray[np.float64], high: NDArray[np.float64], reason: str
+    ) -> NDArray[np.float64]:
+        """`[A]` the fallback's action in this state; raises `NoSafePlan` if the fallback is to stop."""
+        return fallback_action(checked_fallback(self.fallback), state, low, high, reason)
+
+
+@dataclass(frozen=True, eq=False)
+class GuardedPlans:
+    """A guarded objective; made by `guard_plans`, called as the objective it guards."""
+
+    evaluate: Evaluate | None
+    forecast: Forecast
+    guard: Guard
+    reward: Reward | None
+
+    def __call__(self, initial_state: Any, plans: Array) -> Array:
+        """`[B]` values of plans `[B, H, A]` from one state `[D]`."""
+        starts = _starts(initial_state, plans)
+        return self._ranked(starts, plans, lambda: self.evaluate(initial_state, plans))  # type: ignore[misc]
+
+    def evaluate_many(self, initial_states: Any, plans: Array) -> Array:
+        """`[S, B]` values of plans `[S, B, H, A]` from states `[S, D]`, all checked at once.
+
+        Returns too are computed at once on the mean trajectory, or by an objective that has an
+        `evaluate_many` itself, as `model_returns`; by any other, one state after another.
+        """
+        states = _states(initial_states, 2, plans)
+        if plans.ndim != 4 or len(plans) != len(states):
+            raise InvalidInput(f"plans must have shape [{len(states)}, B, H, A], got {tuple(plans.shape)}")
+        xp, count = array_namespace(plans), int(plans.shape[1])
+        starts, rows = xp.repeat(states, count, axis=0), xp.reshape(plans, (-1, *plans.shape[2:]))
+
+        def values() -> Array:
+            together = getattr(self.evaluate, "evaluate_many", None)
+            if together is not None:
+                found = together(initial_states, plans)
+                return xp.reshape(shaped("evaluate_many", found, tuple(plans.shape[:2]), plans), (-1,))
+            found = [self.evaluate(*one) for one in zip(initial_states, plans, strict=True)]  # type: ignore[misc]
+            return xp.concat([shaped("evaluate", values, (count,), plans) for values in found])
+
+        return self._ranked(starts, rows, values).reshape(plans.shape[:2])
+
+    def check(self, initial_state: Any, plans: Array) -> Checked:
+        """What the checker says of plans `[B, H, A]` from one state `[D]`, over the guard's steps."""
+        steps = self.guard.steps(plans)
+        return self.guard.check(self.forecast(_starts(initial_state, plans), plans[:, :steps]), plans)
+
+    def _ranked(self, starts: Array, plans: Array, values: Callable[[], Array]) -> Array:
+        if self.evaluate is not None:
+            checked = self.guard.check(self.forecast(starts, plans[:, : self.guard.steps(plans)]), plans)
+            return rank(shaped("evaluate", values(), (len(plans),), plans), checked)
+        forecast = of_plans(self.forecast(starts, plans), plans)
+        checked = self.guard.check(forecast, plans)
+        if self.reward is None:  # a `ScoredForecast`, guard_plans saw to it
+            return rank(shaped("the forecast", forecast.returns, (len(plans),), plans), checked)  # type: ignore[attr-defined]
+        rewards = shaped("reward", self.reward(forecast.mean, plans), tuple(plans.shape[:2]), plans)
+        return rank(array_namespace(rewards).sum(rewards, axis=1), checked)
+
+
+def guard_plans(
+    evaluate: Evaluate | None, forecast: Forecast, guard: Guard, *, reward: Reward | None = None
+) -> GuardedPlans:
+    """The objective `evaluate` with unsafe plans below all safe ones, of the same signature.
+
+    A safe plan keeps its value. An unsafe one gets a finite penalty that grows with how far its tube
+    may break a limit; a safe one whose value is NaN gets the worst.
+
+    evaluate: None where one pass through the model serves both: returns on the forecast's own mean
+        trajectory, with `reward`; or, with `ScoredPlans` as the forecast, over its particles
+
+    It ranks, and never falls back: where no plan is safe, a planner carries out the least unsafe one it
+    saw, and one that returns a mean of plans may carry out what was never checked. `GuardedAgent` checks
+    what is carried out, and lets a fallback act; `ranked_safe` tells which values are those of safe plans.
+    """
+    ways = [evaluate is not None, reward is not None, hasattr(forecast, "reward")]
+    if sum(ways) != 1:
+        raise InvalidInput(
+            "returns must come from one of evaluate, reward and a forecast by ScoredPlans, got "
+            f"{sum(ways)} of them"
+        )
+    return GuardedPlans(evaluate, forecast, guard, reward)
+
+
+def _first_steps(forecast: GaussianForecast, steps: int) -> GaussianForecast:
+    """The forecast of so many steps; a plan that fails later on has not failed in them."""
+    cut: dict[str, Any] = {"mean": forecast.mean[:, :steps], "var": forecast.var[:, :steps], "failed": None}
+    if isinstance(forecast, MemberForecast):
+        cut["members"] = forecast.members[:, :, :steps]
+    return replace(forecast, **cut)
+
+
+def rank(values: Array, checked: Checked) -> Array:
+    """`[B]` finite values: those of safe plans above -FLOOR, unsafe ones below by how unsafe they are.
+
+    The penalty grows with the eighth root of the violation, so that float32 tells violations apart that
+    differ by a millionth, from 1e-12 to 1e26; what is larger, or unknown, is worst.
+
+    >>> margin = np.array([1.0, -0.5, -2.0, np.nan])[:, None, None]
+    >>> checked = Checked(margin, margin[:, 0, 0] >= 0, ("speed",))
+    >>> (-rank(np.array([-7.0, 9.0, 9.0, 9.0]), checked)).argsort().tolist()
+    [0, 1, 2, 3]
+    """
+    xp = array_namespace(values)
+    dtype = xp.result_type(values.dtype, xp.float32)  # half precision ends at 65,504
+    wide = doubles(values)
+    amount = -xp.clip(like(wide, checked.worst), max=0)
+    with np.errstate(over="ignore"):
+        penalty = xp.clip(-FLOOR * (1 + LEAST) * (1 + 1e12 * amount) ** (1 / 8), min=-WORST)
+    safe = shaped("the check", like(wide == 0, checked.safe), tuple(values.shape), values)
+    kept = xp.where(xp.isnan(values), xp.full_like(wide, -WORST), xp.clip(wide, -FLOOR, FLOOR))
+    return xp.astype(xp.where(safe, kept, penalty), dtype)
+
+
+def ranked_safe(values: Array) -> Array:
+    """`[B]` which values of a guarded objective are those of safe plans."""
+    return values > -FLOOR * (1 + LEAST / 2)
+
+
+def _starts(state: Any, plans: Array) -> Array:
+    """`[N, D]` one state for all of N plans."""
+    given = _states(state, 1, plans)
+    return array_namespace(plans).broadcast_to(given, (len(plans), *given.shape))
+
+
+def _states(states: Any, axes: int, plans: Array) -> Array:
+    given = array_namespace(plans).asarray(states, device=device(plans))
+    if given.ndim != axes:
+        wanted = "[D]" if axes == 1 else "[S, D]"
+        raise InvalidInput(f"the initial state must have shape {wanted}, got {tuple(given.shape)}")
+    return given
+
+
+def of_plans(forecast: Any, plans: Array) -> GaussianForecast:
+    """`forecast`, refused unless it is one of exactly these plans `[N, H, A]`: fewer would be broadcast."""
+    if not isinstance(forecast, GaussianForecast):
+        raise InvalidInput(f"forecast must return a GaussianForecast, got {type(forecast).__name__}")
+    if tuple(forecast.mean.shape[:-1]) != tuple(plans.shape[:2]):
+        raise InvalidInput(
+            f"forecast must be of {plans.shape[0]} plans x {plans.shape[1]} steps, got "
+            f"{tuple(forecast.mean.shape[:-1])}"
+        )
+    return forecast
+
+
+def shaped(name: str, values: Any, shape: tuple[int, ...], to: Array) -> Array:
+    """What a user's function returned, in the library of `to`, refused unless it is of exactly this shape."""
+    given = array_namespace(to).asarray(values)
+    if tuple(given.shape) != shape:
+        raise InvalidInput(f"{name} must return values of shape {shape}, got {tuple(given.shape)}")
+    return given
+
+
+Fallback: TypeAlias = Literal["hold", "stop"] | Callable[[NDArray[np.float64]], Any]
+"""`hold` is the action 0, `stop` raises `NoSafePlan`; a backup policy goes from a state to an action.
+
+There is no default: the action 0 is rest for some robots, and for others a fall or full speed ahead.
+
+From a state that is not finite no plan is safe, so the fallback acts: a backup policy is asked for an action
+there too, and refused if it has none.
+
+Nothing is promised of what the fallback does: it acts because nothing better was found.
+"""
+UNKNOWN = "the state is not a number"
+"""The reason where there is no state to plan from."""
+
+
+class NoSafePlan(PACError):
+    """No plan was found safe, and the fallback that was chosen is to stop."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"no plan was safe, and the fallback is to stop; of the last one: {self.reason}"
+
+
+def checked_fallback(fallback: Any) -> Fallback:
+    """`fallback`, refused if it is none."""
+    if fallback not in ("hold", "stop") and not callable(fallback):
+        raise InvalidInput(f"fallback must be 'hold', 'stop' or a function of the state, got {fallback!r}")
+    chosen: Fallback = fallback
+    return chosen
+
+
+def fallback_action(
+    fallback: Fallback, state: Any, low: NDArray[np.float64], high: NDArray[np.float64], reason: str
+) -> NDArray[np.float64]:
+    """`[A]` the fallback's action in this state, within its range.
+
+    >>> fallback_action("hold", np.zeros(3), np.array([-1.0, 0.5]), np.ones(2), "too fast").tolist()
+    [0.0, 0.5]
+    """
+    if fallback == "stop":
+        raise NoSafePlan(reason)
+    if isinstance(fallback, str):
+        return np.clip(np.zeros_like(low), low, high)
+    action = returned("the fallback's action", fallback(np.asarray(state)), low.shape, low)
+    if not np.isfinite(action).all():
+        raise InvalidInput(f"the fallback must return {len(low)} finite numbers, got {action}")
+    return np.asarray(np.clip(action, low, high))
+
+
+class GuardedAgent:
+    """A `TrajectoryOptimizerAgent` that carries out only plans that were checked.
+
+    The planners may return a plan that they never evaluated (a mean of good ones), and means of safe
+    plans need not be safe. So a plan that was not seen while planning is checked; if it is unsafe,
+    the best safe plan that was seen is taken; if there was none, the fallback acts. Where a plan serves for
+    several actions (`replan_freq`), what is left of it is checked anew from each observation, and given up
+    for a new plan if that is unsafe, or shorter than the tube: a tube without a horizon of its own is of a
+    whole plan, so that every action gets a new one.
+
+    agent: mbrl-lib's, with CEM, iCEM or MPPI; its objective is set to `plans`
+    plans: the guarded objective, of a guard with a fallback
+
+    decisions: how often it planned; replaced: how often the best safe plan stood in for the planner's
+    own; fallbacks: how often no plan was safe; reason: of the last check, in words
+    """
+
+    def __init__(self, agent: Any, plans: GuardedPlans) -> None:
+        guard = plans.guard
+        checked_fallback(guard.fallback)
+        if guard.horizon is not None and agent.replan_freq > guard.horizon:
+            raise InvalidInput(
+                f"replan_freq must be at most the tube's {guard.horizon} steps, got {agent.replan_freq}"
+            )
+        self.agent, self.plans, self.guard = agent, plans, guard
+        self.decisions = self.replaced = self.fallbacks = 0
+        self.reason = ""
+        self._plan: NDArray[np.float64] = np.zeros((0, 0))
+        self._waiting = 0  # actions at the head of the plan that may still be carried out
+        self._best: tuple[float, Array | None] = (-np.inf, None)
+        agent.set_trajectory_eval_fn(self._watched)
+
+    def act(self, observation: Any, **_: Any) -> NDArray[np.float64]:
+        """`[A]` the next action: of a plan that is safe from this observation on, or the fallback's."""
+        if not self._waiting or not self._still_safe(observation):
+            plan, self._waiting = self.safe_plan(observation), 0
+            if plan is None:
+                self.fallbacks += 1
+                bounds = (self.agent.optimizer_args[end] for end in ("action_lb", "action_ub"))
+                low, high = (np.asarray(end, dtype=np.float64) for end in bounds)
+                return self.guard.act(observation, low, high, self.reason)
+            # Not beyond the tube, even if replan_freq was changed since.
+            self._plan, self._waiting = plan, len(plan[: self.guard.horizon][: self.agent.replan_freq])
+        action, self._plan, self._waiting = self._plan[0], self._plan[1:], self._waiting - 1
+        return np.asarray(action)
+
+    def _still_safe(self, observation: Any) -> bool:
+        """Whether what is left of the plan is safe from here; what is shorter than the tube is not known."""
+        horizon = self.guard.horizon  # None: as long as the plan was, of which something is carried out
+        if horizon is None or len(self._plan) < horizon or not np.isfinite(np.asarray(observation)).all():
+            return False
+        checked = self._check(observation, self._plan)
+        self.reason = checked.reason(0)
+        return bool(checked.safe[0])
+
+    def safe_plan(self, observation: Any) -> NDArray[np.float64] | None:
+        """`[H, A]` a plan that was checked safe, or None; from a state that is not finite, none is."""
+        self.decisions += 1
+        self._best = (-np.inf, None)
+        if not np.isfinite(np.asarray(observation)).all():
+            self.reason = UNKNOWN
+            return None
+        plan = np.asarray(self.agent.plan(observation))
+        width = len(np.asarray(self.agent.optimizer_args["action_lb"]))
+        if plan.ndim != 2 or not len(plan) or plan.shape[1] != width:
+            raise InvalidInput(f"the agent's plan must have shape [H, {width}], got {plan.shape}")
+        seen = None if self._best[1] is None else self._best[1].cpu().numpy()
+        if seen is not None and np.array_equal(plan, seen):
+            self.reason = "safe: checked while planning"
+            return np.asarray(plan, dtype=np.float64)
+        checked = self._check(observation, plan)
+        self.reason = checked.reason(0)
+        if bool(checked.safe[0]):
+            return np.asarray(plan, dtype=np.float64)
+        if seen is None:
+            return None
+        self.replaced += 1
+        return np.asarray(seen, dtype=np.float64)
+
+    def reset(self, planning_horizon: int | None = None) -> None:
+        """Forgets the last plan, and what iCEM and MPPI keep of it: an episode begins afresh.
+
+        mbrl-lib's own reset leaves those two, so that one episode would lean on the one before.
+        """
+        self.agent.reset(planning_horizon)
+        self._waiting = 0
+        planner = self.agent.optimizer.optimizer
+        if getattr(planner, "elite", None) is not None:
+            planner.elite = None
+        if is_torch_array(mean := getattr(planner, "mean", None)):
+            planner.mean = mean.new_zeros(mean.shape)
+
+    def _check(self, observation: Any, plan: NDArray[Any]) -> Checked:
+        where = self.agent.optimizer.initial_solution  # on the planner's device
+        return self.plans.check(observation, array_namespace(where).asarray(plan[None], device=where.device))
+
+    def _watched(self, initial_state: Any, plans: Array) -> Array:
+        """The guarded values, keeping the best safe plan in mind."""
+        values = self.plans(initial_state, plans)
+        i = int(values.argmax())
+        if ranked_safe(values[i]) and float(values[i]) > self._best[0]:
+            self._best = (float(values[i]), plans[i].clone())
+        return values

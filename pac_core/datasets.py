@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, labels_for, numbers
+from pac_core.arrays import Array, check_labels, check_numbers
 from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.files import whole_file
-from pac_core.forecasts import GaussianForecast, LogitForecast, Trajectories, as_given, count_units
+from pac_core.forecasts import GaussianForecast, LogitForecast, Trajectories, count_units, with_lengths
 from pac_core.splits import unique_names
 
 _WNID = re.compile(r"(n\d{8})\s+(\S.*)")
@@ -404,7 +404,7 @@ def read_dataset(
         arrays["logits"] = chosen
     if ids is not None and ids not in arrays:
         raise UnreadableFile(f"{path} has no array {ids!r}, but {', '.join(sorted(arrays))}")
-    scores, forecast, truth = meaning(path, arrays)
+    scores, forecast, truth = parse_arrays(path, arrays)
     n = len(scores) if forecast is None else count_units(forecast)
     named, key = ids is not None or "ids" in arrays, ids or "ids"
     if named:
@@ -414,25 +414,25 @@ def read_dataset(
         names = np.array([f"{digest}:{row}" for row in range(n)])
     if len(names) != n:
         raise InvalidInput(f"{key} must have one entry per unit, got {len(names)} for {n}")
-    name, known = known_model(arrays)
+    name, known = read_model_record(arrays)
     model = None if name is None or known is None else (name, known)
     return Dataset(names, named, scores, forecast, truth, model)
 
 
-def known_model(arrays: Mapping[str, NDArray[Any]]) -> tuple[str | None, str | None]:
+def read_model_record(arrays: Mapping[str, NDArray[Any]]) -> tuple[str | None, str | None]:
     """Name and digest of the model that made the forecasts, as far as the file states them."""
     name, digest = (str(arrays[key]) if key in arrays and not arrays[key].ndim else None for key in ABOUT)
     return name, digest
 
 
-def meaning(path: Any, arrays: Mapping[str, NDArray[Any]], *, own: bool = False) -> tuple[Any, Any, Any]:
+def parse_arrays(path: Any, arrays: Mapping[str, NDArray[Any]], *, own: bool = False) -> tuple[Any, Any, Any]:
     """Scores, forecast and truth, whichever the file has.
 
     own: whether our own workers made the arrays; a unit on which the model diverged is then marked as failed,
         whereas a file must mark it
     """
     if "scores" in arrays:
-        return numbers("scores", arrays["scores"], "[N]"), None, None
+        return check_numbers("scores", arrays["scores"], "[N]"), None, None
     if "logits" in arrays or "probabilities" in arrays:
         if "logits" in arrays:
             logits = LogitForecast(arrays["logits"], failed=arrays.get("failed"))
@@ -440,7 +440,7 @@ def meaning(path: Any, arrays: Mapping[str, NDArray[Any]], *, own: bool = False)
             logits = LogitForecast.from_probabilities(arrays["probabilities"])
         logits.check()
         labels = arrays.get("labels")
-        return None, logits, None if labels is None else labels_for("labels", labels, *logits.logits.shape)
+        return None, logits, None if labels is None else check_labels("labels", labels, *logits.logits.shape)
     if {"mean", "var"} <= set(arrays):
         # A list of numbers is a regressor of one dimension.
         parts = {name: arrays[name] for name in ("mean", "var", "truth") if name in arrays}
@@ -452,7 +452,7 @@ def meaning(path: Any, arrays: Mapping[str, NDArray[Any]], *, own: bool = False)
             truth = Trajectories(truth, arrays["lengths"])
         if truth is None:
             return None, gaussian, gaussian.check(failures=True)
-        return None, gaussian, as_given(truth, gaussian.check(truth, failures=True))
+        return None, gaussian, with_lengths(truth, gaussian.check(truth, failures=True))
     raise UnreadableFile(f"{path} has the arrays {', '.join(sorted(arrays))}. {KEYS}")
 
 

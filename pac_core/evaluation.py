@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import array_namespace
 
-from pac_core.arrays import Array, Floats, labels_for, over_rows, plain
-from pac_core.bounds import PACLevel, a_level, max_errors, share, vc_max_errors
+from pac_core.arrays import Array, Floats, check_array, check_labels, run_over_rows
+from pac_core.bounds import PACLevel, check_level, check_probability, max_errors, vc_max_errors
 from pac_core.errors import InvalidInput
 from pac_core.fitting import fit_sets
-from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast
+from pac_core.forecasts import GaussianForecast, LogitForecast, check_forecast
 from pac_core.scores import fit_temperature, label_nll
 from pac_core.sets.gaussian import ConfidenceSets, Ellipsoids
 from pac_core.sets.labels import LabelSets
-from pac_core.sets.predictor import Predictor, accumulated
+from pac_core.sets.predictor import Predictor, accumulate_variance
 
 _DOUBT = 0.01  # one-sided, on each end of the interval
 QUANTILES = (0.05, 0.25, 0.75, 0.95)
@@ -110,13 +110,13 @@ def evaluate(sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | 
     >>> print(evaluate(sets, [0, 1, 1, 1], PACLevel(0.1, 0.1)).verdict)
     error at most 0.1: not refuted by 4 test units (measured 0.2500, 98% interval 0.0025 to 0.8591)
     """
-    level = a_level(level)
+    level = check_level(level)
     if by is not None and not isinstance(by, Mapping):
         raise InvalidInput(f"by must map names to a label for each unit, got {type(by).__name__}")
     missed, size, empty, size_in = measure_sets(sets, truth)
     rows = [_row("all", missed, size, empty)]
     for name, values in (by or {}).items():
-        labels = plain(name, values, "[N]")
+        labels = check_array(name, values, "[N]")
         if len(labels) != len(missed):
             raise InvalidInput(f"{name} must have one entry per unit, got {len(labels)} for {len(missed)}")
         for label in np.unique(labels):
@@ -127,7 +127,7 @@ def evaluate(sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | 
 
 def evaluate_outcomes(outcomes: Sequence[Outcomes], level: PACLevel) -> Evaluation:
     """The same from what `measure_sets` says of each shard: a few bytes of each unit."""
-    level = a_level(level)
+    level = check_level(level)
     if not outcomes:
         raise InvalidInput("outcomes must be of one or more shards, got none")
     whole = (np.concatenate(part) for part in zip(*(one[:3] for one in outcomes), strict=True))
@@ -143,7 +143,7 @@ def error_interval(errors: int, n: int, doubt: float = _DOUBT) -> tuple[float, f
     return low, high
 
 
-def top_one(right: Any, labels: Any, classes: int) -> str:
+def describe_accuracy(right: Any, labels: Any, classes: int) -> str:
     """Top-1 accuracy in a sentence that warns if it is suspiciously low.
 
     right: `[N]` bool, whether the most likely label is the true one
@@ -152,7 +152,7 @@ def top_one(right: Any, labels: Any, classes: int) -> str:
     A correctly fed classifier is far better than a guess. An accuracy is suspicious if it covers less than a
     third of the way from always answering the commonest label to always being right, beyond chance.
 
-    >>> top_one(np.array([True] * 9 + [False]), np.arange(10), 10)
+    >>> describe_accuracy(np.array([True] * 9 + [False]), np.arange(10), 10)
     'accuracy 0.900 on 10 units'
     """
     wrong, n = int((~np.asarray(right)).sum()), len(labels)
@@ -168,7 +168,7 @@ def top_one(right: Any, labels: Any, classes: int) -> str:
 
 def calibration_error(forecast: LogitForecast, labels: Any, *, bins: int = 15) -> float:
     """Expected calibration error (ECE): mean gap between confidence and accuracy, over equal-width bins."""
-    truth = labels_for("labels", labels, *forecast.logits.shape)
+    truth = check_labels("labels", labels, *forecast.logits.shape)
     confidence = np.exp(-label_nll(forecast, forecast.logits.max(axis=1)))
     hit = forecast.predictions() == truth
     which = np.minimum((confidence * bins).astype(int), bins - 1)
@@ -215,8 +215,8 @@ ABLATIONS: dict[str, Callable[..., Predictor]] = {
     "C": partial(fit_sets, prepare=(fit_temperature,), bound=vc_max_errors),
     "D": partial(fit_sets, prepare=(), bound=max_errors),
     "C+D": partial(fit_sets, prepare=(fit_temperature,), bound=max_errors),
-    "A+D": partial(fit_sets, prepare=(accumulated,), bound=max_errors),
-    "A+C+D": partial(fit_sets, prepare=(accumulated, fit_temperature), bound=max_errors),
+    "A+D": partial(fit_sets, prepare=(accumulate_variance,), bound=max_errors),
+    "A+C+D": partial(fit_sets, prepare=(accumulate_variance, fit_temperature), bound=max_errors),
 }
 """The rows of the paper's figures: A accumulated variance, C calibrated, D direct bound."""
 
@@ -228,8 +228,8 @@ def mass_label_sets(forecast: LogitForecast, epsilon: float) -> LabelSets:
     >>> mass_label_sets(forecast, 0.05).size().tolist()
     [3, 1]
     """
-    epsilon = share("epsilon", epsilon)
-    member = np.zeros(a_forecast(forecast, LogitForecast).logits.shape, dtype=bool)
+    epsilon = check_probability("epsilon", epsilon)
+    member = np.zeros(check_forecast(forecast, LogitForecast).logits.shape, dtype=bool)
     shift, log = forecast.normaliser
 
     def block(rows: slice, _: Floats) -> None:
@@ -242,7 +242,7 @@ def mass_label_sets(forecast: LogitForecast, epsilon: float) -> LabelSets:
         needed[:, 0] = True
         np.put_along_axis(member[rows], order, needed, axis=1)
 
-    over_rows(block, forecast.logits, 0, np.float64)
+    run_over_rows(block, forecast.logits, 0, np.float64)
     return LabelSets(member)
 
 
@@ -250,8 +250,8 @@ def mass_gaussian_sets(forecast: GaussianForecast, epsilon: float) -> Confidence
     """The ellipsoid of mass 1 - epsilon around the mean; over a horizon, of all steps together."""
     from scipy.special import chdtri  # see bounds.proves
 
-    epsilon = share("epsilon", epsilon)
-    forecast, sound = a_forecast(forecast, GaussianForecast).for_sets()
+    epsilon = check_probability("epsilon", epsilon)
+    forecast, sound = check_forecast(forecast, GaussianForecast).for_sets()
     radius2 = float(chdtri(int(np.prod(forecast.mean.shape[1:])), epsilon))
     region = Ellipsoids(forecast, radius2 + 0 * forecast.mean[..., 0])
     return ConfidenceSets(region, partial(_distance, forecast), radius2, sound, tuple(forecast.mean.shape))

@@ -10,8 +10,8 @@ import numpy as np
 
 from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.errors import InvalidInput
-from pac_core.forecasts import to_tune_on
-from pac_core.sets.label_scores import check_label_score, label_score_fit, score_named
+from pac_core.forecasts import drop_failed
+from pac_core.sets.label_scores import check_label_score, label_score_fitter, resolve_score_name
 from pac_core.sets.predictor import AnyForecast, FitScore, Likelihood, Predictor, Prepare, calibrate
 from pac_core.tubes.shapes import LinearFeatures, check_shape, fit_shape
 
@@ -21,7 +21,7 @@ def default_score(domain: tuple[Any, ...]) -> str:
     return {"labels": "smallest", "vectors": "paper", "trajectories": "box"}[domain[0]]
 
 
-def fit_of(
+def score_fitter(
     domain: tuple[Any, ...],
     score: str | None = None,
     *,
@@ -39,13 +39,13 @@ def fit_of(
     name = default_score(domain) if score is None else score
     check_score(name, domain, features)
     if domain[0] != "trajectories":
-        return label_score_fit(name, calibrate=calibrate, others=others)
+        return label_score_fitter(name, calibrate=calibrate, others=others)
     options: dict[str, Any] = {"features": _features(features, domain[-1])} if features else {}
     return partial(fit_shape, shape=name, **options)
 
 
 def check_score(name: str, domain: tuple[Any, ...], features: Sequence[str] = ()) -> None:
-    """Refuse before any work a score that forecasts of this domain cannot have; see `fit_of`."""
+    """Refuse before any work a score that forecasts of this domain cannot have; see `score_fitter`."""
     if domain[0] != "trajectories":
         return check_label_score(name, domain)
     check_shape(name)
@@ -91,15 +91,15 @@ def fit_sets(
     """
     if score is not None and prepare is not None:
         raise InvalidInput(f"score and prepare both say what is fitted: give one, got score={score!r} too")
-    tune = to_tune_on(tune_forecast, tune_truth)
+    tune = drop_failed(tune_forecast, tune_truth)
     if prepare is None:
-        fitted = fit_of(tune_forecast.domain, score, calibrate=len(cal_truth))(*tune, level)
+        fitted = score_fitter(tune_forecast.domain, score, calibrate=len(cal_truth))(*tune, level)
     else:
         fitted = Likelihood.fit(*tune, prepare)
     return calibrate(fitted, cal_forecast, cal_truth, level, bound=bound)
 
 
-def asked_score(forecast: Any, score: str | None, temperature: bool | None) -> str:
+def resolve_score(forecast: Any, score: str | None, temperature: bool | None) -> str:
     """Which score is asked for: one of `LABEL_SCORES`, or "shape" for trajectories."""
     of = forecast.domain[0]
     if score is not None and of != "labels":
@@ -108,10 +108,10 @@ def asked_score(forecast: Any, score: str | None, temperature: bool | None) -> s
         if temperature is False:
             raise InvalidInput("--no-temperature is for labels and vectors; trajectories have a --shape")
         return "shape"
-    return score_named(score, temperature, default=default_score(forecast.domain))
+    return resolve_score_name(score, temperature, default=default_score(forecast.domain))
 
 
-def score_fit(
+def command_fitter(
     forecast: Any,
     kind: str,
     shape: str | None,
@@ -123,8 +123,8 @@ def score_fit(
     if kind != "shape":
         if shape or features:
             raise InvalidInput("--shape and --feature are for trajectories [N, H, D], the file holds others")
-        return fit_of(forecast.domain, kind, calibrate=calibrate, others=levels[1:])
-    return fit_of(forecast.domain, shape, features=features)
+        return score_fitter(forecast.domain, kind, calibrate=calibrate, others=levels[1:])
+    return score_fitter(forecast.domain, shape, features=features)
 
 
 def _features(texts: Sequence[str], dims: int) -> LinearFeatures:

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array, is_torch_array
 
-from pac_core.arrays import Array, Floats, booleans, doubles, like, number, over_rows, plain
+from pac_core.arrays import (
+    Array,
+    Floats,
+    check_array,
+    check_booleans,
+    check_number,
+    convert_like,
+    run_over_rows,
+    to_float64,
+)
 from pac_core.errors import InvalidInput
 
 
@@ -17,7 +26,7 @@ def definite(var: Array) -> Array:
     """`[...]` whether matrices `[..., D, D]` are symmetric and positive definite, up to rounding."""
     xp = array_namespace(var)
     dims = var.shape[-1]
-    eye = like(var, np.eye(dims))
+    eye = convert_like(var, np.eye(dims))
     diagonal = xp.linalg.diagonal(var)
     usable = xp.all(xp.isfinite(var), axis=(-2, -1)) & xp.all(diagonal > 0, axis=-1)
     safe = xp.where(usable[..., None, None], var, eye)
@@ -94,7 +103,7 @@ def log_sum_exp(logits: Floats, tau: float) -> tuple[Floats, Floats]:
                 shift[rows.start + far] = top
                 log[rows.start + far] = np.log(np.exp(z - top[:, None]).sum(axis=1))
 
-    over_rows(block, logits, 1, work)
+    run_over_rows(block, logits, 1, work)
     if not np.isfinite(log).all():
         row = int(np.flatnonzero(~np.isfinite(log))[0])
         raise InvalidInput(
@@ -119,10 +128,10 @@ class Trajectories:
 
     def __post_init__(self) -> None:
         if not is_torch_array(self.states):
-            object.__setattr__(self, "states", plain("states", self.states, "[B, H, D]"))
+            object.__setattr__(self, "states", check_array("states", self.states, "[B, H, D]"))
             if self.states.dtype.kind not in "fiu":
                 raise InvalidInput(f"states must be numbers, got dtype {self.states.dtype}")
-        lengths, shape = plain("lengths", self.lengths, "[B]"), tuple(self.states.shape)
+        lengths, shape = check_array("lengths", self.lengths, "[B]"), tuple(self.states.shape)
         if len(shape) != 3 or len(lengths) != shape[0]:
             raise InvalidInput(f"states must be [B, H, D] with a length each, got {shape}, {lengths.shape}")
         if lengths.dtype.kind not in "iu" or lengths.min() < 1 or lengths.max() > shape[1]:
@@ -143,35 +152,35 @@ class Trajectories:
         xp = array_namespace(self.states)
         ended = (np.arange(self.states.shape[1]) >= self.lengths[:, None])[..., None]
         mask = xp.asarray(ended, device=self.states.device) if is_torch_array(self.states) else ended
-        return xp.where(mask, like(self.states, np.nan), self.states)
+        return xp.where(mask, convert_like(self.states, np.nan), self.states)
 
 
-def as_given(truth: Any, states: Array) -> Any:
+def with_lengths(truth: Any, states: Array) -> Any:
     """`states`, which were made from `truth`, with its lengths if it has any."""
     return Trajectories(states, truth.lengths) if isinstance(truth, Trajectories) else states
 
 
-def a_truth(truth: Any, mean: Array, shape: tuple[int, ...]) -> Array:
+def truth_for_sets(truth: Any, mean: Array, shape: tuple[int, ...]) -> Array:
     """The array that a set compares with; a NaN in `truth` becomes infinite, which is in no set.
 
     Steps after the end of `Trajectories` become NaN, which no set can miss.
     """
     if isinstance(truth, Trajectories):
-        return shaped(truth.marked(), mean, shape)
-    truth = shaped(truth, mean, shape)
+        return check_truth(truth.marked(), mean, shape)
+    truth = check_truth(truth, mean, shape)
     xp = array_namespace(truth)
-    return xp.where(xp.isnan(truth), like(truth, np.inf), truth)
+    return xp.where(xp.isnan(truth), convert_like(truth, np.inf), truth)
 
 
-def shaped(truth: Any, mean: Array, shape: tuple[int, ...]) -> Array:
+def check_truth(truth: Any, mean: Array, shape: tuple[int, ...]) -> Array:
     """Convert `truth` to an array like `mean`; refuse any other shape."""
     if not is_torch_array(truth):
-        truth = plain("truth", truth, "[B, D]" if len(shape) == 2 else "[B, H, D]")
+        truth = check_array("truth", truth, "[B, D]" if len(shape) == 2 else "[B, H, D]")
         if truth.dtype.kind not in "fiu":
             raise InvalidInput(f"truth must be numbers, got dtype {truth.dtype}")
     if tuple(truth.shape) != shape:
         raise InvalidInput(f"truth must have shape {shape}, got {tuple(truth.shape)}")
-    return like(mean, truth)
+    return convert_like(mean, truth)
 
 
 _NO_TRUTH: Any = object()
@@ -192,14 +201,14 @@ class LogitForecast:
     failed: Any = None
 
     def __post_init__(self) -> None:
-        logits = plain("logits", self.logits, "[N, K]")
+        logits = check_array("logits", self.logits, "[N, K]")
         if logits.dtype not in (np.float16, np.float32, np.float64):
             raise InvalidInput(f"logits must be float16, float32 or float64, got dtype {logits.dtype}")
         object.__setattr__(self, "logits", logits)
-        object.__setattr__(self, "tau", float(positive_tau(self.tau, "one number")))
+        object.__setattr__(self, "tau", float(check_tau(self.tau, "one number")))
         if self.failed is None:
             return
-        failed = booleans("failed", self.failed, len(logits))
+        failed = check_booleans("failed", self.failed, len(logits))
         if (strange := failed & ~np.isnan(logits).all(axis=1)).any():
             raise InvalidInput(f"a failed unit must have logits NaN, got numbers in row {strange.argmax()}")
         object.__setattr__(self, "failed", failed if failed.any() else None)
@@ -211,7 +220,7 @@ class LogitForecast:
         Logs are taken in float64, because those of float32 differ between CPUs by more than scores may. Those
         of float16 probabilities are rounded to float16, of which there are so few that no last bit matters.
         """
-        array = plain("probabilities", probabilities, "[N, K]")
+        array = check_array("probabilities", probabilities, "[N, K]")
         if array.dtype.kind != "f" or not ((array >= 0) & (array <= 1)).all():
             raise InvalidInput("probabilities must be floats in [0, 1], got others")
         sums = array.sum(axis=1, dtype=np.float64)
@@ -250,7 +259,7 @@ class LogitForecast:
 
     def tempered(self, tau: float) -> LogitForecast:
         """The forecast with log f multiplied by `tau` and normalised again."""
-        return replace(self, tau=self.tau * float(positive_tau(tau, "one number")))
+        return replace(self, tau=self.tau * float(check_tau(tau, "one number")))
 
     def take(self, rows: Any) -> LogitForecast:
         """The forecast of these rows."""
@@ -302,13 +311,13 @@ class GaussianForecast:
             )
         if self.failed is None:
             return
-        failed = booleans("failed", self.failed, shape[0])
+        failed = check_booleans("failed", self.failed, shape[0])
         object.__setattr__(self, "failed", failed if failed.any() else None)
-        if (strange := failed & like(failed, _gaussian(self.mean, self.var))).any():
+        if (strange := failed & convert_like(failed, _gaussian(self.mean, self.var))).any():
             xp = array_namespace(self.mean)
             rows = strange if is_numpy_array(self.mean) else xp.asarray(strange, device=self.mean.device)
             marked = xp.reshape(rows, (-1,) + (1,) * (len(shape) - 1))
-            object.__setattr__(self, "mean", xp.where(marked, like(self.mean, np.nan), self.mean))
+            object.__setattr__(self, "mean", xp.where(marked, convert_like(self.mean, np.nan), self.mean))
 
     def mark_failures(self) -> GaussianForecast:
         """Mark as failed every unit whose numbers are not Gaussian at some step.
@@ -319,7 +328,7 @@ class GaussianForecast:
         >>> diverged.mark_failures().failed.tolist()
         [False, True]
         """
-        lost = ~like(np.zeros(1, bool), _gaussian(self.mean, self.var))
+        lost = ~convert_like(np.zeros(1, bool), _gaussian(self.mean, self.var))
         return replace(self, failed=lost if self.failed is None else lost | self.failed)
 
     @property
@@ -359,7 +368,7 @@ class GaussianForecast:
             lost = xp.any(xp.isinf(error), axis=-1)  # elimination would turn inf into NaN
             near = xp.where(lost[..., None], xp.zeros_like(error), error)
             distance = distance2(self._factors, near)
-            return xp.where(lost, like(distance, np.inf), distance)
+            return xp.where(lost, convert_like(distance, np.inf), distance)
         return xp.sum((error / xp.sqrt(self.var)) ** 2, axis=-1)
 
     @cached_property
@@ -376,11 +385,11 @@ class GaussianForecast:
 
     def tempered(self, tau: Any) -> GaussianForecast:
         """Variances divided by `tau`: one number, or one per step `[H]`."""
-        steps = positive_tau(tau, "one number or [H]").astype(np.float64)
+        steps = check_tau(tau, "one number or [H]").astype(np.float64)
         if steps.ndim == 1 and tuple(self.mean.shape[1:-1]) != steps.shape:
             raise InvalidInput(f"tau must be one number or one per step, got shape {steps.shape}")
         trailing = (1,) * (1 + self.full if steps.ndim else 0)
-        return replace(self, var=self.var / like(self.var, steps.reshape((*steps.shape, *trailing))))
+        return replace(self, var=self.var / convert_like(self.var, steps.reshape((*steps.shape, *trailing))))
 
     def accumulated(self) -> GaussianForecast:
         """Variances summed over the steps so far: Sigma~_t of section 3.6 of the paper."""
@@ -392,7 +401,7 @@ class GaussianForecast:
 
     def wide(self) -> GaussianForecast:
         """The same in float64, in which scores and sets are computed."""
-        return replace(self, mean=doubles(self.mean), var=doubles(self.var))
+        return replace(self, mean=to_float64(self.mean), var=to_float64(self.var))
 
     def sound(self) -> Array:
         """`[B]` whether a unit's forecast is Gaussian at every step."""
@@ -411,7 +420,7 @@ class GaussianForecast:
         where = xp.reshape(sound, (-1,) + (1,) * (self.mean.ndim - 1))
         unit = xp.ones_like(wide.mean)
         if self.full:
-            unit = unit[..., None] * like(wide.var, np.eye(self.mean.shape[-1]))
+            unit = unit[..., None] * convert_like(wide.var, np.eye(self.mean.shape[-1]))
         mean = xp.where(where, wide.mean, xp.zeros_like(wide.mean))
         var = xp.where(where[..., None] if self.full else where, wide.var, unit)
         return GaussianForecast(mean, var), sound
@@ -424,7 +433,7 @@ class GaussianForecast:
 
         failures: accept units marked as failed
         """
-        lost = ~like(np.zeros(1, bool), self.sound())
+        lost = ~convert_like(np.zeros(1, bool), self.sound())
         known = np.zeros_like(lost) if self.failed is None else self.failed
         if (wrong := lost & ~known if failures else lost).any():
             rule = "positive definite covariances" if self.full else "variances above 0"
@@ -436,10 +445,10 @@ class GaussianForecast:
             )
         if truth is _NO_TRUTH:
             return None
-        xp, shape, mean = array_namespace(self.mean), tuple(self.mean.shape), doubles(self.mean)
+        xp, shape, mean = array_namespace(self.mean), tuple(self.mean.shape), to_float64(self.mean)
         if isinstance(truth, Trajectories):
-            return shaped(truth.marked(), mean, shape)
-        truth = shaped(truth, mean, shape)
+            return check_truth(truth.marked(), mean, shape)
+        truth = check_truth(truth, mean, shape)
         if bool(xp.any(xp.isnan(truth))):
             raise InvalidInput("truth must not contain NaN; mark a failed unit with inf")
         return truth
@@ -448,7 +457,7 @@ class GaussianForecast:
 def _gaussian(mean: Array, var: Array) -> Array:
     """`[B]` whether all numbers of a unit make Gaussians."""
     xp, full = array_namespace(mean), var.ndim > mean.ndim
-    mean, var = doubles(mean), doubles(var)
+    mean, var = to_float64(mean), to_float64(var)
     # A sum of doubles is finite only if all its terms are, and cheaper to check.
     with np.errstate(over="ignore", invalid="ignore"):
         sums = [xp.sum(part, axis=tuple(range(1, part.ndim))) for part in (mean, var)]
@@ -461,16 +470,16 @@ def _gaussian(mean: Array, var: Array) -> Array:
     return good
 
 
-def positive_tau(tau: Any, shape: str) -> Any:
+def check_tau(tau: Any, shape: str) -> Any:
     """Return `tau` as an array; refuse anything but finite numbers above 0 of the named shape."""
     several = shape != "one number" and (isinstance(tau, list | tuple) or getattr(tau, "ndim", 0) > 0)
-    array = plain("tau", tau, "[H]") if several else np.asarray(number("tau", tau))
+    array = check_array("tau", tau, "[H]") if several else np.asarray(check_number("tau", tau))
     if array.dtype.kind not in "fiu" or not (np.isfinite(array) & (array > 0)).all():
         raise InvalidInput(f"tau must be {shape}, finite and above 0, got {tau!r}")
     return array
 
 
-def a_forecast(forecast: Any, *kinds: type) -> Any:
+def check_forecast(forecast: Any, *kinds: type) -> Any:
     """Return `forecast`; refuse anything but a forecast of these kinds (of any kind, if none is named)."""
     kinds = kinds or (LogitForecast, GaussianForecast)
     if not isinstance(forecast, kinds):
@@ -486,10 +495,10 @@ def count_units(forecast: LogitForecast | GaussianForecast) -> int:
 
 def failed_units(forecast: Any) -> Any:
     """`[N]` bool, the units without a forecast; None if there are none."""
-    return a_forecast(forecast).failed
+    return check_forecast(forecast).failed
 
 
-def to_tune_on(forecast: Any, truth: Any) -> tuple[Any, Any]:
+def drop_failed(forecast: Any, truth: Any) -> tuple[Any, Any]:
     """Forecast and truth of the units that have a forecast."""
     failed = failed_units(forecast)
     if failed is None:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import at_least, at_most, booleans, numbers, plain
-from pac_core.bounds import Family, PACLevel, a_level, share, whole
+from pac_core.arrays import check_array, check_booleans, check_numbers, round_down, round_up
+from pac_core.bounds import Family, PACLevel, check_integer, check_level, check_probability
 from pac_core.certificates.ledger import (
     CLAIM,
     Opening,
@@ -28,7 +28,7 @@ from pac_core.certificates.ledger import (
 )
 from pac_core.errors import InvalidInput, NothingAccepted, SecondLook
 from pac_core.evaluation import error_interval
-from pac_core.sets.labels import LabelSets, label_limit
+from pac_core.sets.labels import LabelSets, widen_for_labels
 from pac_core.splits import ids_digest, unique_names, unit_names
 from pac_core.thresholds import Threshold, fit_threshold
 
@@ -61,9 +61,9 @@ class AcceptedRisk:
     def __repr__(self) -> str:
         picked = f" It holds for whichever of {self.choices:,} was picked." if self.choices > 1 else ""
         return (
-            f"P(unsafe given accepted) <= {at_least(self.limit, 4)} with confidence "
-            f"{at_most(self.confidence)}, for a decision at a drawn step of a fresh episode drawn like these:"
-            f" {self.unsafe:,} of {self.accepted:,} accepted decisions were unsafe, one from each of "
+            f"P(unsafe given accepted) <= {round_up(self.limit, 4)} with confidence "
+            f"{round_down(self.confidence)}, for a decision at a drawn step of a fresh episode drawn like "
+            f"these: {self.unsafe:,} of {self.accepted:,} accepted decisions were unsafe, one from each of "
             f"{self.episodes:,} episodes." + picked + (f" {self.family}" if self.family else "")
         )
 
@@ -78,11 +78,11 @@ def claim_accepted_risk(episodes: Any, *, confidence: float, ledger: str | os.Pa
     `accepted_risk` then states it, with the same confidence, `choices=S` and this ledger. A claim on units
     that were looked at before raises `SecondLook`, and so does a look at units of a claim that was stated.
     """
-    rows = np.atleast_2d(plain("episodes", episodes, "[S, n]" if np.ndim(episodes) == 2 else "[n]"))
+    rows = np.atleast_2d(check_array("episodes", episodes, "[S, n]" if np.ndim(episodes) == 2 else "[n]"))
     unique_names("episodes", rows.ravel())
     plan = {
         "kind": CLAIM,
-        "delta": _delta(share("confidence", confidence)),
+        "delta": _delta(check_probability("confidence", confidence)),
         "confidence": float(confidence),
         "episodes": [ids_digest(row) for row in rows],
     }
@@ -127,9 +127,12 @@ episode drawn like these: 0 of 90 accepted decisions were unsafe, one from each 
             f"ids must be unique, got {repeats:,} repeats: decisions of one episode are dependent, so "
             "pooling them would make the limit too small; give one pre-drawn decision of each episode"
         )
-    took, wrong = booleans("accepted", accepted, len(names)), booleans("unsafe", unsafe, len(names))
-    share("confidence", confidence)
-    whole("choices", choices, least=1)
+    took, wrong = (
+        check_booleans("accepted", accepted, len(names)),
+        check_booleans("unsafe", unsafe, len(names)),
+    )
+    check_probability("confidence", confidence)
+    check_integer("choices", choices, least=1)
     count, bad = int(took.sum()), int((took & wrong).sum())
     if ledger is not None:
         _state(ledger, ids_digest(ids), confidence, choices, {"accepted": count, "unsafe": bad})
@@ -188,10 +191,10 @@ def draw_steps(seeds: Any, steps: int) -> NDArray[np.int64]:
     >>> draw_steps([0, 1, 2, 3], 200).tolist()
     [63, 32, 44, 13]
     """
-    names = plain("seeds", seeds, "[N]")
+    names = check_array("seeds", seeds, "[N]")
     if names.dtype.kind not in "iu" or names.min() < 0:
         raise InvalidInput("seeds must be whole numbers of at least 0, one for each episode")
-    steps = whole("steps", steps, least=1)
+    steps = check_integer("steps", steps, least=1)
     streams = (np.random.SeedSequence(seed, spawn_key=(_STREAM,)) for seed in names.tolist())
     # 64 random bits of each, the same with every version of numpy
     drawn = [int(one.generate_state(1, np.uint64)[0]) * steps >> 64 for one in streams]
@@ -218,17 +221,17 @@ class AlarmRule:
         A score that is not finite suppresses nothing: if the model fails, the alarm sounds. T is widened like
         that of label sets, so that another CPU's last bits suppress nothing either.
         """
-        array = plain("scores", scores, "[N]")
+        array = check_array("scores", scores, "[N]")
         if array.dtype.kind not in "fiu":
             raise InvalidInput(f"scores must be numbers, got dtype {array.dtype}")
-        return np.asarray(np.isfinite(array) & (array > label_limit(self.threshold)))
+        return np.asarray(np.isfinite(array) & (array > widen_for_labels(self.threshold)))
 
     def __repr__(self) -> str:
         level = self.threshold.level
         return (
-            f"Suppress an alarm whose score under 'true' is above {at_least(self.threshold.value)}: a true "
-            f"alarm is suppressed with probability at most {at_least(level.epsilon)}, with confidence "
-            f"1 - {at_least(level.delta)}, from {self.threshold.n:,} true alarms of which "
+            f"Suppress an alarm whose score under 'true' is above {round_up(self.threshold.value)}: a true "
+            f"alarm is suppressed with probability at most {round_up(level.epsilon)}, with confidence "
+            f"1 - {round_up(level.delta)}, from {self.threshold.n:,} true alarms of which "
             f"{self.threshold.errors:,} may lie above, for alarms drawn like these."
         )
 
@@ -248,11 +251,11 @@ def fit_alarm_rule(scores: Any, true: Any, level: PACLevel) -> AlarmRule:
     >>> rule.suppress([190.0, 191.0, float("nan"), float("inf")]).tolist()
     [False, True, False, False]
     """
-    values = numbers("scores", scores, "[N]")
-    chosen = booleans("true", true, len(values))
+    values = check_numbers("scores", scores, "[N]")
+    chosen = check_booleans("true", true, len(values))
     if not chosen.any():
         raise InvalidInput(f"true must hold at least one true alarm, got none among {len(chosen):,}")
-    return AlarmRule(fit_threshold(values[chosen], a_level(level)))
+    return AlarmRule(fit_threshold(values[chosen], check_level(level)))
 
 
 def suppress_by_sets(sets: LabelSets, *, false_label: int = 0) -> NDArray[np.bool_]:
@@ -288,9 +291,9 @@ class RiskGiven:
 
     def __repr__(self) -> str:
         return (
-            f"P(miss given {self.kind}) <= {at_least(self.limit, 4)} with confidence "
-            f"{at_most(self.confidence)}: P(miss) <= {at_least(self.level.epsilon)} divided by "
-            f"P({self.kind}) >= {at_most(self.least, 4)}, from "
+            f"P(miss given {self.kind}) <= {round_up(self.limit, 4)} with confidence "
+            f"{round_down(self.confidence)}: P(miss) <= {round_up(self.level.epsilon)} divided by "
+            f"P({self.kind}) >= {round_down(self.least, 4)}, from "
             f"{self.count:,} of {self.n:,} units."
         )
 
@@ -312,7 +315,7 @@ def risk_given(level: PACLevel, members: Any, *, kind: str, doubt: float = 0.01)
     P(miss given suppressed) <= 0.1012 with confidence 0.98999: P(miss) <= 0.02 divided by \
 P(suppressed) >= 0.1977, from 189 of 817 units.
     """
-    level, chosen = a_level(level), booleans("members", members)
+    level, chosen = check_level(level), check_booleans("members", members)
     if isinstance(doubt, bool) or not isinstance(doubt, float) or not 0 < doubt < 1 - level.delta:
         raise InvalidInput(f"doubt must lie strictly between 0 and 1 - delta, got {doubt!r}")
     count, n = int(chosen.sum()), len(chosen)
@@ -361,15 +364,15 @@ class Suppression:
         return _interval(self.true_suppressed, self.suppressed)
 
 
-def suppression(suppressed: Any, true: Any) -> Suppression:
+def count_suppressed(suppressed: Any, true: Any) -> Suppression:
     """The counts of `suppressed` `[N]` against `true` `[N]`, both booleans.
 
-    >>> counts = suppression([True, True, False, False], [True, False, True, False])
+    >>> counts = count_suppressed([True, True, False, False], [True, False, True, False])
     >>> counts.share_of_true, counts.share_of_false
     (0.5, 0.5)
     """
-    quiet = booleans("suppressed", suppressed)
-    real = booleans("true", true, len(quiet))
+    quiet = check_booleans("suppressed", suppressed)
+    real = check_booleans("true", true, len(quiet))
     return Suppression(*(int(rows.sum()) for rows in (real, quiet & real, ~real, quiet & ~real)))
 
 

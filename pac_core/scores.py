@@ -12,9 +12,9 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, Floats, labels_for, like, over_rows
+from pac_core.arrays import Array, Floats, check_labels, convert_like, run_over_rows
 from pac_core.errors import InvalidInput, NoTemperature
-from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast, positive_tau, to_tune_on
+from pac_core.forecasts import GaussianForecast, LogitForecast, check_forecast, check_tau, drop_failed
 
 
 def nll(forecast: LogitForecast | GaussianForecast, truth: Any) -> Array:
@@ -28,10 +28,10 @@ def nll(forecast: LogitForecast | GaussianForecast, truth: Any) -> Array:
     [0.75, 0.5]
     """
     if isinstance(forecast, LogitForecast):
-        labels = labels_for("labels", truth, *forecast.logits.shape)
+        labels = check_labels("labels", truth, *forecast.logits.shape)
         chosen = np.take_along_axis(forecast.logits, labels[:, None], axis=1)[:, 0]
         return label_nll(forecast, chosen)
-    truth = a_forecast(forecast).check(truth)
+    truth = check_forecast(forecast).check(truth)
     return gaussian_nll(forecast.wide(), truth)
 
 
@@ -77,7 +77,7 @@ class Temperature:
     n: int
 
     def __post_init__(self) -> None:
-        positive_tau(self.tau, "one number or [H]")
+        check_tau(self.tau, "one number or [H]")
 
     def __call__(self, forecast: Forecast) -> Forecast:
         return forecast.tempered(self.tau)  # type: ignore[arg-type]
@@ -101,10 +101,10 @@ def fit_temperature(forecast: LogitForecast | GaussianForecast, truth: Any) -> T
     Temperature(tau=0.25, n=4)
     """
     if isinstance(forecast, LogitForecast):
-        labels = labels_for("labels", truth, *forecast.logits.shape)
-        whole, labels = to_tune_on(forecast, labels)
+        labels = check_labels("labels", truth, *forecast.logits.shape)
+        whole, labels = drop_failed(forecast, labels)
         return Temperature(_label_tau(whole, labels), len(labels))
-    return merge_moments([moments(a_forecast(forecast), truth)])
+    return merge_moments([moments(check_forecast(forecast), truth)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,10 +131,10 @@ def moments(forecast: GaussianForecast, truth: Any) -> Moments:
         if forecast.failed.all():
             return Moments(np.zeros(steps or 1), np.zeros(steps or 1, np.int64), dims, steps)
         forecast, truth = forecast.take(~forecast.failed), truth[~forecast.failed]
-    distances = like(np.zeros(1), forecast.wide().mahalanobis2(truth))
+    distances = convert_like(np.zeros(1), forecast.wide().mahalanobis2(truth))
     distances = distances.reshape(len(distances), -1)
     whole = np.isfinite(distances).all(axis=1)
-    lived = ~np.isnan(like(np.zeros(1), truth).reshape(*distances.shape, dims)[whole, :, 0])
+    lived = ~np.isnan(convert_like(np.zeros(1), truth).reshape(*distances.shape, dims)[whole, :, 0])
     squares = np.array([math.fsum(step) for step in distances[whole].T])
     return Moments(squares, lived.sum(axis=0) * dims, dims, steps)
 
@@ -225,7 +225,7 @@ def _slope(
             cumulants[1, rows] = m2 - m1**2
             cumulants[2, rows] = m3 - 3 * m1 * m2 + 2 * m1**3
 
-        over_rows(block, logits, 2, work)
+        run_over_rows(block, logits, 2, work)
         value, first, second = (float(mean) for mean in cumulants.mean(axis=1))
         if not math.isfinite(value + first + second):
             raise InvalidInput("logits must be numbers or -inf, got NaN or +inf")

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import listed, numbers, plain
-from pac_core.bounds import whole
+from pac_core.arrays import check_array, check_list, check_numbers
+from pac_core.bounds import check_integer
 from pac_core.errors import InvalidInput, OverlappingSplits
 
 
@@ -42,12 +42,12 @@ class Part:
 
         The promise counts units: frames of one video are not independent draws.
         """
-        scores = numbers("row_scores", row_scores, "[N]")
+        scores = check_numbers("row_scores", row_scores, "[N]")
         if len(scores) != (m := len(self.rows)):
             raise InvalidInput(f"row_scores must have one entry per row, got {len(scores)} for {m}")
         order = np.argsort(self.owner, kind="stable")
         groups = np.split(scores[order], np.searchsorted(self.owner[order], np.arange(1, self.n)))
-        return numbers("reduce(row_scores)", [float(reduce(group)) for group in groups], "[N]")
+        return check_numbers("reduce(row_scores)", [float(reduce(group)) for group in groups], "[N]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,12 +86,12 @@ def split(
     unit_of_row = names if groups is None else unit_names("groups", groups)
     if len(unit_of_row) != len(names):
         raise InvalidInput(f"groups must have one entry per id, got {len(unit_of_row)} for {len(names)}")
-    tune, calibrate = whole("tune", tune, least=0), whole("calibrate", calibrate, least=1)
-    seed = whole("seed", seed, least=0)
+    tune, calibrate = check_integer("tune", tune, least=0), check_integer("calibrate", calibrate, least=1)
+    seed = check_integer("seed", seed, least=0)
     units, position = np.unique(unit_of_row, return_inverse=True)
     if tune + calibrate > len(units):
         raise InvalidInput(f"tune + calibrate must be at most {len(units):,} units, got {tune + calibrate:,}")
-    seen = listed("train", train)
+    seen = check_list("train", train)
     for known in (units, names):
         refuse_overlap({"train": seen, "tune, calibrate or test": known})
     order = np.argsort([_rank(seed, unit) for unit in units], kind="stable")
@@ -120,7 +120,7 @@ def unit_names(name: str, ids: Any) -> NDArray[np.str_]:
 
     So is text that UTF-8 cannot encode, such as a file name of arbitrary bytes.
     """
-    array = plain(name, ids, "[N]")
+    array = check_array(name, ids, "[N]")
     if array.dtype.kind not in "iuU":
         raise InvalidInput(f"{name} must be whole numbers or text, got dtype {array.dtype}")
     names = array.astype(str)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import at_least, numbers
+from pac_core.arrays import check_numbers, round_up
 from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.errors import InvalidInput, TooManyFailures
 
@@ -38,7 +38,7 @@ class Selected:
 
 def digit_counts(scores: Any, prefix: tuple[int, ...]) -> Counts:
     """How many scores `[N]` continue the digits `prefix` with each next digit."""
-    keys = _keys(numbers("scores", scores, "[N]"))
+    keys = _keys(check_numbers("scores", scores, "[N]"))
     shift = np.uint64(_DIGIT * (_PASSES - len(prefix)))
     if prefix:
         keys = keys[keys >> shift == np.uint64(_join_digits(prefix))]
@@ -122,9 +122,9 @@ class Threshold:
 
     def __repr__(self) -> str:
         return (
-            f"T = {at_least(self.value)} from {self.n:,} calibration units, of which {self.errors:,} may lie "
-            f"above: error at most {at_least(self.level.epsilon)} with confidence 1 - "
-            f"{at_least(self.level.delta)}, for units drawn like these."
+            f"T = {round_up(self.value)} from {self.n:,} calibration units, of which {self.errors:,} may lie "
+            f"above: error at most {round_up(self.level.epsilon)} with confidence 1 - "
+            f"{round_up(self.level.delta)}, for units drawn like these."
         )
 
 
@@ -159,7 +159,7 @@ def fit_threshold(scores: Any, level: PACLevel, *, bound: Bound = max_errors) ->
             level,
             bound=bound,
         )
-    array = numbers("scores", scores, "[N]")
+    array = check_numbers("scores", scores, "[N]")
     n = len(array)
     errors = bound(n, level)
     value = float(np.partition(array, n - 1 - errors)[n - 1 - errors])

@@ -9,7 +9,7 @@ from pac_core.plugins import lazy_door
 
 if TYPE_CHECKING:
     from pac_rl.dynamics import Ensemble, Settings, Transitions, train
-    from pac_rl.forecasts import closed_loop, for_plans, propose
+    from pac_rl.forecasts import forecast_closed_loop, forecast_plans, propose_plans
     from pac_rl.planning import (
         ActionFilter,
         Controller,
@@ -39,16 +39,16 @@ __all__ = [
     "Settings",
     "Transitions",
     "candidates_around",
-    "closed_loop",
     "execute",
-    "for_plans",
+    "forecast_closed_loop",
+    "forecast_plans",
     "guard_plans",
     "load_policy",
     "make_environment",
     "model_returns",
     "no_flip",
     "policy_ratios",
-    "propose",
+    "propose_plans",
     "run_episodes",
     "simulate",
     "speed_limit",

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import GaussianForecast, InvalidInput
-from pac_core.arrays import Array, like
-from pac_core.bounds import whole
-from pac_rl.policies import Policy, actions, fitting, has_derivative
-from pac_rl.rollouts import checked_seeds
+from pac_core.arrays import Array, convert_like
+from pac_core.bounds import check_integer
+from pac_rl.policies import Policy, actions, check_policy, has_derivative
+from pac_rl.rollouts import check_seeds
 
 if TYPE_CHECKING:
     from pac_rl.dynamics.ensemble import Ensemble
@@ -40,7 +40,7 @@ def one_step(ensemble: Ensemble, states: Tensor, act: Act, horizon: int) -> tupl
     still = torch.zeros((len(states), ensemble.action_dims), device=states.device)
     for t in range(horizon):
         mean, var = ensemble.step(states, act(t, states, still))
-        states, var = pooled(mean, var)
+        states, var = pool_mixture(mean, var)
         steps.append((states, var))
     return _stacked(steps)
 
@@ -71,7 +71,7 @@ def particles(
         cloud = torch.addcmul(mean, var.sqrt(), drawn[..., :dims])
         if reached is not None:
             reached(cloud, done)
-        steps.append(pooled(mean.flatten(0, 1), var.flatten(0, 1)))
+        steps.append(pool_mixture(mean.flatten(0, 1), var.flatten(0, 1)))
     return _stacked(steps)
 
 
@@ -90,7 +90,7 @@ def jacobian(ensemble: Ensemble, states: Tensor, act: Act, horizon: int) -> tupl
             return ensemble.step(state, act(t, state, noise))[0].mean(dim=0)
 
         by_state, by_noise = _jacobians(following, states, still)
-        states, var = pooled(*ensemble.step(states, act(t, states, still)))
+        states, var = pool_mixture(*ensemble.step(states, act(t, states, still)))
         cov = by_state @ cov @ by_state.mT + by_noise @ by_noise.mT + torch.diag_embed(var)
         steps.append((states, cov.diagonal(dim1=1, dim2=2)))
     return _stacked(steps)
@@ -99,7 +99,7 @@ def jacobian(ensemble: Ensemble, states: Tensor, act: Act, horizon: int) -> tupl
 PROPAGATIONS = {"one-step": one_step, "particles": particles, "jacobian": jacobian}
 
 
-def closed_loop(
+def forecast_closed_loop(
     ensemble: Ensemble,
     environment: Environment,
     policy: Policy,
@@ -118,7 +118,7 @@ def closed_loop(
         functions of this file
     progress: called with the number of forecasts that were finished
     """
-    matching(ensemble, environment, policy)
+    check_match(ensemble, environment, policy)
     if propagation == "jacobian" and not has_derivative(environment, policy):
         others = ", ".join(name for name in PROPAGATIONS if name != "jacobian")
         raise InvalidInput(
@@ -131,7 +131,7 @@ def closed_loop(
     return _in_batches(ensemble, starts, lambda rows: act, horizon, propagation, batch, progress)
 
 
-def for_plans(
+def forecast_plans(
     ensemble: Ensemble,
     starts: Array,
     plans: Array,
@@ -142,20 +142,20 @@ def for_plans(
 ) -> GaussianForecast:
     """Where the plans `[B, H, A]` will take the robot from `starts` `[B, D]`, numpy or torch.
 
-    A plan on which the ensemble explodes is marked as failed, see `closed_loop`.
+    A plan on which the ensemble explodes is marked as failed, see `forecast_closed_loop`.
     """
-    given = for_starts(ensemble, starts, plans)
+    given = plan_tensor(ensemble, starts, plans)
 
     def acting(rows: slice) -> Act:
-        wanted = padded(given[rows], batch)
+        wanted = pad_rows(given[rows], batch)
         return lambda t, states, noise: wanted[:, t].expand(*states.shape[:-1], -1)
 
     return _in_batches(ensemble, starts, acting, plans.shape[1], propagation, batch, progress)
 
 
-def matching(ensemble: Ensemble, environment: Environment, policy: Policy) -> None:
+def check_match(ensemble: Ensemble, environment: Environment, policy: Policy) -> None:
     """Refuses an ensemble or a policy of other dimensions than the environment's."""
-    fitting(environment, policy)
+    check_policy(environment, policy)
     if (ensemble.dims, ensemble.action_dims) != (len(environment.names), len(environment.low)):
         raise InvalidInput(
             f"the ensemble must be of {len(environment.names)} state and {len(environment.low)} action "
@@ -163,14 +163,14 @@ def matching(ensemble: Ensemble, environment: Environment, policy: Policy) -> No
         )
 
 
-def starting(ensemble: Ensemble, starts: Array) -> Tensor:
+def start_tensor(ensemble: Ensemble, starts: Array) -> Tensor:
     """`starts` as the ensemble takes them, refused unless they are finite states `[B, D]`."""
     if len(starts.shape) != 2 or starts.shape[1] != ensemble.dims or not len(starts):
         raise InvalidInput(f"starts must have shape [B, {ensemble.dims}], got {tuple(starts.shape)}")
     return as_tensor("starts", starts, ensemble)
 
 
-def for_starts(ensemble: Ensemble, starts: Array, plans: Array) -> Tensor:
+def plan_tensor(ensemble: Ensemble, starts: Array, plans: Array) -> Tensor:
     """`plans` as the ensemble takes them, refused unless they are finite and one per start."""
     if len(plans.shape) != 3 or tuple(plans.shape[::2]) != (len(starts), ensemble.action_dims):
         wanted = f"[{len(starts)}, H, {ensemble.action_dims}]"
@@ -178,7 +178,7 @@ def for_starts(ensemble: Ensemble, starts: Array, plans: Array) -> Tensor:
     return as_tensor("plans", plans, ensemble)
 
 
-def pooled(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+def pool_mixture(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the mixture of Gaussians along the first axis."""
     center = mean.mean(dim=0)
     return center, (var + (mean - center) ** 2).mean(dim=0)  # torch's own var is several times slower
@@ -196,8 +196,8 @@ def _in_batches(
     """The forecast of all starts, in batches of one size."""
     if propagation not in PROPAGATIONS:
         raise InvalidInput(f"propagation must be one of {', '.join(PROPAGATIONS)}, got {propagation!r}")
-    whole("horizon", horizon, least=1)
-    given, parts = starting(ensemble, starts), []
+    check_integer("horizon", horizon, least=1)
+    given, parts = start_tensor(ensemble, starts), []
     with torch.no_grad():
         for rows, count, states in batches(given, batch):
             mean, var = PROPAGATIONS[propagation](ensemble, states, acting(rows), horizon)
@@ -212,7 +212,7 @@ def _in_batches(
 
 def as_tensor(name: str, values: Any, ensemble: Ensemble) -> Tensor:
     """`values` on the ensemble's device, refused unless finite."""
-    tensor: Tensor = like(ensemble.units, values)
+    tensor: Tensor = convert_like(ensemble.units, values)
     if not torch.isfinite(tensor).all():
         raise InvalidInput(f"{name} must be finite numbers, got NaN or infinity")
     return tensor
@@ -220,13 +220,13 @@ def as_tensor(name: str, values: Any, ensemble: Ensemble) -> Tensor:
 
 def batches(states: Tensor, batch: int) -> Iterator[tuple[slice, int, Tensor]]:
     """Which rows, how many they are, and their states, padded so that every batch is computed at one size."""
-    whole("batch", batch, least=1)
+    check_integer("batch", batch, least=1)
     for first in range(0, len(states), batch):
         rows = slice(first, min(first + batch, len(states)))
-        yield rows, rows.stop - first, padded(states[rows], batch)
+        yield rows, rows.stop - first, pad_rows(states[rows], batch)
 
 
-def padded(rows: Tensor, batch: int) -> Tensor:
+def pad_rows(rows: Tensor, batch: int) -> Tensor:
     """`rows` with zeros below, up to a whole batch."""
     return torch.nn.functional.pad(rows, (0,) * (2 * rows.ndim - 1) + (batch - len(rows),))
 
@@ -269,7 +269,7 @@ SPREADS = (0.1, 0.3, 0.6)
 """Deviations of the perturbation; each plan draws one of them."""
 
 
-def propose(
+def propose_plans(
     ensemble: Ensemble,
     environment: Environment,
     policy: Policy,
@@ -283,9 +283,9 @@ def propose(
 
     The plan is fixed before the first step is taken; its perturbation comes from the unit's seed.
     """
-    matching(ensemble, environment, policy)
-    whole("horizon", horizon, least=1)
-    given, names = starting(ensemble, starts), checked_seeds(seeds)
+    check_match(ensemble, environment, policy)
+    check_integer("horizon", horizon, least=1)
+    given, names = start_tensor(ensemble, starts), check_seeds(seeds)
     if len(names) != len(given):
         raise InvalidInput(f"seeds must be one for each start, got {len(names)} for {len(given)} starts")
     low, high = environment.low, environment.high
@@ -296,7 +296,7 @@ def propose(
         def act(t: int, states: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
             wanted = actions(environment, policy, states, noise).nan_to_num()  # where the ensemble explodes
             plans[rows, t] = np.clip(wanted[:n].cpu().numpy() + perturbation[rows, t], low, high)  # noqa: B023
-            wanted[:n] = like(wanted, plans[rows, t])  # noqa: B023
+            wanted[:n] = convert_like(wanted, plans[rows, t])  # noqa: B023
             return wanted
 
         with torch.no_grad():
@@ -327,7 +327,7 @@ class ScoredForecast(GaussianForecast):
 class ScoredPlans:
     """From starts `[N, D]` and plans `[N, H, A]` to their `ScoredForecast`; for `guard_plans`.
 
-    Means and variances are those of `for_plans` with particles, so a predictor calibrated on those fits.
+    Means and variances are those of `forecast_plans` with particles, so a predictor calibrated on those fits.
 
     reward: from states `[..., D]` after each action and actions `[..., A]` to rewards `[...]`
     batch: plans that go through the model together
@@ -338,16 +338,16 @@ class ScoredPlans:
     batch: int = 400
 
     def __post_init__(self) -> None:
-        whole("batch", self.batch, least=1)
+        check_integer("batch", self.batch, least=1)
 
     def __call__(self, starts: Any, plans: Any) -> ScoredForecast:
-        origin, given = starting(self.ensemble, starts), for_starts(self.ensemble, starts, plans)
+        origin, given = start_tensor(self.ensemble, starts), plan_tensor(self.ensemble, starts, plans)
         with torch.no_grad():
             parts = [self._batch(states, given[rows]) for rows, _, states in batches(origin, self.batch)]
         return ScoredForecast(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def _batch(self, origin: Tensor, plans: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        total, wanted = origin.new_zeros(self.batch), padded(plans, self.batch)
+        total, wanted = origin.new_zeros(self.batch), pad_rows(plans, self.batch)
 
         def act(t: int, states: Tensor, noise: Tensor) -> Tensor:
             return wanted[:, t].expand(*states.shape[:-1], -1)

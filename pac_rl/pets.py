@@ -14,40 +14,40 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import GaussianForecast, InvalidInput, LinearFeatures, PACLevel, Predictor, TubeChecker, certify
-from pac_core.arrays import at_least, returned
-from pac_core.bounds import max_errors, whole
+from pac_core.arrays import check_returned, round_up
+from pac_core.bounds import check_integer, max_errors
 from pac_core.safety import Limit
 from pac_core.tubes import fit_shape
 from pac_rl.dynamics.ensemble import Ensemble, Settings, Transitions
 from pac_rl.dynamics.training import train
-from pac_rl.forecasts import as_tensor, for_plans, starting
-from pac_rl.planning.candidates import candidates_around, ways_of_members
+from pac_rl.forecasts import as_tensor, forecast_plans, start_tensor
+from pac_rl.planning.candidates import candidates_around, member_trajectories
 from pac_rl.planning.episodes import broken_limits
 from pac_rl.planning.guard import (
     Fallback,
     Guard,
     GuardedAgent,
-    MakesTubes,
     MemberForecast,
     Reward,
+    TubeMaker,
     guard_plans,
 )
-from pac_rl.policies import Function, Noisy, Policy
+from pac_rl.policies import Function, NoisyPolicy, Policy
 from pac_rl.rollouts import MOST_SEED, TRAINING_SEEDS, Rollouts, Simulator, Track, execute, observed, simulate
-from pac_rl.systems import Environment, at_every_step, required
+from pac_rl.systems import Environment, at_every_step, require_module
 
 SPREADS = (0.0, 0.1, 0.3)
 """Deviations of the noise on replayed actions; each unit draws one of them."""
 
 
-def unmoved(environment: Environment, *, std: float = 0.0) -> Function:
+def rest_policy(environment: Environment, *, std: float = 0.0) -> Function:
     """A policy that does nothing, but for noise of this deviation."""
     seen = environment.view(np.zeros((1, len(environment.names)))).shape[1]
     width = len(environment.low)
     return Function(lambda observed: np.zeros((len(observed), width)), seen, width, std=std)
 
 
-def replayed(
+def replay(
     environment: Environment, recorded: Rollouts, seeds: NDArray[np.int64], *, horizon: int
 ) -> Rollouts:
     """A unit for each seed: from its own reset, a recorded episode is replayed with noise up to a drawn step.
@@ -56,7 +56,7 @@ def replayed(
     noise is drawn from the seed, so given what was recorded, units are independent. A unit whose simulation
     diverged or ended before its plan did is infinite: it counts as an error.
     """
-    whole("horizon", horizon, least=1)
+    check_integer("horizon", horizon, least=1)
     longest = recorded.actions.shape[1]
     if horizon > longest:
         raise InvalidInput(f"horizon must be at most the {longest} steps that were recorded, got {horizon}")
@@ -65,7 +65,7 @@ def replayed(
     begins = np.array([draw.integers(longest - horizon + 1) for draw in draws])
     shape = recorded.actions.shape[1:]
     noise = np.stack([draw.choice(SPREADS) * draw.standard_normal(shape) for draw in draws])
-    at_rest = simulate(environment, unmoved(environment), seeds, horizon=1, burn_in=(0, 0))
+    at_rest = simulate(environment, rest_policy(environment), seeds, horizon=1, burn_in=(0, 0))
     done = execute(environment, at_rest, recorded.actions[picked] + noise)
     rows, window = np.arange(len(seeds)), begins[:, None] + np.arange(horizon)
     before = np.concatenate([done.start[:, None], done.states[:, :-1]], axis=1)
@@ -96,7 +96,7 @@ class Search:
 
     def __post_init__(self) -> None:
         for name in ("horizon", "checked", "population", "iterations"):
-            whole(name, getattr(self, name), least=1)
+            check_integer(name, getattr(self, name), least=1)
         if self.checked > self.horizon or not 0 < self.elites < 1:
             raise InvalidInput(
                 "checked must be at most horizon, and elites lie between 0 and 1, got "
@@ -104,22 +104,22 @@ class Search:
             )
 
 
-def forecast_plans(
+def forecast_with_members(
     ensemble: Ensemble, starts: Tensor, plans: Tensor, *, members: bool, batch: int
 ) -> GaussianForecast:
     """One-step forecasts of plans `[N, H, A]`; with the way of each member, if the guard looks at those."""
-    made = for_plans(ensemble, starts, plans, propagation="one-step", batch=batch)
+    made = forecast_plans(ensemble, starts, plans, propagation="one-step", batch=batch)
     if not members:
         return made
     with torch.no_grad():
-        origin, given = starting(ensemble, starts), as_tensor("plans", plans, ensemble)
-        return MemberForecast(made.mean, made.var, ways_of_members(ensemble, origin, given))
+        origin, given = start_tensor(ensemble, starts), as_tensor("plans", plans, ensemble)
+        return MemberForecast(made.mean, made.var, member_trajectories(ensemble, origin, given))
 
 
 def guarded_cem(
     environment: Environment,
     ensemble: Ensemble,
-    predictor: MakesTubes,
+    predictor: TubeMaker,
     limits: tuple[Limit, ...],
     reward: Reward,
     *,
@@ -139,13 +139,13 @@ def guarded_cem(
         "alpha": 0.1,
     }
     options |= {"population_size": search.population, "device": str(ensemble.device)}
-    cem = required("omegaconf").OmegaConf.create({"_target_": "mbrl.planning.CEMOptimizer", **options})
+    cem = require_module("omegaconf").OmegaConf.create({"_target_": "mbrl.planning.CEMOptimizer", **options})
     bounds = (environment.low, environment.high, search.horizon)
-    agent = required("mbrl.planning").TrajectoryOptimizerAgent(cem, *bounds)
+    agent = require_module("mbrl.planning").TrajectoryOptimizerAgent(cem, *bounds)
     if policy is not None:
         agent.plan = partial(_plan_from_policy, agent, agent.plan, (policy, ensemble, environment))
     members = getattr(predictor, "members", False)
-    forecast = partial(forecast_plans, ensemble, members=members, batch=search.population)
+    forecast = partial(forecast_with_members, ensemble, members=members, batch=search.population)
     guard = Guard(checker, predictor, fallback, search.checked)
     return GuardedAgent(agent, guard_plans(None, forecast, guard, reward=reward))
 
@@ -179,7 +179,7 @@ def plan_episode(environment: Environment, agent: GuardedAgent, seed: int, *, st
     return Rollouts(np.array([seed]), start, origin, track.states, track.actions, track.lengths)
 
 
-def outcomes(
+def score_episodes(
     rollouts: Rollouts, limits: tuple[Limit, ...], reward: Reward
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """`[N]` return and `[N]` whether any limit was broken; a simulation that diverged broke them all."""
@@ -187,7 +187,7 @@ def outcomes(
     lost = np.asarray(~np.isfinite(rollouts.states).all(axis=2))
     known = np.where(lost[..., None], 0.0, rollouts.states)
     given = reward(torch.from_numpy(known), torch.from_numpy(rollouts.actions))
-    rewards = returned("reward", given, lost.shape, known)
+    rewards = check_returned("reward", given, lost.shape, known)
     returns = np.asarray(np.where(taken & ~lost, rewards, 0.0).sum(axis=1))
     # State by state, as for all episodes: the steps of a limit are those of a plan, not of an episode.
     broken = broken_limits(limits, rollouts.states.reshape(-1, known.shape[2])).any(axis=1)
@@ -224,9 +224,9 @@ class Loop:
 
     def __post_init__(self) -> None:
         for name in ("rounds", "episodes", "random", "steps", "tune", "calibrate"):
-            whole(name, getattr(self, name), least=1)
-        whole("warm", self.warm, least=0)
-        whole("seed", self.seed, least=0)
+            check_integer(name, getattr(self, name), least=1)
+        check_integer("warm", self.warm, least=0)
+        check_integer("seed", self.seed, least=0)
         if self.search.horizon > self.steps or self.seed > MOST_SEED:
             raise InvalidInput(
                 f"steps must be at least the {self.search.horizon} of a plan and seed at most {MOST_SEED:,}, "
@@ -265,13 +265,13 @@ class Round:
     def __str__(self) -> str:
         return (
             f"round {self.number}: model error {self.ensemble.history[-1].best:.3f}, "
-            f"T = {at_least(self.predictor.threshold.value, 3)}, return {self.returns.mean():.1f}, "
+            f"T = {round_up(self.predictor.threshold.value, 3)}, return {self.returns.mean():.1f}, "
             f"{int(self.violated.sum())} of {len(self.violated)} episodes broke a limit, "
             f"the fallback acted {self.fallbacks} of {self.decisions} times"
         )
 
 
-def learn(
+def run_pets(
     environment: Environment,
     limits: tuple[Limit, ...],
     features: LinearFeatures,
@@ -305,9 +305,9 @@ def learn(
     def recorded(by: Policy, count: int) -> Rollouts:
         return simulate(environment, by, seeds.take(count), horizon=loop.steps, burn_in=(0, 0))
 
-    rollouts = [recorded(unmoved(environment, std=1.0), loop.random)]
+    rollouts = [recorded(rest_policy(environment, std=1.0), loop.random)]
     if policy is not None:
-        rollouts.append(recorded(Noisy(policy, NOISE), loop.warm))
+        rollouts.append(recorded(NoisyPolicy(policy, NOISE), loop.warm))
     for number in range(1, loop.rounds + 1):
         transitions = Transitions.join([Transitions.of(part) for part in rollouts])
         ensemble = train(transitions, environment.id, loop.settings)
@@ -319,7 +319,9 @@ def learn(
         collected = Rollouts.join([plan_episode(environment, agent, seed, steps=loop.steps) for seed in own])
         rollouts.append(collected)
         counts = (agent.fallbacks, agent.decisions)
-        found = Round(number, ensemble, predictor, collected, *outcomes(collected, limits, reward), *counts)
+        found = Round(
+            number, ensemble, predictor, collected, *score_episodes(collected, limits, reward), *counts
+        )
         say(str(found))
         for remark in predictor.remarks:
             say(f"round {number}: {remark}")
@@ -338,11 +340,11 @@ def _calibrated(
 ) -> Predictor:
     """Tubes for this very model, from fresh units: those of another model promise nothing of it."""
     fresh = seeds.take(loop.tune + loop.calibrate)
-    units = replayed(environment, recorded, fresh, horizon=loop.search.checked)
+    units = replay(environment, recorded, fresh, horizon=loop.search.checked)
     seen = ensemble.trained_on
     assert seen is not None
     made = certify(
-        for_plans(ensemble, units.start, units.actions, propagation="one-step"),
+        forecast_plans(ensemble, units.start, units.actions, propagation="one-step"),
         units.truth,
         loop.level_of(number),
         ids=[f"loop/{seed}" for seed in fresh.tolist()],

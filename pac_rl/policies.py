@@ -174,14 +174,14 @@ class _Wrapped:
 
 
 @dataclass(frozen=True, eq=False)
-class Noisy(_Wrapped):
+class NoisyPolicy(_Wrapped):
     """Another policy with more noise on its actions, to see what lies off its path."""
 
     extra: float
 
     @property
     def sees(self) -> str:
-        return sight(self.policy)
+        return policy_input(self.policy)
 
     def __call__(self, observations: Tensor, noise: Tensor) -> Tensor:
         wanted = self.policy(observations, noise) + self.extra * noise
@@ -189,7 +189,7 @@ class Noisy(_Wrapped):
 
 
 @dataclass(frozen=True, eq=False)
-class Governed(_Wrapped):
+class SlowedPolicy(_Wrapped):
     """Another policy, scaled down as a number of the state nears a bound: a guard's way, without a model.
 
     What a model must know for a guard to trust it lies where the guard keeps the robot, and the policy
@@ -220,7 +220,7 @@ class Governed(_Wrapped):
     def __call__(self, observations: Tensor, noise: Tensor) -> Tensor:
         near = (self.bound - observations[..., self.column, None]) / self.width
         factor = (near + self.jitter * noise[..., :1]).clamp(0, 1)
-        seen = observations if sight(self.policy) == "state" else self.view(observations)
+        seen = observations if policy_input(self.policy) == "state" else self.view(observations)
         return factor * self.policy(seen, noise * self.noise).clamp(-1, 1)
 
 
@@ -229,7 +229,7 @@ def actions(environment: Environment, policy: Policy, states: Tensor, noise: Ten
 
     A policy sees Gymnasium's observation, or the state if it says so, see `sight`.
     """
-    seen = states if sight(policy) == "state" else environment.view(states)
+    seen = states if policy_input(policy) == "state" else environment.view(states)
     low, high = (torch.from_numpy(end).to(states) for end in (environment.low, environment.high))
     wanted = policy(seen, noise)
     if wanted.shape != (shape := (*states.shape[:-1], len(low))):
@@ -239,9 +239,9 @@ def actions(environment: Environment, policy: Policy, states: Tensor, noise: Ten
     return torch.clamp(wanted, low, high)
 
 
-def fitting(environment: Environment, policy: Policy) -> Policy:
+def check_policy(environment: Environment, policy: Policy) -> Policy:
     """`policy`, after refusing one of other dimensions than the environment's."""
-    full, sees = len(environment.names), sight(policy)
+    full, sees = len(environment.names), policy_input(policy)
     own = environment.view(np.zeros((1, full))).shape[1]
     seen = full if sees == "state" else own
     if (policy.inputs, policy.outputs) != (seen, len(environment.low)):
@@ -257,7 +257,7 @@ def fitting(environment: Environment, policy: Policy) -> Policy:
     return policy
 
 
-def sight(policy: Policy) -> str:
+def policy_input(policy: Policy) -> str:
     """What a policy sees: "observation", the environment's own, unless it says "state". Sizes say nothing."""
     return _check_sees(getattr(policy, "sees", "observation"))
 

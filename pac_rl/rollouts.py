@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import InvalidInput, Trajectories
-from pac_core.arrays import threads as usual_threads
-from pac_core.bounds import whole
+from pac_core.arrays import count_threads as usual_threads
+from pac_core.bounds import check_integer
 from pac_core.certificates import gaussian_bound, gaussian_weights
-from pac_rl.policies import Function, Network, Noisy, Policy, actions, fitting
-from pac_rl.systems import Environment, Physics, required
+from pac_rl.policies import Function, Network, NoisyPolicy, Policy, actions, check_policy
+from pac_rl.systems import Environment, Physics, require_module
 
 
 class Simulator:
@@ -63,8 +63,8 @@ class Simulator:
     def _pool(self) -> Any:
         """A pool of no threads: what calls it, does the work."""
         if not hasattr(self._own, "pool"):
-            self._own.pool = required("mujoco.rollout").Rollout(nthread=0)
-            self._own.data = [required("mujoco").MjData(self._model)]
+            self._own.pool = require_module("mujoco.rollout").Rollout(nthread=0)
+            self._own.data = [require_module("mujoco").MjData(self._model)]
         return self._own.pool
 
 
@@ -153,10 +153,10 @@ def simulate(
     threads: of the simulator; the CPUs by default
     progress: called with the number of rollouts that were finished
     """
-    whole("horizon", horizon, least=1)
-    whole("batch", batch, least=1)
+    check_integer("horizon", horizon, least=1)
+    check_integer("batch", batch, least=1)
     limits = burn_in_range(burn_in)
-    fitting(environment, policy)
+    check_policy(environment, policy)
 
     def work(units: NDArray[np.int64]) -> Rollouts:
         return _simulate(environment, policy, units, horizon, limits, batch)
@@ -234,7 +234,7 @@ def by_seed(
     progress: Callable[[int], None] | None,
 ) -> Part:
     """What `work` makes of the seeds of each compute batch, in the order of the seeds."""
-    names = checked_seeds(seeds)
+    names = check_seeds(seeds)
     blocks = [np.sort(names[names // batch == block]) for block in np.unique(names // batch)]
     done = in_threads(work, blocks, threads, progress)
     return take_rows(done, np.searchsorted(np.concatenate(blocks), names))
@@ -247,7 +247,9 @@ def in_threads(
     progress: Callable[[int], None] | None = None,
 ) -> Part:
     """The blocks in order, each worked in one thread: while one thinks in Python, the others simulate."""
-    count = min(len(blocks), usual_threads() if threads is None else whole("threads", threads, least=1))
+    count = min(
+        len(blocks), usual_threads() if threads is None else check_integer("threads", threads, least=1)
+    )
     parts: list[Part] = []
     with one_torch_thread(), ThreadPoolExecutor(count) as pool:
         for part in pool.map(work, blocks):
@@ -346,13 +348,13 @@ def burn_in_range(value: Any) -> tuple[int, int]:
     """`value`, refused unless it is (least, most) steps."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise InvalidInput(f"burn_in must be (least, most) steps, got {value!r}")
-    least, most = (whole("burn_in", end, least=0) for end in value)
+    least, most = (check_integer("burn_in", end, least=0) for end in value)
     if most < least:
         raise InvalidInput(f"burn_in must be (least, most) steps, the least first, got {value!r}")
     return least, most
 
 
-def checked_seeds(seeds: Any) -> NDArray[np.int64]:
+def check_seeds(seeds: Any) -> NDArray[np.int64]:
     """`seeds` `[N]`, refused unless they are whole numbers that differ."""
     array = np.asarray(seeds)
     if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu":
@@ -402,7 +404,7 @@ def policy_ratios(
     >>> round(policy_ratios(robot, old, new, rollouts, burn_in=(0, 1)).bound, 4)  # (0.5 / 0.4) ** (6 * 3)
     55.5112
     """
-    names, horizon = checked_seeds(rollouts.seeds), rollouts.actions.shape[1]
+    names, horizon = check_seeds(rollouts.seeds), rollouts.actions.shape[1]
     least, most = burn_in_range(burn_in)
     (mean, before), (other, after) = _taken_apart(old), _taken_apart(new)
     if old.squash != new.squash or not _same(mean, other):
@@ -411,7 +413,7 @@ def policy_ratios(
             "ratio then has no bound that is known here; calibrate on fresh rollouts of the new policy"
         )
     bound = gaussian_bound(before, after, steps=most + horizon)
-    fitting(environment, old)
+    check_policy(environment, old)
     weights, drawn = np.empty(len(names)), np.empty(rollouts.actions.shape)
     for i, seed in enumerate(names.tolist()):
         noise = _noise(seed, (least, most), horizon, len(before))
@@ -459,7 +461,7 @@ def _taken_apart(policy: Policy) -> tuple[tuple[Any, ...], NDArray[np.float64]]:
         return (policy.activation, len(policy.weights), *parts), policy.std.double().numpy()
     if isinstance(policy, Function):
         return (policy.function,), np.full(policy.outputs, policy.std)
-    if isinstance(policy, Noisy) and not policy.squash:
+    if isinstance(policy, NoisyPolicy) and not policy.squash:
         mean, deviations = _taken_apart(policy.policy)
         return mean, deviations + policy.extra
     raise InvalidInput(

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pac_core import HalfSpace, InvalidInput, StayIn
-from pac_core.arrays import number
+from pac_core.arrays import check_number
 from pac_core.safety import Limit
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Ends: TypeAlias = "Callable[[MujocoEnv, Physics], NDArray[np.bool_]]"
 _ONE_AT_A_TIME = Lock()  # threads share Gymnasium's environment, which keeps one state
 
 
-def required(module: str) -> Any:
+def require_module(module: str) -> Any:
     """The module of this name, refused in one sentence where it is not installed.
 
     Tubes and guards work without a simulator, so whatever needs one asks for it only then.
@@ -92,7 +92,7 @@ class Environment:
 
 def read_physics(gym: MujocoEnv) -> NDArray[np.float64]:
     """`[S]` the physics of Gymnasium's simulation as it stands."""
-    mujoco = required("mujoco")
+    mujoco = require_module("mujoco")
     full = mujoco.mjtState.mjSTATE_FULLPHYSICS
     physics = np.empty(mujoco.mj_stateSize(gym.model, full))
     mujoco.mj_getState(gym.model, gym.data, physics, full)
@@ -129,7 +129,7 @@ def make_environment(
         )
     if observe is not pets_state and names is None:
         raise InvalidInput("names must be given with observe, one for each number of the state, got None")
-    gymnasium, mujoco = required("gymnasium"), required("mujoco")
+    gymnasium, mujoco = require_module("gymnasium"), require_module("mujoco")
     loud = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(_without_total_mass)
     try:
@@ -140,7 +140,7 @@ def make_environment(
         raise InvalidInput(f"id must be an environment that Gymnasium can make: {error}") from None
     finally:
         mujoco.set_mju_user_warning(loud)
-    if not isinstance(gym, required("gymnasium.envs.mujoco").MujocoEnv):
+    if not isinstance(gym, require_module("gymnasium.envs.mujoco").MujocoEnv):
         raise InvalidInput(f"id must name a MuJoCo environment of Gymnasium, got {type(gym).__name__}")
     names = names or pets_names(gym)
     return Environment(id, gym, tuple(names), observe, ends, view or (lambda states: states))
@@ -238,7 +238,7 @@ def no_flip(environment: Environment, bound: float = math.pi / 2) -> StayIn:
     SMBPO's own rule for its task of this name is contact of the head with the floor, which is no
     function of a limit on one number; a cheetah on its back has a pitch beyond a right angle.
     """
-    bound = number("bound", bound)
+    bound = check_number("bound", bound)
     return StayIn("pitch", np.array([-bound]), np.array([bound]), axes=(_number(environment, "rooty"),))
 
 

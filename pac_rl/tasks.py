@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from pac_core import GaussianForecast, InvalidInput
-from pac_core.bounds import whole
+from pac_core.bounds import check_integer
 from pac_core.certificates import Record
 from pac_core.cli import say
 from pac_core.datasets import file_digest
@@ -29,13 +29,13 @@ from pac_core.safety import Limit
 from pac_core.splits import refuse_overlap
 from pac_rl.dynamics.ensemble import MOST_ROLLOUTS, Ensemble, Epoch, Settings, Transitions
 from pac_rl.dynamics.training import train
-from pac_rl.forecasts import PROPAGATIONS, closed_loop, for_plans, propose
-from pac_rl.pets import Search, guarded_cem, outcomes, plan_episode
+from pac_rl.forecasts import PROPAGATIONS, forecast_closed_loop, forecast_plans, propose_plans
+from pac_rl.pets import Search, guarded_cem, plan_episode, score_episodes
 from pac_rl.planning import episodes as runs
 from pac_rl.planning.candidates import Tubes
 from pac_rl.planning.controller import Controller, cheetah_reward, returns_in_words
 from pac_rl.planning.episodes import Episodes, run_episodes, run_to_selection
-from pac_rl.policies import Noisy, Policy, fitting
+from pac_rl.policies import NoisyPolicy, Policy, check_policy
 from pac_rl.policy_files import NOT_NORMALISED, load_policy
 from pac_rl.rollouts import BATCH, MOST_SEED, TRAINING_SEEDS, Rollouts, burn_in_range, execute, simulate
 from pac_rl.systems import Environment, make_environment
@@ -70,7 +70,7 @@ class SimulateRollouts:
         self, env: Robot, policy: Policy, horizon: int, burn_in: tuple[int, int], *, device: str = "cpu"
     ) -> None:
         self.environment = make_robot(env)
-        self.policy = fitting(self.environment, policy)
+        self.policy = check_policy(self.environment, policy)
         self.horizon, self.burn_in = horizon, burn_in
 
     def __call__(self, shard: Any, given: Arrays) -> Arrays:
@@ -81,16 +81,16 @@ class SimulateRollouts:
 
 
 class CarryOutPlans:
-    """A plan from each start, fixed before its first step (see `propose`): `plans` and what came of them."""
+    """A plan from each start, fixed before its first step (`propose_plans`): `plans` and what came of it."""
 
     def __init__(self, env: Robot, policy: Policy, ensemble: Ensemble, *, device: str = "cpu") -> None:
         self.environment = make_robot(env)
-        self.policy, self.ensemble = fitting(self.environment, policy), ensemble.to(device)
+        self.policy, self.ensemble = check_policy(self.environment, policy), ensemble.to(device)
 
     def __call__(self, shard: Any, given: Arrays) -> Arrays:
         start, truth, horizon = given["start"], given["truth"], given["truth"].shape[1]
         seeds = np.asarray(shard.ids)
-        plans = propose(self.ensemble, self.environment, self.policy, start, seeds, horizon=horizon)
+        plans = propose_plans(self.ensemble, self.environment, self.policy, start, seeds, horizon=horizon)
         before = Rollouts(seeds, start, given["physics"], truth, plans, given["lengths"])
         done = execute(self.environment, before, plans)
         return given | {"plans": plans, "truth": done.states, "lengths": done.lengths}
@@ -116,7 +116,7 @@ class ForecastRollouts:
         device: str = "cpu",
     ) -> None:
         self.environment = make_robot(env)
-        self.policy = fitting(self.environment, policy)
+        self.policy = check_policy(self.environment, policy)
         for name in (propagation, *also):
             if name not in PROPAGATIONS:
                 raise InvalidInput(f"propagation must be one of {', '.join(PROPAGATIONS)}, got {name!r}")
@@ -137,7 +137,7 @@ class ForecastRollouts:
     def forecast(self, given: Arrays, ensemble: Ensemble, propagation: str) -> GaussianForecast:
         """Where the policy will take the robot."""
         parts = (ensemble, self.environment, self.policy, given["start"])
-        return closed_loop(*parts, horizon=given["truth"].shape[1], propagation=propagation)
+        return forecast_closed_loop(*parts, horizon=given["truth"].shape[1], propagation=propagation)
 
 
 class ForecastPlans(ForecastRollouts):
@@ -145,7 +145,7 @@ class ForecastPlans(ForecastRollouts):
 
     def forecast(self, given: Arrays, ensemble: Ensemble, propagation: str) -> GaussianForecast:
         """Where the plans will take the robot."""
-        return for_plans(ensemble, given["start"], given["plans"], propagation=propagation)
+        return forecast_plans(ensemble, given["start"], given["plans"], propagation=propagation)
 
 
 class SimulateEpisodes:
@@ -165,7 +165,7 @@ class SimulateEpisodes:
         device: str = "cpu",
     ) -> None:
         self.environment, self.steps, self.firsts, self.batch = make_robot(env), steps, firsts, batch
-        self.policies = [fitting(self.environment, policy) for policy in policies]
+        self.policies = [check_policy(self.environment, policy) for policy in policies]
 
     def __call__(self, shard: Any, given: Arrays) -> Arrays:
         seeds = np.asarray(shard.ids)
@@ -258,7 +258,7 @@ class PlanEpisodes:
             done.append(plan_episode(self.environment, self.agent, seed, steps=self.steps))
             fallbacks.append(self.agent.fallbacks - before)
         whole = Rollouts.join(done)
-        returns, errors = outcomes(whole, self.limits, cheetah_reward)
+        returns, errors = score_episodes(whole, self.limits, cheetah_reward)
         fastest = np.where(np.isfinite(whole.states[..., 0]), whole.states[..., 0], np.inf).max(axis=1)
         counts = {"fallbacks": np.array(fallbacks), "fastest": fastest}
         return {"ids": whole.seeds, "errors": errors, "returns": returns, **counts}
@@ -289,7 +289,7 @@ def rl_task(
     trained_on: see `_with_training`; a unit that the ensemble was trained on is refused
     """
     seeds = unit_seeds(tune=tune, calibrate=calibrate, test=test, seed=seed)
-    whole("horizon", horizon, least=1)
+    check_integer("horizon", horizon, least=1)
     burn_in_range(burn_in)
     controller = load_policy(policy, std=policy_std, vecnormalize=vecnormalize, sees=policy_sees)
     if propagation not in PROPAGATIONS:
@@ -361,7 +361,7 @@ def rollout_task(
     seeds = unit_seeds(tune=tune, calibrate=calibrate, test=test, seed=seed)
     if model.trained_on is not None:
         model.refuse_seen(seeds)
-    usual = (env, policy, whole("horizon", horizon, least=1), burn_in_range(burn_in))
+    usual = (env, policy, check_integer("horizon", horizon, least=1), burn_in_range(burn_in))
     forecasting = (env, policy, model, propagation, tuple(members), tuple(also))
     scorer = ForecastPlans if plans else ForecastRollouts
     scorer(*forecasting)  # refuses here what would not do there
@@ -398,8 +398,8 @@ def rollout_task(
 def unit_seeds(*, tune: int, calibrate: int, test: int, seed: int) -> range:
     """The seeds of all units of a run, which are also their ids; refused where there are too many."""
     for name, count in (("tune", tune), ("calibrate", calibrate), ("test", test)):
-        whole(name, count, least=1)
-    if whole("seed", seed, least=0) > MOST_SEED:
+        check_integer(name, count, least=1)
+    if check_integer("seed", seed, least=0) > MOST_SEED:
         raise InvalidInput(f"seed must be at most {MOST_SEED:,}, so that units have seeds, got {seed}")
     if (units := tune + calibrate + test) >= TRAINING_SEEDS:
         raise InvalidInput(f"units must be fewer than {TRAINING_SEEDS:,}, got {units:,}")
@@ -436,12 +436,12 @@ def _with_training(model: Ensemble, file: Path, stated: Sequence[str]) -> Ensemb
 
 def training_job(env: Robot, policy: Policy, *, episodes: int = 1600, steps: int = 200, seed: int = 0) -> Job:
     """The training episodes: half by the policy itself, the rest with more noise on its actions."""
-    whole("steps", steps, least=1)
-    if whole("episodes", episodes, least=1) >= TRAINING_SEEDS:
+    check_integer("steps", steps, least=1)
+    if check_integer("episodes", episodes, least=1) >= TRAINING_SEEDS:
         raise InvalidInput(f"episodes must be fewer than {TRAINING_SEEDS:,}, got {episodes:,}")
     first = unit_seeds(tune=1, calibrate=1, test=1, seed=seed)[0] + TRAINING_SEEDS
     groups = np.array_split(first + np.arange(episodes), len(EXTRA_NOISE))
-    policies = tuple(Noisy(policy, extra) for extra in EXTRA_NOISE)
+    policies = tuple(NoisyPolicy(policy, extra) for extra in EXTRA_NOISE)
     firsts = tuple(int(part[0]) if len(part) else first + episodes for part in groups)
     stage = Stage(SimulateEpisodes, (env, policies, firsts, steps), needs=NEEDS)
     return Job.of("episodes", range(first, first + episodes), [stage], size=UNITS, unit="episode")
@@ -478,7 +478,7 @@ def train_ensemble(
     if not place.local:
         raise InvalidInput("--ensemble must be given where the run folder is a URL: train it first")
     home, robot = Path(place.root) / "model", make_robot(env)
-    job = training_job(env, fitting(robot, policy), episodes=episodes, steps=steps, seed=seed)
+    job = training_job(env, check_policy(robot, policy), episodes=episodes, steps=steps, seed=seed)
     data = RunFolder(home / "episodes")
     engine(job, data)
     return fit_ensemble(

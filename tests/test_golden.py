@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from pac_program import run as pac
 
-from cluster.driver import Task, certify_run
-from cluster.engines import run_here
-from cluster.folders import RunFolder
-from cluster.tasks import rl_task
-from pac_core import PACLevel, SecondLook, read_certificate, read_descent, read_family, verify_descent
+from pac_core import PACLevel, SecondLook, read_certificate
+from pac_core.certificates import read_descent, read_family, verify_descent
+from pac_core.runs import RunFolder, Task, certify_run, run_here
+from pac_rl.tasks import rl_task
 
 GOLDEN = Path(__file__).parent / "golden"
 PATHS = "d135bd3412d2"

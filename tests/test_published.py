@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pac_core.arrays import at_least
+from pac_core.arrays import round_up
 from pac_core.certificates import read_descent, read_family, read_notes, verify_descent
 from pac_core.evaluation import error_interval
 
@@ -31,7 +31,7 @@ def test_one_budget_covers_all_that_is_claimed() -> None:
     [stated] = (note.facts for note in read_notes(KEPT / "pac-ledger.json") if note.kind == "accepted risk")
     limit = error_interval(stated["unsafe"], stated["accepted"], 0.002 / 3)[1]
     assert f"{stated['unsafe']} of {stated['accepted']} accepted decisions" in SAID
-    assert f"P(unsafe given accepted) <= {at_least(limit, 4)} with confidence 0.998" in SAID
+    assert f"P(unsafe given accepted) <= {round_up(limit, 4)} with confidence 0.998" in SAID
 
 
 def test_the_table_of_guards_is_the_one_that_was_made() -> None:

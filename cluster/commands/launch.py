@@ -18,12 +18,12 @@ from cluster.commands.logits import PARTS, say_exploded
 from cluster.session import STORE, connected, gauges, run_on_ray
 from cluster.sweep import heat_maps, sweep
 from pac_core import InvalidInput, PACLevel
-from pac_core.arrays import at_least
+from pac_core.arrays import round_up
 from pac_core.bounds import max_errors
 from pac_core.certificates import LedgerPath
 from pac_core.cli import LEDGER, ledger_beside, refuse_unwritable, say, say_cost
 from pac_core.errors import ShardFailed, TooManyFailures
-from pac_core.evaluation import error_interval, top_one
+from pac_core.evaluation import describe_accuracy, error_interval
 from pac_core.files import real_path
 from pac_core.runs import (
     Finding,
@@ -69,7 +69,7 @@ def launch(
 
     data: what the units are read from, if they are; the ledger is beside it
     """
-    asked(task.calibrate, levels)
+    check_levels(task.calibrate, levels)
     if shape not in (None, *LABEL_SCORES):
         check_shape(shape)
     book = ledger_for(folder, ledger, data) if levels else Path(LEDGER)
@@ -115,7 +115,7 @@ def engine_at(address: str, device: str = "cpu") -> Iterator[Callable[[Job, RunF
             yield partial(watched, run_on_ray)
 
 
-def asked(calibrate: int, levels: Sequence[PACLevel]) -> None:
+def check_levels(calibrate: int, levels: Sequence[PACLevel]) -> None:
     """Refuse before any work levels that so many units cannot prove."""
     for level in levels:
         max_errors(calibrate, level)
@@ -228,7 +228,7 @@ def say_accuracy(task: Task, results: Results) -> None:
         forecast, labels = results.gathered("tune")
     except InvalidInput:  # there are none, or all of them failed
         return say("top-1", f"not known, because there are no {task.unit}s to tune on")
-    say("top-1", top_one(forecast.predictions() == labels, labels, domain[1]))
+    say("top-1", describe_accuracy(forecast.predictions() == labels, labels, domain[1]))
 
 
 def room(folder: RunFolder, state: State, receipt: Receipt, tune: int) -> str:
@@ -300,4 +300,4 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 def _cell(name: str, value: Any) -> str:
     if not isinstance(value, float):
         return str(value)
-    return at_least(value, 4) if name == "T" else f"{value:.4g}"
+    return round_up(value, 4) if name == "T" else f"{value:.4g}"

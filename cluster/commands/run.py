@@ -12,7 +12,7 @@ import click
 import numpy as np
 from tqdm import tqdm
 
-from cluster.commands.launch import asked, engine_at, launch, ledger_for, resumable
+from cluster.commands.launch import check_levels, engine_at, launch, ledger_for, resumable
 from cluster.commands.logits import logits, say_broken
 from cluster.commands.options import engine_options, ledger_option
 from cluster.session import ADDRESSES, connected
@@ -32,7 +32,7 @@ from pac_core.errors import TooManyFailures
 from pac_core.files import real_path
 from pac_core.fitting import check_score
 from pac_core.runs import Finding, Job, RunFolder, Task
-from pac_core.sets import LABEL_SCORES, score_named
+from pac_core.sets import LABEL_SCORES, resolve_score_name
 from pac_vision.tasks import box_sizes, image_task, track_task
 
 
@@ -121,8 +121,8 @@ def run_imagenet(
     A broken image is refused with its path, or with --broken miss counts as an error everywhere: it is never
     left out. The logits can be had with pac logits, sets for new images with pac sets --images.
     """
-    asked(calibrate, engine["levels"])
-    place, named = RunFolder(folder), score_named(score, temperature)
+    check_levels(calibrate, engine["levels"])
+    place, named = RunFolder(folder), resolve_score_name(score, temperature)
     if not tune and named != "plain" and engine["levels"]:
         raise InvalidInput(f"--tune must be above 0 to fit --score {named}, got 0; plain needs none")
     if place.local and Path(images).is_dir() and real_path(folder).is_relative_to(real_path(images)):
@@ -178,7 +178,7 @@ def run_otb(
     **engine: Any,
 ) -> None:
     """Tracks of videos: stored ones, or by a tracker that reads the frames; the unit is a whole sequence."""
-    asked(calibrate, engine["levels"])
+    check_levels(calibrate, engine["levels"])
     videos: dict[str, Any] = {"tracks": tracks, "sequences": sequences, "tracker": tracker, "free": free}
     chosen: dict[str, Any] = {"gamma": gamma, "score": score, "power": power}
     place = RunFolder(folder)
@@ -282,7 +282,7 @@ def run_rl(
         "vecnormalize": vecnormalize,
         "policy_sees": policy_sees,
     }
-    asked(calibrate, engine["levels"])
+    check_levels(calibrate, engine["levels"])
     check_score(shape or "box", ("trajectories", horizon, len(make_environment(env).names)), features)
     with resumable(place), engine_at("none") as here:
         task = rl_task(

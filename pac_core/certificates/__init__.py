@@ -12,11 +12,11 @@ from pac_core.certificates.certificate import (
     write_json,
 )
 from pac_core.certificates.certify import (
-    Asked,
     Certified,
+    Request,
     certify,
-    certify_menu,
     certify_scores,
+    certify_several,
     train_record,
 )
 from pac_core.certificates.descent import (
@@ -50,7 +50,6 @@ from pac_core.certificates.reweighting import (
 )
 
 __all__ = [
-    "Asked",
     "Certificate",
     "Certified",
     "Check",
@@ -60,13 +59,14 @@ __all__ = [
     "Note",
     "Opening",
     "Record",
+    "Request",
     "Reweighted",
     "SplitRecord",
     "Trial",
     "add_note",
     "certify",
-    "certify_menu",
     "certify_scores",
+    "certify_several",
     "descend",
     "episodes_needed",
     "fit_reweighted",

@@ -15,7 +15,7 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 
 from pac_core import plugins
-from pac_core.arrays import numbers
+from pac_core.arrays import check_numbers
 from pac_core.bounds import BOUNDS, Family, PACLevel
 from pac_core.errors import BadCertificate, InvalidInput, PACError
 from pac_core.files import whole_file
@@ -144,7 +144,7 @@ def issue(
 
     `scores` `[n]` are the calibration scores, or `ShardedScores`, and `ids` `[n]` the ids of their units.
     """
-    array = scores if isinstance(scores, ShardedScores) else numbers("scores", scores, "[N]")
+    array = scores if isinstance(scores, ShardedScores) else check_numbers("scores", scores, "[N]")
     if predictor.threshold.bound not in BOUNDS:
         raise InvalidInput(
             f"a certificate needs a bound of {sorted(BOUNDS)}, got {predictor.threshold.bound!r}"
@@ -179,7 +179,7 @@ def verify(certificate: Certificate, scores: Any, ids: Any = None) -> list[Check
 
     It says that the arithmetic is right, not that the world obeys.
     """
-    array = numbers("scores", scores, "[N]")
+    array = check_numbers("scores", scores, "[N]")
     threshold = certificate.predictor.threshold
     checks = [
         Check("n", len(array) == threshold.n, f"{len(array)} scores, the certificate says {threshold.n}"),

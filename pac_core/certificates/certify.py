@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pac_core.arrays import Array, labels_for, like, listed
+from pac_core.arrays import Array, check_labels, check_list, convert_like
 from pac_core.bounds import Entry, PACLevel, max_errors, min_samples
 from pac_core.certificates.certificate import (
     Certificate,
@@ -22,15 +22,15 @@ from pac_core.certificates.certificate import (
 )
 from pac_core.certificates.ledger import Opening, open_split, read_family, score_digest
 from pac_core.errors import InvalidInput, TooManyFailures
-from pac_core.fitting import fit_of
-from pac_core.forecasts import GaussianForecast, LogitForecast, a_forecast, as_given, to_tune_on
-from pac_core.sets.predictor import FitScore, Likelihood, Predictor, Score, unit_scores
+from pac_core.fitting import score_fitter
+from pac_core.forecasts import GaussianForecast, LogitForecast, check_forecast, drop_failed, with_lengths
+from pac_core.sets.predictor import FitScore, Likelihood, Predictor, Score, score_units
 from pac_core.splits import Splits, digest_of, ids_digest, split, unit_names
 from pac_core.thresholds import fit_threshold
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class Request:
     """A score on the menu: the levels asked for it, and how its calibration scores are found.
 
     scores: called after the ledger is written; returns them `[n]` or as `ShardedScores`
@@ -124,17 +124,17 @@ def certify(
     for name, given, kind in named:
         if not isinstance(given, kind):
             raise InvalidInput(f"{name} must be {'a text' if kind is str else 'a Record'}, got {given!r}")
-    known = listed("train_ids", train_ids)
+    known = check_list("train_ids", train_ids)
     parts = split(ids, tune=tune, calibrate=calibrate, seed=seed, train=known)
     for level in wanted:
         max_errors(parts.calibrate.n, level)
     names = unit_names("ids", ids)
     check_unit(unit)
     if isinstance(forecast, LogitForecast):
-        truth = labels_for("labels", truth, *forecast.logits.shape)
+        truth = check_labels("labels", truth, *forecast.logits.shape)
         forecast.check()
     else:
-        truth = as_given(truth, a_forecast(forecast).check(truth, failures=True))
+        truth = with_lengths(truth, check_forecast(forecast).check(truth, failures=True))
     if len(truth) != len(names):
         raise InvalidInput(f"forecast and ids must be of as many units, got {len(truth)} and {len(names)}")
     tuning, rows = parts.tune.rows, parts.calibrate.rows
@@ -143,13 +143,13 @@ def certify(
         raise InvalidInput(
             f"fit and score both say what is fitted: give one of them, got score={score!r} as well"
         )
-    choose = fit or fit_of(forecast.domain, score, calibrate=parts.calibrate.n, others=wanted[1:])
+    choose = fit or score_fitter(forecast.domain, score, calibrate=parts.calibrate.n, others=wanted[1:])
     if not tune and (fit is not None or score not in (None, "plain")):
         raise InvalidInput(f"{'fit' if fit else f'score={score!r}'} is fitted on tune units, but tune is 0")
-    fitted = choose(*to_tune_on(forecast.take(tuning), truth[tuning]), wanted[0]) if tune else Likelihood()
+    fitted = choose(*drop_failed(forecast.take(tuning), truth[tuning]), wanted[0]) if tune else Likelihood()
     return certify_scores(
         fitted,
-        lambda: unit_scores(fitted, chosen, chosen_truth),
+        lambda: score_units(fitted, chosen, chosen_truth),
         wanted,
         ids=names[rows],
         ledger=ledger,
@@ -167,7 +167,7 @@ def certify(
 
 
 def _levels(levels: PACLevel | Iterable[PACLevel]) -> list[PACLevel]:
-    wanted = [levels] if isinstance(levels, PACLevel) else listed("levels", levels)
+    wanted = [levels] if isinstance(levels, PACLevel) else check_list("levels", levels)
     if not wanted:
         raise InvalidInput("levels must be one or more, got none")
     return wanted
@@ -179,7 +179,7 @@ def _content(forecast: Any, truth: Any) -> str:
         arrays = [np.full(len(truth), forecast.tau), forecast.logits, truth]
     else:
         states = forecast.check(truth, failures=True)
-        arrays = [like(np.zeros(1), array) for array in (forecast.mean, forecast.var, states)]
+        arrays = [convert_like(np.zeros(1), array) for array in (forecast.mean, forecast.var, states)]
     return digest_of(
         b"".join(np.asarray(row, dtype=np.float64).tobytes() for row in unit)
         for unit in zip(*arrays, strict=True)
@@ -209,14 +209,14 @@ def certify_scores(
     `data` is a digest of what the scores come from; `about` goes to `issue`: unit, train, tune, test,
     model, split.
     """
-    asked = Asked(score, tuple(_levels(levels)), scores, domain)
-    made = certify_menu([asked], ids=ids, ledger=ledger, data=data, parts=parts, source=source, **about)[0]
+    asked = Request(score, tuple(_levels(levels)), scores, domain)
+    made = certify_several([asked], ids=ids, ledger=ledger, data=data, parts=parts, source=source, **about)[0]
     if not made.certificates:
         fit_threshold(made.scores, made.refused[-1])  # raises the reason, with its numbers
     return made
 
 
-def _draft(asked: Asked, source: Record | None, about: Mapping[str, Any]) -> None:
+def _draft(asked: Request, source: Record | None, about: Mapping[str, Any]) -> None:
     """Refuse what could not be issued or written, with made-up scores: after the look it is too late."""
     level = asked.levels[0]
     scores = np.zeros(min_samples(level))
@@ -224,8 +224,8 @@ def _draft(asked: Asked, source: Record | None, about: Mapping[str, Any]) -> Non
     as_document(issue(predictor, scores, data=source, **about))
 
 
-def certify_menu(
-    menu: Sequence[Asked],
+def certify_several(
+    menu: Sequence[Request],
     *,
     ids: Any,
     ledger: str | os.PathLike[str],

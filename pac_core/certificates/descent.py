@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import at_least, numbers, plain
-from pac_core.bounds import Entry, Family, PACLevel, a_level, min_samples, proves, whole
+from pac_core.arrays import check_array, check_numbers, round_up
+from pac_core.bounds import Entry, Family, PACLevel, check_integer, check_level, min_samples, proves
 from pac_core.certificates.certificate import Check, read_json, seal, write_json
 from pac_core.certificates.ledger import (
     Opening,
@@ -43,7 +43,7 @@ def episodes_needed(level: PACLevel, allowed: int) -> int:
     >>> [episodes_needed(PACLevel(epsilon=0.05, delta=0.01), allowed) for allowed in range(7)]
     [90, 130, 165, 198, 229, 259, 288]
     """
-    return min_samples(a_level(level), allowed)
+    return min_samples(check_level(level), allowed)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -70,13 +70,13 @@ class Descent:
     tested: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        scales = numbers("scales", self.scales, "[S]", finite=True).astype(np.float64)
+        scales = check_numbers("scales", self.scales, "[S]", finite=True).astype(np.float64)
         if scales.min() <= 0 or (np.diff(scales) >= 0).any():
             raise InvalidInput(f"scales must descend and be above 0, got {scales.tolist()}")
-        n, allowed = whole("n", self.n, least=1), whole("allowed", self.allowed, least=0)
-        if not proves(n, allowed, a_level(self.level)):
+        n, allowed = check_integer("n", self.n, least=1), check_integer("allowed", self.allowed, least=0)
+        if not proves(n, allowed, check_level(self.level)):
             raise NotEnoughData(n, episodes_needed(self.level, allowed), self.level, allowed)
-        episodes = plain("episodes", self.episodes, "[S, n]")
+        episodes = check_array("episodes", self.episodes, "[S, n]")
         if episodes.shape != (len(scales), n):
             raise InvalidInput(
                 f"episodes must have shape [{len(scales)}, {n}], a row of ids for each scale, "
@@ -148,7 +148,7 @@ class Descended:
         plan, trials = self.plan, self.trials
         follows = 0 < len(trials) <= len(plan.scales)
         for trial, scale in zip(trials, plan.scales, strict=False):
-            counted = whole("errors", trial.errors, least=0) <= plan.n
+            counted = check_integer("errors", trial.errors, least=0) <= plan.n
             right = trial.passed is (trial.errors <= plan.allowed)
             follows &= counted and right and (trial.scale, trial.n) == (scale, plan.n)
         stopped = bool(trials) and (not trials[-1].passed or len(trials) == len(plan.scales))
@@ -184,7 +184,7 @@ class Descended:
             )
         return (
             f"Certified at scale {self.certified:g}: P(error in a fresh episode of exactly this controller "
-            f"at this scale) <= {at_least(level.epsilon)} with confidence 1 - {at_least(level.delta)}, for "
+            f"at this scale) <= {round_up(level.epsilon)} with confidence 1 - {round_up(level.delta)}, for "
             f"episodes drawn like the tested ones, and nothing more. {evidence}"
         )
 
@@ -278,7 +278,9 @@ def counted(ledger: str | os.PathLike[str], look: Opening) -> dict[float, int]:
     found: dict[float, int] = {}
     for note in read_notes(ledger):
         if note.kind == NOTE and note.facts.get("plan") == look.data:
-            found.setdefault(float(note.facts["scale"]), whole("errors", note.facts["errors"], least=0))
+            found.setdefault(
+                float(note.facts["scale"]), check_integer("errors", note.facts["errors"], least=0)
+            )
     return found
 
 
@@ -363,7 +365,7 @@ def from_json(document: Mapping[str, Any]) -> Descended:
 
 
 def _count(errors: Any, n: int) -> int:
-    shown = plain("errors", errors, "[n]")
+    shown = check_array("errors", errors, "[n]")
     if shown.dtype != np.bool_ or len(shown) != n:
         raise InvalidInput(
             f"errors must be {n:,} booleans, one for each episode, got {len(shown):,} of {shown.dtype}: "

@@ -38,7 +38,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.bounds import Entry, Family, PACLevel, joint_cost, max_errors, share
+from pac_core.bounds import Entry, Family, PACLevel, check_probability, joint_failure_probability, max_errors
 from pac_core.certificates.certificate import parse_json, seal, write_json
 from pac_core.errors import BadCertificate, InvalidInput, PACError, SecondLook
 from pac_core.files import FileStore, locked, real_path
@@ -93,7 +93,11 @@ class Opening:
     @property
     def cost(self) -> float:
         """The probability that any statement of this look fails is below this."""
-        return float(self.plan["delta"]) if self.plan and self.claim else joint_cost(self.n, self.menu)
+        return (
+            float(self.plan["delta"])
+            if self.plan and self.claim
+            else joint_failure_probability(self.n, self.menu)
+        )
 
     @property
     def claim(self) -> bool:
@@ -203,7 +207,7 @@ def open_ledger(path: LedgerPath, *, budget: float) -> Family:
     ...     open_ledger(f"{folder}/pac-ledger", budget=0.01).share
     0.005
     """
-    share("budget", budget)
+    check_probability("budget", budget)
 
     def begin(ledger: _Ledger) -> _Book | None:
         if not ledger.begun:
@@ -254,7 +258,9 @@ def refuse_spent(
             return True
     _refuse_shared(mine, ledger)
     if ledger.book.budget is not None:
-        least = joint_cost(mine.n, [Entry("any", level.epsilon, level.delta) for level in wanted])
+        least = joint_failure_probability(
+            mine.n, [Entry("any", level.epsilon, level.delta) for level in wanted]
+        )
         ledger.book.family.and_one_of(least)
     return False
 
@@ -457,7 +463,7 @@ def _opening(document: dict[str, Any], version: int) -> Opening:
     if hashes is not None and len(hashes) != opening.n:
         raise ValueError("a look must have a hash of each unit")
     if opening.plan and opening.claim:
-        share("delta", opening.plan["delta"])
+        check_probability("delta", opening.plan["delta"])
     return opening
 
 
@@ -479,7 +485,7 @@ def _alpha(note: Note) -> float | None:
     """What a monitor that begins anew may fail with; None of any other note."""
     if note.kind != RESET or "alpha" not in note.facts:
         return None
-    return share("alpha", note.facts["alpha"])
+    return check_probability("alpha", note.facts["alpha"])
 
 
 def _describe(opening: Opening) -> str:

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import Floats, number, numbers
-from pac_core.bounds import Entry, Family, PACLevel, a_level, max_errors, min_samples, whole
+from pac_core.arrays import Floats, check_number, check_numbers
+from pac_core.bounds import Entry, Family, PACLevel, check_integer, check_level, max_errors, min_samples
 from pac_core.certificates.ledger import Opening, open_split, read_family
 from pac_core.errors import InvalidInput, NotEnoughData, TooFewAccepted
 from pac_core.splits import digest_of, unit_names
@@ -82,19 +82,19 @@ def fit_reweighted(
     >>> fit_reweighted(range(400), range(400), [1.0] * 400, 2.0, PACLevel(0.1, 0.1), seed=0).threshold.n
     217
     """
-    values = numbers("scores", scores, "[N]")
+    values = check_numbers("scores", scores, "[N]")
     rows = reweigh(ids, weights, bound, seed=seed)
-    units = len(numbers("weights", weights, "[N]"))
+    units = len(check_numbers("weights", weights, "[N]"))
     if len(values) != units:
         raise InvalidInput(f"scores must have one entry per unit, got {len(values)} for {units}")
     try:
         if not len(rows):
-            raise NotEnoughData(0, min_samples(a_level(level)), level)
-        max_errors(len(rows), a_level(level))
+            raise NotEnoughData(0, min_samples(check_level(level)), level)
+        max_errors(len(rows), check_level(level))
     except NotEnoughData as error:
         raise TooFewAccepted(len(rows), error.needed, level, units, float(bound)) from None
     if ledger is not None:
-        policy = _digest(ids, numbers("weights", weights, "[N]"), f"{float(bound)!r} {seed}")
+        policy = _digest(ids, check_numbers("weights", weights, "[N]"), f"{float(bound)!r} {seed}")
         open_split(ledger, Opening.of(ids, [Entry(policy, level.epsilon, level.delta)], _digest(ids, values)))
     family = None if ledger is None else read_family(ledger)
     return Reweighted(fit_threshold(values[rows], level), rows, units, float(bound), family)
@@ -111,7 +111,7 @@ def reweigh(ids: Any, weights: Any, bound: float, *, seed: int) -> NDArray[np.in
     [1, 4]
     """
     names = unit_names("ids", ids)
-    ratios = numbers("weights", weights, "[N]", finite=True)
+    ratios = check_numbers("weights", weights, "[N]", finite=True)
     if len(np.unique(names)) != len(names) or len(names) != len(ratios):
         raise InvalidInput(
             f"ids must be unique and one for each weight, got {len(np.unique(names)):,} different ids among "
@@ -128,7 +128,7 @@ def reweigh(ids: Any, weights: Any, bound: float, *, seed: int) -> NDArray[np.in
             f"{str(names[worst])!r}): it is not a bound, and raising it to the largest weight seen does not "
             "make it one"
         )
-    seed = whole("seed", seed, least=0)
+    seed = check_integer("seed", seed, least=0)
     uniforms = np.array([_uniform(seed, name) for name in names.tolist()])
     return np.flatnonzero(uniforms * float(bound) < ratios)
 
@@ -145,9 +145,9 @@ def gaussian_weights(noise: Any, old: Any, new: Any, shift: Any = None) -> Float
     >>> gaussian_weights([[[0.0]], [[2.0]]], [0.5], [0.25]).round(4).tolist()
     [2.0, 0.005]
     """
-    drawn = numbers("noise", noise, "[N, T, A]", finite=True).astype(np.float64)
+    drawn = check_numbers("noise", noise, "[N, T, A]", finite=True).astype(np.float64)
     before, after = _deviations(old, new, drawn.shape[2])
-    moved = np.zeros(1) if shift is None else numbers("shift", shift, "[N, T, A]", finite=True)
+    moved = np.zeros(1) if shift is None else check_numbers("shift", shift, "[N, T, A]", finite=True)
     if shift is not None and moved.shape != drawn.shape:
         raise InvalidInput(f"shift must have the shape of noise, {drawn.shape}, got {moved.shape}")
     there = (before * drawn - moved) / after
@@ -171,11 +171,11 @@ def gaussian_bound(old: Any, new: Any, *, steps: int, shift: Any = 0.0) -> float
     """
     before, after = _deviations(old, new, None)
     several = isinstance(shift, list | tuple) or getattr(shift, "ndim", 0) > 0
-    apart = numbers("shift", shift if several else [number("shift", shift)], "[A]", finite=True)
+    apart = check_numbers("shift", shift if several else [check_number("shift", shift)], "[A]", finite=True)
     if len(apart) not in (1, len(before)):
         raise InvalidInput(f"shift must be one number, or one for each action, got {len(apart)}")
     apart = np.broadcast_to(apart, before.shape)
-    steps = whole("steps", steps, least=1)
+    steps = check_integer("steps", steps, least=1)
     if (after > before).any():
         raise InvalidInput(
             f"the new policy must not be wider than the old one, got {after.tolist()} after "
@@ -198,7 +198,9 @@ def gaussian_bound(old: Any, new: Any, *, steps: int, shift: Any = 0.0) -> float
 
 
 def _deviations(old: Any, new: Any, actions: int | None) -> tuple[Floats, Floats]:
-    before, after = (numbers(name, value, "[A]", finite=True) for name, value in (("old", old), ("new", new)))
+    before, after = (
+        check_numbers(name, value, "[A]", finite=True) for name, value in (("old", old), ("new", new))
+    )
     if before.shape != after.shape or actions not in (None, len(before)):
         raise InvalidInput(
             f"old and new must have a deviation for each action, got {before.shape} and {after.shape}"

@@ -23,7 +23,7 @@ from pac_core.cli.verify import read_both, same_split, scores_beside
 from pac_core.datasets import ROWS, Dataset, read_arrays
 from pac_core.errors import InvalidInput
 from pac_core.evaluation import calibration_error, evaluate
-from pac_core.forecasts import LogitForecast, failed_units, to_tune_on
+from pac_core.forecasts import LogitForecast, drop_failed, failed_units
 from pac_core.sets.predictor import GivenScore, Likelihood
 from pac_core.splits import ids_digest
 
@@ -71,7 +71,7 @@ def evaluate_command(
     score = document.predictor.score
     some = failed is None or not failed.all()
     if isinstance(units.forecast, LogitForecast) and isinstance(score, Likelihood) and some:
-        forecast, truth = to_tune_on(units.forecast, units.truth)
+        forecast, truth = drop_failed(units.forecast, units.truth)
         errors = (calibration_error(f, truth) for f in (forecast, score.prepared(forecast)))
         click.echo("calibration error (ECE) {:.4f} before, {:.4f} after the temperature".format(*errors))
     sys.exit(1 if result.refuted else 0)

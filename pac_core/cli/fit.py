@@ -36,10 +36,10 @@ from pac_core.datasets import (
     write_arrays,
 )
 from pac_core.errors import InvalidInput, UnreadableFile
-from pac_core.evaluation import calibration_error, top_one
+from pac_core.evaluation import calibration_error, describe_accuracy
 from pac_core.files import real_path
-from pac_core.fitting import asked_score, score_fit
-from pac_core.forecasts import LogitForecast, failed_units, to_tune_on
+from pac_core.fitting import command_fitter, resolve_score
+from pac_core.forecasts import LogitForecast, drop_failed, failed_units
 from pac_core.sets.label_scores import LABEL_SCORES
 from pac_core.sets.labels import RankedScore
 from pac_core.sets.predictor import GivenScore, Likelihood
@@ -160,10 +160,10 @@ def fit(
     else:
         if units.truth is None:
             raise InvalidInput(f"{data} must hold the truth: an array 'labels' or 'truth', or give --labels")
-        kind = asked_score(units.forecast, score, temperature)
+        kind = resolve_score(units.forecast, score, temperature)
         if calibrate is None or (not tune and kind != "plain"):
             raise InvalidInput("--tune and --calibrate must both be above 0: units to choose, units to prove")
-        choose = score_fit(units.forecast, kind, shape, features, levels, calibrate)
+        choose = command_fitter(units.forecast, kind, shape, features, levels, calibrate)
         made = certify(
             units.forecast,
             units.truth,
@@ -212,8 +212,8 @@ def _say_tuned(made: Certified, units: Dataset) -> None:
     if not isinstance(made.score, Likelihood | RankedScore):
         say("tune", f"shape {made.score.kind}")
     elif tune is not None and isinstance(tune.forecast, LogitForecast):
-        forecast, truth = to_tune_on(tune.forecast, tune.truth)
-        say("top-1", top_one(forecast.predictions() == truth, truth, forecast.logits.shape[1]))
+        forecast, truth = drop_failed(tune.forecast, tune.truth)
+        say("top-1", describe_accuracy(forecast.predictions() == truth, truth, forecast.logits.shape[1]))
         if isinstance(made.score, RankedScore):
             return say("tune", f"smallest sets: {made.score}")
         errors = (calibration_error(f, truth) for f in (forecast, made.score.prepared(forecast)))

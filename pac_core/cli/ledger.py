@@ -6,7 +6,7 @@ import json
 
 import click
 
-from pac_core.arrays import at_least
+from pac_core.arrays import round_up
 from pac_core.certificates.ledger import LedgerPath, open_ledger, read_family, read_ledger, read_notes
 from pac_core.cli.options import (
     LedgerName,
@@ -35,7 +35,7 @@ def ledger_command(path: LedgerPath, budget: float | None) -> None:
     if family.left is not None:
         click.echo(f"left: {family.left!r}, of which {family.share!r} allows any number of later attempts")
     for opening in read_ledger(path):
-        cost = at_least(opening.cost, 4)
+        cost = round_up(opening.cost, 4)
         click.echo(f"{opening.n:,} units {opening.calibrate[:12]}: joint failure probability < {cost}")
         for entry in opening.menu:
             click.echo(f"  score {entry.score[:12]}  epsilon={entry.epsilon:g}  delta={entry.delta:g}")

@@ -26,7 +26,7 @@ ON_RAY = {
 EPILOG = """\
 Exit codes: 0 success, or yes; 1 the answer is no (refuted, does not follow);
 2 the input was refused; 3 an internal error; 141 the output pipe was closed."""
-UNHEARD = 141
+PIPE_CLOSED = 141
 """As of any program whose pipe is closed; 0 would say that a certificate holds."""
 
 
@@ -73,7 +73,7 @@ class Program(click.Group):
             raise Refused(str(error)) from None
         except BrokenPipeError:  # the reader stopped, as `| head` does, perhaps before the answer
             _discard_output()
-            ctx.exit(UNHEARD)
+            ctx.exit(PIPE_CLOSED)
         except OSError as error:
             named = error.filename or ("standard output" if _discard_output() else "a file")  # ours are named
             raise Refused(f"{named}: {error.strerror or error}") from None

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from pac_core.arrays import at_least
+from pac_core.arrays import round_up
 from pac_core.bounds import PACLevel
 from pac_core.certificates.ledger import LedgerPath, read_family
 from pac_core.errors import InvalidInput
@@ -178,7 +178,7 @@ def ledger_beside(data: Path, given: LedgerPath | None = None) -> LedgerPath:
 def say_cost(count: int, cost: float, ledger: LedgerPath) -> None:
     """Print the joint failure probability of a look's certificates, and what else their ledger holds."""
     many = f"{count} certificate{'s' * (count != 1)}"
-    say("ledger", f"{many}; joint failure probability < {at_least(cost, 4)} ({ledger})")
+    say("ledger", f"{many}; joint failure probability < {round_up(cost, 4)} ({ledger})")
     say("ledger", str(read_family(ledger)))
 
 

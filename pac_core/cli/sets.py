@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from pac_core import plugins
-from pac_core.arrays import at_least
+from pac_core.arrays import round_up
 from pac_core.certificates.certificate import Certificate, read_certificate
 from pac_core.cli.options import (
     FILE,
@@ -187,8 +187,8 @@ def _serve(document: Certificate, images: str, names: Any, out: Path | None, opt
         level, n = document.predictor.threshold.level, document.predictor.threshold.n
         mean = np.mean(np.concatenate(sizes))
         say("wrote", f"{served.n:,} sets, mean size {mean:.4g} labels, to {out}")
-        promise = f"a set misses its label with probability at most {at_least(level.epsilon)}"
-        given = f"with confidence 1 - {at_least(level.delta)}, for images drawn like the {n:,} calibrated on"
+        promise = f"a set misses its label with probability at most {round_up(level.epsilon)}"
+        given = f"with confidence 1 - {round_up(level.delta)}, for images drawn like the {n:,} calibrated on"
         say("promise", f"{promise}, {given}")
 
 
@@ -242,7 +242,7 @@ def write_regions(ids: Any, sets: Any, out: Path | None) -> None:
     ends = [f"{end}_{i}" for end in ("lower", "upper") for i in range(lower.shape[-1])]
     rows = [["id", "size", *ends]]
     for name, size, low, high in zip(ids, sets.size(), lower, upper, strict=True):
-        rows.append([name, at_least(size), *map(repr, (*low.tolist(), *high.tolist()))])
+        rows.append([name, round_up(size), *map(repr, (*low.tolist(), *high.tolist()))])
     _write_rows(rows, out)
 
 

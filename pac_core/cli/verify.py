@@ -25,11 +25,11 @@ from pac_core.certificates.ledger import LedgerPath, read_family, read_ledger, s
 from pac_core.cli.options import FILE, LedgerName, ids_option, labels_option
 from pac_core.datasets import ROUNDED, ROWS, Dataset, read_arrays, read_dataset
 from pac_core.errors import InvalidInput, PACError
-from pac_core.forecasts import EXACT_TO, LogitForecast, to_tune_on
+from pac_core.forecasts import EXACT_TO, LogitForecast, drop_failed
 from pac_core.scores import Temperature
 from pac_core.sets.label_scores import choose_label_score
 from pac_core.sets.labels import RankedScore
-from pac_core.sets.predictor import Likelihood, unit_scores
+from pac_core.sets.predictor import Likelihood, score_units
 from pac_core.splits import Splits, ids_digest, split
 
 
@@ -175,7 +175,7 @@ def _scores_again(document: Certificate, units: Dataset, certificate: Path) -> t
     if isinstance(score, Likelihood) and score.preparations:
         tune = units.take(parts.tune.rows)
         try:
-            again = score.refitted(*to_tune_on(tune.forecast, tune.truth))
+            again = score.refitted(*drop_failed(tune.forecast, tune.truth))
         except PACError as error:
             again = Likelihood(score.preparations)
             checks.append(Check("temperature", False, str(error)))
@@ -189,7 +189,7 @@ def _scores_again(document: Certificate, units: Dataset, certificate: Path) -> t
     elif not isinstance(score, Likelihood):
         checks.append(Check("shape", None, f"the shape {score.kind} was not fitted again"))
     chosen = units.take(parts.calibrate.rows)
-    anew = Dataset(chosen.ids, chosen.named, scores=unit_scores(score, chosen.forecast, chosen.truth))
+    anew = Dataset(chosen.ids, chosen.named, scores=score_units(score, chosen.forecast, chosen.truth))
     stored, check = _compared(document, anew, rounding(score, chosen.forecast), certificate)
     return stored, [*checks, check]
 
@@ -208,7 +208,7 @@ def _choice_again(document: Certificate, stated: RankedScore, tune: Dataset) -> 
         return Check("choice", None, f"the score was not chosen again: {stated}")
     level, n = document.predictor.threshold.level, document.predictor.threshold.n
     try:
-        chosen = choose_label_score(*to_tune_on(tune.forecast, tune.truth), level, calibrate=n)
+        chosen = choose_label_score(*drop_failed(tune.forecast, tune.truth), level, calibrate=n)
     except PACError as error:
         return Check("choice", False, str(error))
     same = isinstance(chosen, RankedScore) and chosen.close_to(stated)

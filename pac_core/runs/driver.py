@@ -23,7 +23,7 @@ from pac_core.certificates.certificate import (
     read_certificate,
     write_certificate,
 )
-from pac_core.certificates.certify import Asked, Certified, certify_menu
+from pac_core.certificates.certify import Certified, Request, certify_several
 from pac_core.certificates.ledger import (
     LedgerPath,
     ledger_exists,
@@ -34,7 +34,7 @@ from pac_core.certificates.ledger import (
 )
 from pac_core.errors import BadCertificate, InvalidInput, UnreadableFile
 from pac_core.evaluation import Evaluation, Outcomes, evaluate_outcomes, measure_sets
-from pac_core.fitting import fit_of
+from pac_core.fitting import score_fitter
 from pac_core.runs.folders import LEDGER, RunFolder
 from pac_core.runs.jobs import Arrays, Ids, Job, Stage, cut, digest_shards, pack, unpack
 from pac_core.runs.results import ALL, Results, View
@@ -186,7 +186,7 @@ def certify_run(
     refuse_second_look(task, folder, levels, ledger, [certificate_file(level) for level in levels])
     results = results or task.results(folder)
     score, domain = _fit_score(task, results, shape, levels, features)
-    asked = Asked(score, tuple(levels), partial(results.scores, score, "scores.parquet"), domain)
+    asked = Request(score, tuple(levels), partial(results.scores, score, "scores.parquet"), domain)
     (made,) = certify_results(task, results, [asked], ledger)
     if not made.certificates:
         fit_threshold(made.scores, made.refused[-1])  # raises the reason, with its numbers
@@ -225,14 +225,14 @@ def refuse_second_look(
 def certify_results(
     task: Task,
     results: Results,
-    menu: Sequence[Asked],
+    menu: Sequence[Request],
     ledger: LedgerPath,
     plan: Mapping[str, Any] | None = None,
 ) -> list[Certified]:
     """One look at the calibrate part, for everything on the menu; the folder remembers its ledger."""
     results.folder.ledger(ledger)
 
-    def name_ledger(asked: Asked) -> Asked:
+    def name_ledger(asked: Request) -> Request:
         def scores() -> Any:  # called when the ledger is written, before the calibrate part is read
             results.folder.put_text(LEDGER, ledger_name(ledger))
             return asked.scores()
@@ -240,7 +240,7 @@ def certify_results(
         return replace(asked, scores=scores)
 
     tune, test, digest = results.parts.tune, results.parts.test, results.digest()
-    return certify_menu(
+    return certify_several(
         [name_ledger(asked) for asked in menu],
         ids=results.units("calibrate"),
         ledger=ledger,
@@ -327,11 +327,11 @@ def _read_certificate(folder: RunFolder, name: str) -> Certificate:
 def _fit_score(
     task: Task, results: Results, shape: str | None, levels: Sequence[PACLevel], features: Sequence[str]
 ) -> tuple[Score, Any]:
-    """A score fitted on the tune part for these levels, and the domain of its forecasts; see `fit_of`."""
+    """A score fitted on the tune part for these levels, and its domain; see `score_fitter`."""
     domain = results.domain()
     if task.score is not None or domain is None:
         return GivenScore(task.score or "not named"), None
-    fit = fit_of(domain, shape, calibrate=task.calibrate, others=levels[1:], features=features)
+    fit = score_fitter(domain, shape, calibrate=task.calibrate, others=levels[1:], features=features)
     if shape == "joint":
         return results.fit_paper_score(), domain
     if shape == "plain":

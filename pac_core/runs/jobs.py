@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pac_core.bounds import whole
-from pac_core.datasets import meaning
+from pac_core.bounds import check_integer
+from pac_core.datasets import parse_arrays
 from pac_core.errors import InvalidInput
 from pac_core.runs.digests import CODE, Digests, Undigested, find_versions, read_path
 
@@ -70,8 +70,8 @@ def cut(ids: Ids, size: int, *, seed: int = 0) -> list[Shard]:
     >>> [str(shard) for shard in cut(range(5), 2)]
     ['shard 0 (2 units, 0 to 1)', 'shard 1 (2 units, 2 to 3)', 'shard 2 (1 units, 4 to 4)']
     """
-    whole("size", size, least=1)
-    whole("seed", seed, least=0)
+    check_integer("size", size, least=1)
+    check_integer("seed", seed, least=0)
     if not len(ids):
         raise InvalidInput("ids must be one or more, got none")
     if not isinstance(ids, range) and len(set(ids)) != len(ids):
@@ -324,7 +324,7 @@ def refuse_unfit(arrays: Arrays) -> None:
         if not ({"scores", "logits", "probabilities"} & set(chosen) or {"mean", "var"} <= set(chosen)):
             continue
         try:
-            meaning("the scorer's result", chosen, own=True)
+            parse_arrays("the scorer's result", chosen, own=True)
         except InvalidInput as error:
             raise InvalidInput(_first_unfit(chosen) or str(error)) from None
 
@@ -334,7 +334,7 @@ def _first_unfit(arrays: Arrays) -> str:
     for row, unit in enumerate(arrays["ids"].tolist()):
         try:
             one = {name: array[row : row + 1] for name, array in arrays.items()}
-            meaning("the scorer's result", one, own=True)
+            parse_arrays("the scorer's result", one, own=True)
         except InvalidInput as error:
             return shorten(f"unit {unit!r}: {error}", 240)  # a row of logits can be long
     return ""

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pac_core.datasets import meaning
+from pac_core.datasets import parse_arrays
 from pac_core.errors import InvalidInput
-from pac_core.forecasts import GaussianForecast, Trajectories, to_tune_on
+from pac_core.forecasts import GaussianForecast, Trajectories, drop_failed
 from pac_core.runs.folders import RunFolder
 from pac_core.runs.jobs import Arrays, Job, Receipt, Shard
 from pac_core.scores import merge_moments, moments
-from pac_core.sets.predictor import Accumulated, GivenScore, Likelihood, Score, unit_scores
+from pac_core.sets.predictor import Accumulated, GivenScore, Likelihood, Score, score_units
 from pac_core.splits import Part, Splits
 from pac_core.thresholds import ShardedScores
 from pac_core.tubes.shapes import with_typical
@@ -65,7 +65,7 @@ class View:
             # Cut first: a forecast that explodes later is one up to there.
             steps = {name: arrays[name][:, : self.horizon] for name in ("mean", "var", "truth")}
             arrays = arrays | steps | {"lengths": np.minimum(arrays["lengths"], self.horizon)}
-        return meaning("the run", arrays, own=True)
+        return parse_arrays("the run", arrays, own=True)
 
 
 ALL = View()
@@ -140,7 +140,7 @@ class Results:
                 raise InvalidInput(f"the run holds no forecasts for the part {part!r}")
             for view, found in zip(new, zip(*pieces, strict=True), strict=True):
                 self._gathered[part, view] = _concatenate(*zip(*found, strict=True))
-        return {view: to_tune_on(*self._gathered[part, view]) for view in views}
+        return {view: drop_failed(*self._gathered[part, view]) for view in views}
 
     def gathered(self, part: str, view: View = ALL, *, failed: bool = False) -> tuple[Any, Any]:
         """Forecast and truth of the units of a part that have a forecast, in memory, to choose a score on.
@@ -170,7 +170,7 @@ class Results:
             if horizon and alive and sum(len(states) for _, states in some) < _SIZED:
                 some.append((forecast, truth))
         score = Likelihood((*([Accumulated()] if horizon else []), merge_moments(sums)))
-        return with_typical(score, *to_tune_on(*_concatenate(*zip(*some, strict=True)))) if some else score
+        return with_typical(score, *drop_failed(*_concatenate(*zip(*some, strict=True)))) if some else score
 
     def scores(self, score: Score, target: str, view: View = ALL) -> ShardedScores:
         """The calibration scores, computed a shard at a time and kept in the parquet file `target`."""
@@ -183,7 +183,7 @@ class Results:
             found = []
             for score, _, view in wanted:
                 given, *pair = read(view)
-                values = given if isinstance(score, GivenScore) else unit_scores(score, *pair)
+                values = given if isinstance(score, GivenScore) else score_units(score, *pair)
                 found.append(np.asarray(values, np.float64))
             return found
 

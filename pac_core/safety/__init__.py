@@ -1,11 +1,11 @@
 """Limits on states, the checker of tubes, the run-time monitor."""
 
-from pac_core.safety.checker import Checked, TubeChecker
+from pac_core.safety.checker import CheckResult, TubeChecker
 from pac_core.safety.limits import FeatureLimit, HalfSpace, KeepOutBall, KeepOutBox, Limit, StayIn, TubeLike
 from pac_core.safety.monitor import Monitor, detection_times
 
 __all__ = [
-    "Checked",
+    "CheckResult",
     "FeatureLimit",
     "HalfSpace",
     "KeepOutBall",

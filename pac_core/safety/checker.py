@@ -9,13 +9,13 @@ from functools import cached_property
 import numpy as np
 from array_api_compat import array_namespace
 
-from pac_core.arrays import Array, at_most, like, listed, returned
+from pac_core.arrays import Array, check_list, check_returned, convert_like, round_down
 from pac_core.errors import InvalidInput
 from pac_core.safety.limits import Limit, TubeLike, corners, empty_at
 
 
 @dataclass(frozen=True, eq=False)
-class Checked:
+class CheckResult:
     """The checker's findings on B plans x H steps and C limits.
 
     margin: `[B, H, C]` how far each step stays inside each limit; NaN if nothing is known
@@ -53,10 +53,10 @@ class Checked:
         """Why plan `i` is unsafe, or by how much it is safe; steps are counted from 1.
 
         >>> margin = np.array([[[0.5, 1.0], [-0.25, 0.75]]])
-        >>> Checked(margin, np.array([False]), ("speed", "pitch")).reason(0)
+        >>> CheckResult(margin, np.array([False]), ("speed", "pitch")).reason(0)
         'speed: may be violated by 0.25 at step 2 of 2'
         """
-        margin = like(np.zeros(1), self.margin[i])
+        margin = convert_like(np.zeros(1), self.margin[i])
         if np.isnan(margin).all():
             return "the tube is empty"
         step, limit = (int(part[i]) for part in self.first)
@@ -66,7 +66,7 @@ class Checked:
         by, name = float(margin[step, limit]), self.names[limit]
         where = f"at step {step + 1} of {len(margin)}"
         if safe:
-            return f"safe: the smallest margin is {at_most(by, 3)}, to {name} {where}"
+            return f"safe: the smallest margin is {round_down(by, 3)}, to {name} {where}"
         if np.isnan(by):
             return f"{name}: nothing is known {where}"
         if by == -np.inf:
@@ -82,7 +82,7 @@ class Checked:
     def _known(self) -> Array:
         """The margins, with -inf for NaN."""
         xp = array_namespace(self.margin)
-        return xp.where(xp.isnan(self.margin), like(self.margin, -np.inf), self.margin)
+        return xp.where(xp.isnan(self.margin), convert_like(self.margin, -np.inf), self.margin)
 
 
 class TubeChecker:
@@ -94,21 +94,21 @@ class TubeChecker:
     """
 
     def __init__(self, limits: Sequence[Limit]) -> None:
-        self.limits = tuple(listed("limits", limits))
+        self.limits = tuple(check_list("limits", limits))
         if strange := [limit for limit in self.limits if not hasattr(limit, "margin")]:
             raise InvalidInput(f"limits must be limits, with a name and a margin, got {strange[0]!r}")
         self.names = tuple(limit.name for limit in self.limits)
         if not self.limits or len(set(self.names)) < len(self.names):
             raise InvalidInput(f"limits must be one or more with different names, got {self.names}")
 
-    def __call__(self, tube: TubeLike) -> Checked:
+    def __call__(self, tube: TubeLike) -> CheckResult:
         lower, upper = corners(tube)
         shape = tuple(lower.shape[:2])
         margins = [
-            returned(f"the margin of {limit.name!r}", limit.margin(tube), shape, lower)
+            check_returned(f"the margin of {limit.name!r}", limit.margin(tube), shape, lower)
             for limit in self.limits
         ]
         xp = array_namespace(lower)
         empty = empty_at(lower, upper)
-        margin = xp.where(empty[..., None], like(lower, np.nan), xp.stack(margins, axis=-1))
-        return Checked(margin, xp.all(margin >= 0, axis=(1, 2)), self.names, self.limits)
+        margin = xp.where(empty[..., None], convert_like(lower, np.nan), xp.stack(margins, axis=-1))
+        return CheckResult(margin, xp.all(margin >= 0, axis=(1, 2)), self.names, self.limits)

@@ -14,7 +14,16 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, doubles, like, norm, number, numbers, plain, returned
+from pac_core.arrays import (
+    Array,
+    check_array,
+    check_number,
+    check_numbers,
+    check_returned,
+    convert_like,
+    norm,
+    to_float64,
+)
 from pac_core.errors import InvalidInput
 from pac_core.sets.gaussian import Ellipsoids
 from pac_core.tubes.shapes import LinearFeatures
@@ -74,8 +83,8 @@ class HalfSpace:
     steps: Steps = None
 
     def __post_init__(self) -> None:
-        normal = numbers("normal", self.normal, "[D]", finite=True)
-        object.__setattr__(self, "bound", number("bound", self.bound))
+        normal = check_numbers("normal", self.normal, "[D]", finite=True)
+        object.__setattr__(self, "bound", check_number("bound", self.bound))
         if not normal.any() or not np.isfinite(self.bound):
             raise InvalidInput(f"normal must not be all 0 and bound be finite, got {normal}, {self.bound}")
         if not 1e-300 <= abs(normal).max() <= 1e300:  # products with it would vanish or overflow
@@ -86,12 +95,14 @@ class HalfSpace:
         object.__setattr__(self, "normal", normal.astype(np.float64))
 
     def margin(self, tube: TubeLike) -> Array:
-        return at_steps(self.name, self.steps, self.bound - attained(doubles(tube.support(self.normal))))
+        return at_steps(
+            self.name, self.steps, self.bound - finite_support(to_float64(tube.support(self.normal)))
+        )
 
     def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        seen = some_axes(states, None, len(self.normal))
+        seen = select_axes(states, None, len(self.normal))
         with np.errstate(invalid="ignore"):
-            return broken(states, self.steps, ~(seen @ self.normal <= self.bound))
+            return violated_at(states, self.steps, ~(seen @ self.normal <= self.bound))
 
     def words(self, margin: float) -> str:
         return f"may reach {self.bound - margin:.4g}, {-margin:.2g} above {self.bound:.4g}"
@@ -125,7 +136,7 @@ class StayIn(BoxLimit):
     """
 
     def margin(self, tube: TubeLike) -> Array:
-        lower, upper = sides(tube, self.axes, len(self.lower))
+        lower, upper = tube_ends(tube, self.axes, len(self.lower))
         xp = array_namespace(lower)
         below, above = np.flatnonzero(np.isfinite(self.lower)), np.flatnonzero(np.isfinite(self.upper))
         gaps = [lower[..., i] - float(self.lower[i]) for i in below.tolist()]
@@ -133,14 +144,14 @@ class StayIn(BoxLimit):
         return at_steps(self.name, self.steps, xp.min(xp.stack(gaps, axis=-1), axis=-1))
 
     def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        seen = some_axes(states, self.axes, len(self.lower))
-        return broken(states, self.steps, ~((self.lower <= seen) & (seen <= self.upper)).all(axis=-1))
+        seen = select_axes(states, self.axes, len(self.lower))
+        return violated_at(states, self.steps, ~((self.lower <= seen) & (seen <= self.upper)).all(axis=-1))
 
     def words(self, margin: float) -> str:
         return f"may leave its box by {-margin:.2g}"
 
 
-def sides(tube: TubeLike, axes: Sequence[int] | None, count: int | None = None) -> tuple[Array, Array]:
+def tube_ends(tube: TubeLike, axes: Sequence[int] | None, count: int | None = None) -> tuple[Array, Array]:
     """`[B, H, K]` lower and upper ends of the tube along some numbers of the state; NaN where it is empty.
 
     axes: which numbers, or None for all, of which there must be `count`
@@ -150,7 +161,7 @@ def sides(tube: TubeLike, axes: Sequence[int] | None, count: int | None = None) 
         # Its box is that of the features; of the state it knows only directions that are features.
         dims = features.matrix.shape[1]
         rows = np.eye(dims)[_within(axes, count, dims)]
-        ends = [(-doubles(tube.support(-row)), doubles(tube.support(row))) for row in rows]
+        ends = [(-to_float64(tube.support(-row)), to_float64(tube.support(row))) for row in rows]
         xp = array_namespace(ends[0][0])
         lower, upper = (xp.stack(list(end), axis=-1) for end in zip(*ends, strict=True))
     else:
@@ -160,7 +171,7 @@ def sides(tube: TubeLike, axes: Sequence[int] | None, count: int | None = None) 
         if axes is not None:
             lower, upper = (xp.stack([end[..., i] for i in chosen], axis=-1) for end in (lower, upper))
     empty = empty_at(lower, upper)[..., None]
-    unknown = like(lower, np.nan)
+    unknown = convert_like(lower, np.nan)
     return xp.where(empty, unknown, lower), xp.where(empty, unknown, upper)
 
 
@@ -173,7 +184,7 @@ def corners(tube: TubeLike) -> tuple[Array, Array]:
             "a tube's box must be two corners of shape [B, H, D], plans x steps x numbers, each at least 1, "
             f"got {len(ends)} of {shape}"
         )
-    lower, upper = (returned("each corner of a tube's box", end, shape, ends[0]) for end in ends)
+    lower, upper = (check_returned("each corner of a tube's box", end, shape, ends[0]) for end in ends)
     return lower, upper
 
 
@@ -189,10 +200,10 @@ def empty_at(lower: Array, upper: Array) -> Array:
     return ~xp.all((lower <= upper) & (lower < np.inf) & (upper > -np.inf), axis=-1)
 
 
-def attained(support: Array) -> Array:
+def finite_support(support: Array) -> Array:
     """`support`, with NaN for -inf: the tube is empty there, or its forecast diverged."""
     xp = array_namespace(support)
-    return xp.where(support > -np.inf, support, like(support, np.nan))
+    return xp.where(support > -np.inf, support, convert_like(support, np.nan))
 
 
 def at_steps(name: str, steps: Steps, margin: Array) -> Array:
@@ -202,12 +213,12 @@ def at_steps(name: str, steps: Steps, margin: Array) -> Array:
     if steps is None:
         return margin
     xp = array_namespace(margin)
-    holds = held(name, steps, int(margin.shape[1]))
+    holds = active_steps(name, steps, int(margin.shape[1]))
     kept = xp.asarray(holds, device=margin.device) | xp.isnan(margin)
-    return xp.where(kept, margin, like(margin, np.inf))
+    return xp.where(kept, margin, convert_like(margin, np.inf))
 
 
-def held(name: str, steps: Steps, horizon: int) -> NDArray[np.bool_]:
+def active_steps(name: str, steps: Steps, horizon: int) -> NDArray[np.bool_]:
     """`[H]` the steps at which a limit holds; refuse steps beyond the horizon."""
     holds = np.zeros(horizon, dtype=bool)
     try:
@@ -224,14 +235,14 @@ def held(name: str, steps: Steps, horizon: int) -> NDArray[np.bool_]:
     return holds
 
 
-def broken(states: NDArray[np.float64], steps: Steps, outside: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def violated_at(states: NDArray[np.float64], steps: Steps, outside: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """`outside` `[..., H]` at the limit's steps, and True wherever a state is not finite."""
     if steps is not None:
-        outside = outside & held("this limit", steps, states.shape[-2])
+        outside = outside & active_steps("this limit", steps, states.shape[-2])
     return np.asarray(outside | ~np.isfinite(states).all(axis=-1))
 
 
-def some_axes(states: Any, axes: Sequence[int] | None, count: int | None = None) -> Any:
+def select_axes(states: Any, axes: Sequence[int] | None, count: int | None = None) -> Any:
     """`[..., K]` these numbers of `states` `[..., D]`."""
     chosen = _within(axes, count, int(states.shape[-1]))
     return states if axes is None else states[..., chosen]
@@ -241,7 +252,7 @@ def axes_of(axes: Any, count: int | None = None) -> tuple[int, ...] | None:
     """`axes` as whole numbers, one for each of `count`, none twice."""
     if axes is None:
         return None
-    chosen = plain("axes", axes, "[K]")
+    chosen = check_array("axes", axes, "[K]")
     count = len(chosen) if count is None else count
     different = len(set(chosen.tolist())) == len(chosen) == count
     if chosen.dtype.kind not in "iu" or chosen.min() < 0 or not different:
@@ -251,7 +262,7 @@ def axes_of(axes: Any, count: int | None = None) -> tuple[int, ...] | None:
 
 def box_of(lower: Any, upper: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The two ends of a box, `[K]`; sides may be infinite, but not all of them."""
-    low, high = (plain(name, end, "[K]") for name, end in (("lower", lower), ("upper", upper)))
+    low, high = (check_array(name, end, "[K]") for name, end in (("lower", lower), ("upper", upper)))
     if low.dtype.kind not in "fiu" or high.dtype.kind not in "fiu" or low.shape != high.shape:
         raise InvalidInput(f"lower and upper must be equally many numbers, got {low.shape} and {high.shape}")
     low, high = low.astype(np.float64), high.astype(np.float64)
@@ -279,21 +290,21 @@ class KeepOutBox(BoxLimit):
     """
 
     def margin(self, tube: TubeLike) -> Array:
-        low, high = sides(tube, self.axes, len(self.lower))
+        low, high = tube_ends(tube, self.axes, len(self.lower))
         xp = array_namespace(low)
-        lower, upper = like(low, self.lower), like(low, self.upper)
+        lower, upper = convert_like(low, self.lower), convert_like(low, self.upper)
         gap = xp.max(xp.maximum(low - upper, lower - high), axis=-1)
         region = _ellipsoids(tube)
         if region is not None:
-            center = some_axes(region.center, self.axes, len(self.lower))
+            center = select_axes(region.center, self.axes, len(self.lower))
             way = xp.minimum(xp.maximum(center, lower), upper) - center
             # Along a direction of absolute sum 1 a gap is at most Chebyshev's distance.
             gap = _better(gap, region, way, self.axes, _absolute_sum, 0.0)
         return at_steps(self.name, self.steps, gap)
 
     def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        seen = some_axes(states, self.axes, len(self.lower))
-        return broken(states, self.steps, ((self.lower < seen) & (seen < self.upper)).all(axis=-1))
+        seen = select_axes(states, self.axes, len(self.lower))
+        return violated_at(states, self.steps, ((self.lower < seen) & (seen < self.upper)).all(axis=-1))
 
     def words(self, margin: float) -> str:
         return f"may be entered, by up to {-margin:.2g}"
@@ -318,30 +329,30 @@ class KeepOutBall:
     steps: Steps = None
 
     def __post_init__(self) -> None:
-        center = numbers("center", self.center, "[K]", finite=True).astype(np.float64)
-        object.__setattr__(self, "radius", number("radius", self.radius))
+        center = check_numbers("center", self.center, "[K]", finite=True).astype(np.float64)
+        object.__setattr__(self, "radius", check_number("radius", self.radius))
         if not 0 < self.radius < np.inf:
             raise InvalidInput(f"radius must be finite and above 0, got {self.radius}")
         object.__setattr__(self, "center", center)
         object.__setattr__(self, "axes", axes_of(self.axes, len(center)))
 
     def margin(self, tube: TubeLike) -> Array:
-        low, high = sides(tube, self.axes, len(self.center))
+        low, high = tube_ends(tube, self.axes, len(self.center))
         xp = array_namespace(low)
-        center = like(low, self.center)
+        center = convert_like(low, self.center)
         away = xp.maximum(xp.maximum(low - center, center - high), xp.zeros_like(low))
         gap = norm(away) - self.radius
         region = _ellipsoids(tube)
         if region is not None:
-            way = center - some_axes(region.center, self.axes, len(self.center))
+            way = center - select_axes(region.center, self.axes, len(self.center))
             gap = _better(gap, region, way, self.axes, norm, self.radius)
         return at_steps(self.name, self.steps, gap)
 
     def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        seen = some_axes(states, self.axes, len(self.center))
+        seen = select_axes(states, self.axes, len(self.center))
         with np.errstate(invalid="ignore"):
             inside = ~(norm(seen - self.center) >= self.radius)
-        return broken(states, self.steps, inside)
+        return violated_at(states, self.steps, inside)
 
     def words(self, margin: float) -> str:
         return f"may be entered, {-margin:.2g} deep"
@@ -352,7 +363,7 @@ def _ellipsoids(tube: TubeLike) -> Ellipsoids | None:
     region = getattr(tube, "region", None)
     if not isinstance(region, Ellipsoids):
         return None
-    return Ellipsoids(region.forecast.wide(), doubles(region.radius2))
+    return Ellipsoids(region.forecast.wide(), to_float64(region.radius2))
 
 
 def _better(
@@ -421,7 +432,7 @@ class FeatureLimit:
     def __post_init__(self) -> None:
         for name in ("lower", "upper", "lipschitz", "curvature"):
             if getattr(self, name) is not None or name in ("lower", "upper"):
-                object.__setattr__(self, name, number(name, getattr(self, name)))
+                object.__setattr__(self, name, check_number(name, getattr(self, name)))
         if not self.lower < self.upper or not np.isfinite([self.lower, self.upper]).any():
             raise InvalidInput(
                 f"lower must be below upper, and one finite, got {self.lower} and {self.upper}"
@@ -442,13 +453,13 @@ class FeatureLimit:
             gaps += [self.upper - high] if np.isfinite(self.upper) else []
             margin = gaps[0] if len(gaps) == 1 else xp.minimum(*gaps)
             known = (low <= high) & (low < np.inf) & (high > -np.inf)  # an overflow proves nothing
-            margin = xp.where(known, margin, like(margin, np.nan))
+            margin = xp.where(known, margin, convert_like(margin, np.nan))
         return at_steps(self.name, self.steps, margin)
 
     def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
         with np.errstate(all="ignore"):
-            value = self._value(some_axes(states, self.axes))
-            return broken(states, self.steps, ~((self.lower <= value) & (value <= self.upper)))
+            value = self._value(select_axes(states, self.axes))
+            return violated_at(states, self.steps, ~((self.lower <= value) & (value <= self.upper)))
 
     def words(self, margin: float) -> str:
         return f"may leave [{self.lower:.4g}, {self.upper:.4g}] by {-margin:.2g}"
@@ -466,7 +477,7 @@ class FeatureLimit:
                 "nothing can be proved of it in this tube; give one of them, or calibrate a tube of shape "
                 f"'features' with LinearFeatures(({self.name!r},), matrix), which is read directly"
             )
-        lower, upper = sides(tube, self.axes)
+        lower, upper = tube_ends(tube, self.axes)
         proofs = [] if self.bounds is None else [self._two("bounds", self.bounds(lower, upper), lower)]
         proofs += self._around((lower + upper) / 2, (upper - lower) / 2)
         low, high = proofs[0]
@@ -474,7 +485,7 @@ class FeatureLimit:
         for other in proofs[1:]:
             low, high = xp.maximum(low, other[0]), xp.minimum(high, other[1])
         unknown = xp.any(xp.isnan(lower), axis=-1)  # what the functions make of an empty tube does not count
-        return xp.where(unknown, like(low, np.nan), low), high
+        return xp.where(unknown, convert_like(low, np.nan), low), high
 
     def _around(self, center: Array, widths: Array) -> list[tuple[Array, Array]]:
         """What the constants prove for a box with this centre and these half-widths `[B, H, K]`."""
@@ -486,26 +497,26 @@ class FeatureLimit:
             reaches.append(self.lipschitz * radius)
         if self.gradient is not None and self.curvature is not None:
             shape = tuple(center.shape)
-            slope = xp.abs(returned(f"gradient of {self.name!r}", self.gradient(center), shape, center))
+            slope = xp.abs(check_returned(f"gradient of {self.name!r}", self.gradient(center), shape, center))
             # The square of a tiny radius would underflow before it meets a large curvature.
             reaches.append(xp.sum(slope * widths, axis=-1) + self.curvature / 2 * radius * radius)
         return [(value - reach, value + reach) for reach in reaches]
 
     def _value(self, states: Array) -> Array:
         """`[...]` g at states `[..., K]`."""
-        return returned(f"value of {self.name!r}", self.value(states), tuple(states.shape[:-1]), states)
+        return check_returned(f"value of {self.name!r}", self.value(states), tuple(states.shape[:-1]), states)
 
     def _two(self, what: str, ends: Any, lower: Array) -> tuple[Array, Array]:
         """The two ends `[B, H]` that a function returned for a tube with corners `lower` `[B, H, D]`."""
         name, shape = f"{what} of {self.name!r}", tuple(lower.shape[:-1])
         if len(ends) != 2:
             raise InvalidInput(f"{name} must be two ends, a lower and an upper one, got {len(ends)}")
-        return returned(name, ends[0], shape, lower), returned(name, ends[1], shape, lower)
+        return check_returned(name, ends[0], shape, lower), check_returned(name, ends[1], shape, lower)
 
     def _refuse_another(self, features: LinearFeatures) -> None:
         """Refuse a tube whose feature of this name is another function, compared at a few states."""
         row = features.matrix[features.names.index(self.name)]
         states = np.random.default_rng(0).normal(size=(4, len(row))) * [[1e-3], [1.0], [1e2], [1e4]]
-        here = some_axes(states, self.axes)
+        here = select_axes(states, self.axes)
         if not (abs(self._value(here) - states @ row) <= 1e-6 * (abs(states) @ abs(row))).all():
             raise InvalidInput(f"the tube's feature {self.name!r} must be this limit's, got another function")

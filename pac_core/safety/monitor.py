@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import at_least, numbers
-from pac_core.bounds import share, whole
+from pac_core.arrays import check_numbers, round_up
+from pac_core.bounds import check_integer, check_probability
 from pac_core.certificates.certificate import read_json, seal, write_json
 from pac_core.certificates.descent import check_words
 from pac_core.certificates.ledger import RESET, add_note
@@ -85,7 +85,7 @@ class Monitor:
         path: str | os.PathLike[str] | None = None,
         on_alarm: Callable[[Monitor], None] | None = None,
     ) -> None:
-        self.epsilon, self.alpha = share("epsilon", epsilon), share("alpha", alpha)
+        self.epsilon, self.alpha = check_probability("epsilon", epsilon), check_probability("alpha", alpha)
         self.path = None if path is None else Path(path)
         self.on_alarm = on_alarm
         self._told, self._written, self._phase = False, "", "between"
@@ -171,7 +171,7 @@ class Monitor:
         word = "ALARM" if self.alarm else "no alarm"
         return (
             f"{word} after {self.episodes:,} episodes with {self.exits:,} exits, "
-            f"wealth {self.wealth:.4g} against P(exit) <= {at_least(self.epsilon)}, "
+            f"wealth {self.wealth:.4g} against P(exit) <= {round_up(self.epsilon)}, "
             f"alarm at {1 / self.alpha:g}"
         )
 
@@ -251,14 +251,14 @@ def detection_times(
     >>> bool(np.median(times) <= 235 and np.quantile(times, 0.9) <= 514)
     True
     """
-    epsilon, alpha = share("epsilon", epsilon), share("alpha", alpha)
-    chances = np.atleast_1d(numbers("p", np.atleast_1d(p), "[T]", finite=True))
+    epsilon, alpha = check_probability("epsilon", epsilon), check_probability("alpha", alpha)
+    chances = np.atleast_1d(check_numbers("p", np.atleast_1d(p), "[T]", finite=True))
     if chances.min() < 0 or chances.max() > 1:
         raise InvalidInput(f"p must lie from 0 to 1, got {chances.min()} to {chances.max()}")
     if np.ndim(p) == 0:
-        chances = np.full(whole("longest", longest, least=1), chances[0])
-    rng = np.random.default_rng(whole("seed", seed, least=0))
-    stakes = np.zeros((whole("lives", lives, least=1), len(ODDS)))
+        chances = np.full(check_integer("longest", longest, least=1), chances[0])
+    rng = np.random.default_rng(check_integer("seed", seed, least=0))
+    stakes = np.zeros((check_integer("lives", lives, least=1), len(ODDS)))
     times = np.full(len(stakes), np.inf)
     for episode, chance in enumerate(chances.tolist(), start=1):
         exited = rng.random(len(stakes)) < chance

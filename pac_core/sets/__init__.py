@@ -6,21 +6,26 @@ from pac_core.sets.gaussian import (
     Ellipsoids,
     deviation,
     gaussian_sets,
-    limit_of,
-    widened,
+    threshold_value,
+    widen,
 )
-from pac_core.sets.label_scores import LABEL_SCORES, choose_label_score, label_score_fit, score_named
+from pac_core.sets.label_scores import (
+    LABEL_SCORES,
+    choose_label_score,
+    label_score_fitter,
+    resolve_score_name,
+)
 from pac_core.sets.labels import LabelSets, RankedScore, label_sets
 from pac_core.sets.predictor import (
     GivenScore,
     Likelihood,
     Predictor,
     Score,
-    accumulated,
+    accumulate_variance,
     calibrate,
-    tempered,
-    unit_scores,
-    unit_sets,
+    fit_tempered,
+    make_sets,
+    score_units,
 )
 
 __all__ = [
@@ -34,17 +39,17 @@ __all__ = [
     "Predictor",
     "RankedScore",
     "Score",
-    "accumulated",
+    "accumulate_variance",
     "calibrate",
     "choose_label_score",
     "deviation",
+    "fit_tempered",
     "gaussian_sets",
-    "label_score_fit",
+    "label_score_fitter",
     "label_sets",
-    "limit_of",
-    "score_named",
-    "tempered",
-    "unit_scores",
-    "unit_sets",
-    "widened",
+    "make_sets",
+    "resolve_score_name",
+    "score_units",
+    "threshold_value",
+    "widen",
 ]

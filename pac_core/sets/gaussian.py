@@ -16,9 +16,17 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from pac_core.arrays import Array, Floats, like, number, numbers, plain, returned
+from pac_core.arrays import (
+    Array,
+    Floats,
+    check_array,
+    check_number,
+    check_numbers,
+    check_returned,
+    convert_like,
+)
 from pac_core.errors import InvalidInput
-from pac_core.forecasts import GaussianForecast, a_forecast, a_truth
+from pac_core.forecasts import GaussianForecast, check_forecast, truth_for_sets
 from pac_core.scores import gaussian_nll, volume_term
 from pac_core.thresholds import Threshold
 
@@ -70,7 +78,7 @@ class Ellipsoids:
     def radius(self) -> Array:
         """`[...]`, NaN where empty."""
         xp = array_namespace(self.radius2)
-        return xp.sqrt(xp.where(self.empty, like(self.radius2, np.nan), self.radius2))
+        return xp.sqrt(xp.where(self.empty, convert_like(self.radius2, np.nan), self.radius2))
 
     def half_widths(self) -> Array:
         xp = array_namespace(self.radius2)
@@ -81,7 +89,7 @@ class Ellipsoids:
         length = float(abs(direction).max()) or 1.0
         unit = direction / length  # avoids squares of tiny and huge numbers
         if self.forecast.full:
-            spread2 = self.forecast.spread2(like(self.center, unit))
+            spread2 = self.forecast.spread2(convert_like(self.center, unit))
         else:
             spread2 = _dot(self.forecast.var, unit, unit)
         return _dot(self.center, direction) + length * (self.radius * xp.sqrt(spread2))
@@ -116,7 +124,7 @@ class Ellipsoids:
             lengths = xp.sqrt(squared)
         else:
             lengths = xp.sqrt(self.forecast.var)
-            vectors = like(lengths, np.eye(lengths.shape[-1]))
+            vectors = convert_like(lengths, np.eye(lengths.shape[-1]))
         return vectors * (self.radius[..., None] * lengths)[..., None, :]
 
 
@@ -173,13 +181,13 @@ def _dot(points: Array, direction: NDArray[np.float64], again: NDArray[np.float6
     return total
 
 
-def limit_of(threshold: Threshold | float) -> float:
+def threshold_value(threshold: Threshold | float) -> float:
     """T as a number, from a `Threshold` or a bare number."""
     value = threshold.value if isinstance(threshold, Threshold) else threshold
-    return number("threshold", value)
+    return check_number("threshold", value)
 
 
-def widened(limit: float, *, least: float = 1e-290) -> float:
+def widen(limit: float, *, least: float = 1e-290) -> float:
     """T enlarged by a billionth, so that another library's last bit never decides at a tie.
 
     T = 0 becomes positive, because a square that underflowed is not 0.
@@ -210,8 +218,8 @@ class ConfidenceSets:
 
     def contains(self, truth: Any) -> Array:
         """`[B]` whether each set contains its truth; NaN and infinity are never contained."""
-        states = a_truth(truth, self.region.center, self.shape)
-        score = returned("the score of a set", self.score(states), self.shape[:1], states)
+        states = truth_for_sets(truth, self.region.center, self.shape)
+        score = check_returned("the score of a set", self.score(states), self.shape[:1], states)
         return (score <= self.limit) & (score < np.inf) & ~self.empty
 
     @cached_property
@@ -224,7 +232,7 @@ class ConfidenceSets:
     def support(self, direction: Any) -> Array:
         """`[B]` or `[B, H]` the largest value of `direction . x` over the set; NaN where empty."""
         dims = self.region.center.shape[-1]
-        here = numbers("direction", direction, "[D]", finite=True).astype(np.float64)
+        here = check_numbers("direction", direction, "[D]", finite=True).astype(np.float64)
         if here.shape != (dims,):
             raise InvalidInput(f"direction must have shape [{dims}], got {here.shape}")
         return self._if_empty(self.region.support(here), np.nan)
@@ -250,9 +258,11 @@ class ConfidenceSets:
         """`[B]` root-mean-square half-width in units of `scale` `[D]` (the tune deviations)."""
         xp = array_namespace(self.region.center)
         widths = self.region.half_widths()
-        if (unit := plain("scale", scale, "[D]")).shape != widths.shape[-1:] or unit.dtype.kind not in "fiu":
+        if (unit := check_array("scale", scale, "[D]")).shape != widths.shape[
+            -1:
+        ] or unit.dtype.kind not in "fiu":
             raise InvalidInput(f"scale must be {widths.shape[-1]} numbers, got {unit!r}")
-        widths = widths / like(widths, unit)
+        widths = widths / convert_like(widths, unit)
         return self._mean_over_steps(self._if_empty(xp.sqrt(xp.mean(widths**2, axis=-1)), 0.0))
 
     def volume_root(self) -> Array:
@@ -269,7 +279,7 @@ class ConfidenceSets:
     def _if_empty(self, values: Array, instead: float) -> Array:
         xp = array_namespace(values)
         empty = xp.reshape(self.empty, (-1,) + (1,) * (values.ndim - 1))
-        return xp.where(empty, like(values, instead), values)
+        return xp.where(empty, convert_like(values, instead), values)
 
     def _mean_over_steps(self, values: Array) -> Array:
         return array_namespace(values).mean(values, axis=-1) if values.ndim == 2 else values
@@ -290,8 +300,8 @@ def gaussian_sets(
     >>> round(lower.item(), 6), round(upper.item(), 6)
     (-2.0, 2.0)
     """
-    forecast, usable = a_forecast(forecast, GaussianForecast).for_sets()
-    limit = widened(limit_of(threshold), least=1.0)
+    forecast, usable = check_forecast(forecast, GaussianForecast).for_sets()
+    limit = widen(threshold_value(threshold), least=1.0)
     xp = array_namespace(forecast.mean)
     volume = volume_term(forecast)
     if volume.ndim == 2:

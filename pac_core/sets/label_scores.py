@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import Floats, labels_for, over_rows
+from pac_core.arrays import Floats, check_labels, run_over_rows
 from pac_core.bounds import PACLevel, max_errors
 from pac_core.errors import InvalidInput, NotEnoughData
 from pac_core.forecasts import LogitForecast
 from pac_core.scores import fit_temperature
-from pac_core.sets.labels import RankedScore, surprise
-from pac_core.sets.predictor import FitScore, Likelihood, Score, tempered
+from pac_core.sets.labels import RankedScore, negative_log_p
+from pac_core.sets.predictor import FitScore, Likelihood, Score, fit_tempered
 
 LABEL_SCORES = ("smallest", "paper", "plain")
 """Chosen on the tune units; -log f with their temperature (C+D); -log f as it is (D)."""
@@ -62,11 +62,11 @@ def choose_label_score(
     mass down to p at tau = 0.5305 + 0.01 (rank - 1), chosen on 1,000 tune units
     """
     units = Units.of(forecast, labels)
-    chosen = choose_among(menu(units), units, (level, *others), calibrate=calibrate)
-    return tempered(forecast, labels, level) if chosen == _paper(units) else chosen
+    chosen = choose_among(candidate_scores(units), units, (level, *others), calibrate=calibrate)
+    return fit_tempered(forecast, labels, level) if chosen == _paper(units) else chosen
 
 
-def menu(units: Units) -> list[RankedScore]:
+def candidate_scores(units: Units) -> list[RankedScore]:
     """The candidates: the default, the paper's two scores, their variants, and those of the literature."""
     n, tau = len(units.ranks), units.tau
     ours = [RankedScore("likelihood", one, n=n) for one in (np.sqrt(tau), 1.0)]
@@ -133,7 +133,7 @@ class Units:
     @classmethod
     def of(cls, forecast: LogitForecast, labels: Any) -> Units:
         """Sort block by block, in the precision of the logits."""
-        logits, truth = forecast.logits, labels_for("labels", labels, *forecast.logits.shape)
+        logits, truth = forecast.logits, check_labels("labels", labels, *forecast.logits.shape)
         tau = float(fit_temperature(forecast, truth).tau)
         work = np.float64 if logits.dtype == np.float64 else np.float32
         gaps, ranks = np.empty(logits.shape, dtype=work), np.empty(len(truth), dtype=np.int64)
@@ -144,7 +144,7 @@ class Units:
             fallen = np.sort(np.negative(z, dtype=work), axis=1)
             np.multiply(fallen - fallen[:, :1], forecast.tau, out=gaps[rows])
 
-        over_rows(block, logits, 0, work)
+        run_over_rows(block, logits, 0, work)
         return cls(gaps, ranks, tau)
 
     def judged(self, score: RankedScore, counts: NDArray[np.int64]) -> tuple[Floats, NDArray[np.bool_]]:
@@ -169,11 +169,11 @@ class Units:
         parts = [(log, tau, self._below(tau)) for tau, log in score.mixture()]
 
         def likelihood(ranks: NDArray[np.int64]) -> Floats:
-            return surprise(parts, self.gaps[rows, ranks].astype(np.float64))
+            return negative_log_p(parts, self.gaps[rows, ranks].astype(np.float64))
 
         top = likelihood(np.zeros_like(self.ranks))
         if score.base == "mass":
-            whole = surprise([(log, tau, below[:, None]) for log, tau, below in parts], self.gaps)
+            whole = negative_log_p([(log, tau, below[:, None]) for log, tau, below in parts], self.gaps)
             mass = np.cumsum(np.exp(-whole), axis=1)
             return lambda ranks: mass[rows, ranks]
         if score.base == "top":
@@ -189,7 +189,7 @@ class Units:
                 weights = np.multiply(self.gaps[rows], -tau, out=scratch[0])
                 below[rows] = np.log(np.exp(weights, out=weights).sum(axis=1, dtype=np.float64))
 
-            over_rows(block, self.gaps, 1, self.gaps.dtype)
+            run_over_rows(block, self.gaps, 1, self.gaps.dtype)
             self.known[tau] = below
         return self.known[tau]
 
@@ -213,7 +213,7 @@ def _band(errors: float, n: int) -> NDArray[np.int64]:
     return np.unique(np.clip(ends, 0, n - 1))
 
 
-def score_named(score: str | None, temperature: bool | None, *, default: str = "smallest") -> str:
+def resolve_score_name(score: str | None, temperature: bool | None, *, default: str = "smallest") -> str:
     """The score that `--score` and `--temperature/--no-temperature` ask for, one of `LABEL_SCORES`."""
     if temperature is None:
         return score or default
@@ -224,12 +224,14 @@ def score_named(score: str | None, temperature: bool | None, *, default: str = "
     return name
 
 
-def label_score_fit(name: str, *, calibrate: int | None = None, others: Sequence[PACLevel] = ()) -> FitScore:
+def label_score_fitter(
+    name: str, *, calibrate: int | None = None, others: Sequence[PACLevel] = ()
+) -> FitScore:
     """How the score of this name, one of `LABEL_SCORES`, is fitted on tune units."""
     check_label_score(name)
     if name == "smallest":
         return partial(choose_label_score, calibrate=calibrate, others=others)
-    return tempered if name == "paper" else lambda forecast, truth, level: Likelihood()
+    return fit_tempered if name == "paper" else lambda forecast, truth, level: Likelihood()
 
 
 def check_label_score(name: Any, domain: tuple[Any, ...] = ("labels",)) -> None:

@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import Floats, labels_for, over_rows
+from pac_core.arrays import Floats, check_labels, run_over_rows
 from pac_core.errors import BadCertificate, InvalidInput
-from pac_core.forecasts import EXACT_TO, LogitForecast, a_forecast
+from pac_core.forecasts import EXACT_TO, LogitForecast, check_forecast
 from pac_core.scores import label_nll
-from pac_core.sets.gaussian import limit_of, widened
+from pac_core.sets.gaussian import threshold_value, widen
 from pac_core.thresholds import Threshold
 
 
-def label_limit(threshold: Threshold | float, *, moves: int = 1) -> float:
+def widen_for_labels(threshold: Threshold | float, *, moves: int = 1) -> float:
     """T of label sets, widened so that the promise holds on a CPU other than the calibrating one.
 
     moves: how many times `EXACT_TO` a score may be off if its normalisers are off by `EXACT_TO`
@@ -27,7 +27,7 @@ def label_limit(threshold: Threshold | float, *, moves: int = 1) -> float:
     whose exact score is at most that scores at most T + 2 b, whichever CPU computed which. The same covers
     another precision of the same logits.
     """
-    return widened(limit_of(threshold), least=1.0) + 2 * moves * EXACT_TO
+    return widen(threshold_value(threshold), least=1.0) + 2 * moves * EXACT_TO
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class LabelSets:
 
     def contains(self, labels: Any) -> NDArray[np.bool_]:
         """`[N]` whether each set contains its label."""
-        chosen = labels_for("labels", labels, *self.member.shape)
+        chosen = check_labels("labels", labels, *self.member.shape)
         return self.member[np.arange(len(chosen)), chosen]
 
     def size(self) -> NDArray[np.int64]:
@@ -59,9 +59,9 @@ class LabelSets:
 def label_sets(forecast: LogitForecast, threshold: Threshold | float) -> LabelSets:
     """The labels whose score is at most T, for each input: C_T(x) of the paper.
 
-    T is widened by 2e-5 (see `label_limit`). Membership agrees with `nll(forecast, y) <= label_limit(T)` to
-    the last bit: each row's limit is moved to the smallest logit whose score passes, and logits are compared
-    with it.
+    T is widened by 2e-5 (see `widen_for_labels`). Membership agrees with
+    `nll(forecast, y) <= widen_for_labels(T)` to the last bit: each row's limit is moved to the
+    smallest logit whose score passes, and logits are compared with it.
 
     Appendix A.1 of the paper: of the forecasts (1/3, 1/3, 1/3) and (3/4, 1/4, 0), no threshold gives the sets
     {} and {0, 1}; a temperature near 0 turns the second into (1/2, 1/2, 0).
@@ -74,8 +74,8 @@ def label_sets(forecast: LogitForecast, threshold: Threshold | float) -> LabelSe
     >>> label_sets(two.tempered(1e-3), -math.log(2/5)).member.tolist() == target
     True
     """
-    limit = label_limit(threshold)
-    logits, (shift, log) = a_forecast(forecast, LogitForecast).logits, forecast.normaliser
+    limit = widen_for_labels(threshold)
+    logits, (shift, log) = check_forecast(forecast, LogitForecast).logits, forecast.normaliser
 
     def inside(least: Any) -> Any:
         return label_nll(forecast, least) <= limit
@@ -155,7 +155,7 @@ class RankedScore:
 
     def scores(self, forecast: LogitForecast, truth: Any) -> Floats:
         """`[N]` the score of each label."""
-        labels = labels_for("labels", truth, *a_forecast(forecast, LogitForecast).logits.shape)
+        labels = check_labels("labels", truth, *check_forecast(forecast, LogitForecast).logits.shape)
         scores = np.empty(len(labels))
 
         def block(rows: slice, z: Floats, fallen: Floats, ordered: Floats) -> None:
@@ -167,9 +167,9 @@ class RankedScore:
         return scores
 
     def sets(self, forecast: LogitForecast, threshold: Threshold | float) -> LabelSets:
-        """The labels whose score is at most `label_limit(T)`, by the very numbers that `scores` gives."""
-        limit = label_limit(threshold, moves=self.moves)
-        member = np.empty(a_forecast(forecast, LogitForecast).logits.shape, dtype=bool)
+        """The labels whose score is at most `widen_for_labels(T)`, by the numbers that `scores` gives."""
+        limit = widen_for_labels(threshold, moves=self.moves)
+        member = np.empty(check_forecast(forecast, LogitForecast).logits.shape, dtype=bool)
 
         def block(rows: slice, z: Floats, fallen: Floats, ordered: Floats) -> None:
             inside = np.count_nonzero(ordered <= limit, axis=1)
@@ -195,13 +195,13 @@ class RankedScore:
             with np.errstate(over="ignore"):
                 gaps = fallen.astype(np.float64) - fallen[:, :1].astype(np.float64)
                 tops = [(log, part.tau, _top(part, rows, fallen)) for part, log in parts]
-                ordered = _based(self.base, surprise(tops, gaps)) + penalty
+                ordered = _based(self.base, negative_log_p(tops, gaps)) + penalty
             # A rounded sum may fall by its last bit where its parts rise.
             np.maximum.accumulate(ordered, axis=1, out=ordered)
             ordered[gaps == np.inf] = np.inf  # a label of probability zero, whatever its base
             visit(rows, z, fallen, ordered)
 
-        over_rows(block, logits, 1, np.float64 if logits.dtype == np.float64 else np.float32)
+        run_over_rows(block, logits, 1, np.float64 if logits.dtype == np.float64 else np.float32)
 
     def mixture(self) -> list[tuple[float, float]]:
         """Temperature and log share of each forecast that p is made of."""
@@ -249,7 +249,7 @@ def _top(part: LogitForecast, rows: slice, fallen: Floats) -> Floats:
     return (log[rows] + (shift[rows] + part.tau * fallen[:, 0].astype(np.float64)))[:, None]
 
 
-def surprise(parts: Sequence[tuple[float, float, Floats]], gaps: Floats) -> Floats:
+def negative_log_p(parts: Sequence[tuple[float, float, Floats]], gaps: Floats) -> Floats:
     """-log p, from the gaps to the largest logit and, of each part, log share, temperature and -log p_1."""
     first, *rest = (log - tau * gaps - top for log, tau, top in parts)
     for other in rest:

@@ -13,18 +13,18 @@ from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
-from pac_core.arrays import Array, doubles, like
+from pac_core.arrays import Array, convert_like, to_float64
 from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.errors import BadCertificate, InvalidInput
 from pac_core.forecasts import (
     GaussianForecast,
     LogitForecast,
     _rows,
-    a_forecast,
-    as_given,
+    check_forecast,
     count_units,
+    drop_failed,
     failed_units,
-    to_tune_on,
+    with_lengths,
 )
 from pac_core.scores import Temperature, fit_temperature, gaussian_nll, nll
 from pac_core.sets.gaussian import ConfidenceSets, gaussian_sets, width_remarks
@@ -32,13 +32,13 @@ from pac_core.sets.labels import LabelSets, label_sets
 from pac_core.thresholds import Threshold, fit_threshold
 
 
-def unit_scores(score: Any, forecast: Any, truth: Any) -> Array:
+def score_units(score: Any, forecast: Any, truth: Any) -> Array:
     """`[N]` the score of each unit's truth; +inf for a failed unit.
 
     >>> from pac_core.sets import Likelihood
     >>> logits = np.array([[0.0, 0.0], [np.nan, np.nan]])
     >>> forecast = LogitForecast(logits, failed=np.array([False, True]))
-    >>> unit_scores(Likelihood(), forecast, [1, 1]).tolist()
+    >>> score_units(Likelihood(), forecast, [1, 1]).tolist()
     [0.6931471805599453, inf]
     """
     failed = failed_units(forecast)
@@ -46,16 +46,18 @@ def unit_scores(score: Any, forecast: Any, truth: Any) -> Array:
         return score.scores(forecast, truth)
     scores = np.full(len(failed), np.inf)
     if failed.all():
-        return scores if isinstance(forecast, LogitForecast) else like(doubles(forecast.mean), scores)
+        return (
+            scores if isinstance(forecast, LogitForecast) else convert_like(to_float64(forecast.mean), scores)
+        )
     if isinstance(forecast, GaussianForecast):
         forecast.check(failures=True)  # refuses the others, naming the row in the whole forecast
     known = score.scores(forecast.take(~failed), _rows(truth, ~failed))
-    scores = like(known, scores)
+    scores = convert_like(known, scores)
     scores[~failed] = known
     return scores
 
 
-def unit_sets(score: Any, forecast: Any, threshold: Any) -> Any:
+def make_sets(score: Any, forecast: Any, threshold: Any) -> Any:
     """The sets of scores at most T; empty for a failed unit."""
     failed = failed_units(forecast)
     if failed is None or not isinstance(forecast, LogitForecast):  # unsound Gaussians have empty sets
@@ -109,7 +111,7 @@ class Accumulated:
         return forecast.accumulated()
 
 
-def accumulated(forecast: GaussianForecast, truth: Any) -> Accumulated:
+def accumulate_variance(forecast: GaussianForecast, truth: Any) -> Accumulated:
     """The paper's A, as something to pass to `fit_sets`; there is nothing to fit."""
     return Accumulated()
 
@@ -134,9 +136,9 @@ class Likelihood:
         """Fit each preparation on what the ones before it made of the tune forecast."""
         fitted: list[Preparation] = []
         if isinstance(forecast, GaussianForecast):
-            truth = as_given(truth, forecast.check(truth, failures=True))
+            truth = with_lengths(truth, forecast.check(truth, failures=True))
             forecast = forecast.wide()
-        forecast, truth = to_tune_on(forecast, truth)
+        forecast, truth = drop_failed(forecast, truth)
         for fit in prepare:
             fitted.append(fit(forecast, truth))
             forecast = fitted[-1](forecast)
@@ -144,7 +146,9 @@ class Likelihood:
 
     def refitted(self, forecast: Any, truth: Any) -> Likelihood:
         """The same preparations, fitted again."""
-        prepare = [accumulated if isinstance(p, Accumulated) else fit_temperature for p in self.preparations]
+        prepare = [
+            accumulate_variance if isinstance(p, Accumulated) else fit_temperature for p in self.preparations
+        ]
         return Likelihood.fit(forecast, truth, prepare)
 
     def prepared(self, forecast: Any) -> Any:
@@ -188,7 +192,7 @@ class Likelihood:
         return cls(tuple(_preparation_from_json(step) for step in steps))
 
 
-def tempered(forecast: Any, truth: Any, level: PACLevel) -> Score:
+def fit_tempered(forecast: Any, truth: Any, level: PACLevel) -> Score:
     """The paper's score with its temperature (C)."""
     return Likelihood.fit(forecast, truth, (fit_temperature,))
 
@@ -239,10 +243,10 @@ class Predictor:
 
     def sets(self, forecast: Any) -> Any:
         """The sets of new units, whose forecasts must be of the calibrated kind."""
-        if self.domain is not None and a_forecast(forecast).domain != self.domain:
-            domains = f"{describe(self.domain)}, as calibrated, got {describe(forecast.domain)}"
+        if self.domain is not None and check_forecast(forecast).domain != self.domain:
+            domains = f"{describe_domain(self.domain)}, as calibrated, got {describe_domain(forecast.domain)}"
             raise InvalidInput(f"the forecast must be of {domains}")
-        return unit_sets(self.score, forecast, self.threshold)
+        return make_sets(self.score, forecast, self.threshold)
 
     tube = sets
 
@@ -261,7 +265,7 @@ class Predictor:
         return f"Predictor({self.score.kind}: {self.threshold}{notes})"
 
 
-def describe(domain: tuple[Any, ...]) -> str:
+def describe_domain(domain: tuple[Any, ...]) -> str:
     """A forecast's domain in words."""
     kind, *sizes = domain
     names = {"labels": "{} labels", "vectors": "{} dimensions", "trajectories": "{} steps of {} dimensions"}
@@ -272,7 +276,7 @@ def calibrate(
     score: Score, forecast: Any, truth: Any, level: PACLevel, *, bound: Bound = max_errors
 ) -> Predictor:
     """The predictor of this score, from the calibrate part."""
-    scores, n = unit_scores(score, forecast, truth), count_units(forecast)
+    scores, n = score_units(score, forecast, truth), count_units(forecast)
     if (shape := tuple(np.shape(scores))) != (n,):  # fewer would be another number of units
         raise InvalidInput(f"scores must be one for each of {n} units, got shape {shape}")
     return Predictor(score, fit_threshold(scores, level, bound=bound), forecast.domain)
@@ -280,7 +284,7 @@ def calibrate(
 
 def _size(forecast: Any) -> tuple[Any, ...]:
     """The number of units of a forecast, and its domain."""
-    return (count_units(a_forecast(forecast)), *forecast.domain)
+    return (count_units(check_forecast(forecast)), *forecast.domain)
 
 
 def _refuse_many(steps: Sequence[Any]) -> None:

@@ -11,22 +11,29 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from pac_core import plugins
-from pac_core.arrays import Array, Floats, like, listed, numbers
+from pac_core.arrays import Array, Floats, check_list, check_numbers, convert_like
 from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.errors import InvalidInput
-from pac_core.forecasts import GaussianForecast, Trajectories, a_forecast, as_given, to_tune_on
+from pac_core.forecasts import GaussianForecast, Trajectories, check_forecast, drop_failed, with_lengths
 from pac_core.scores import fit_temperature, volume_term
 from pac_core.sets.gaussian import (
     Boxes,
     ConfidenceSets,
     Ellipsoids,
     deviation,
-    limit_of,
     relative_widths,
-    widened,
+    threshold_value,
+    widen,
     width_remarks,
 )
-from pac_core.sets.predictor import Likelihood, Predictor, Score, accumulated, calibrate, describe
+from pac_core.sets.predictor import (
+    Likelihood,
+    Predictor,
+    Score,
+    accumulate_variance,
+    calibrate,
+    describe_domain,
+)
 from pac_core.thresholds import Threshold
 from pac_core.tubes.tuning import Chosen, Tuning, balance, choose
 
@@ -42,7 +49,7 @@ class TubeShape:
         return self._scores(forecast.wide(), forecast.check(truth))
 
     def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> ConfidenceSets:
-        (forecast, sound), limit = forecast.for_sets(), widened(limit_of(threshold))
+        (forecast, sound), limit = forecast.for_sets(), widen(threshold_value(threshold))
         region, score = self._region(forecast, limit), partial(self._scores, forecast)
         return ConfidenceSets(region, score, limit, sound, tuple(forecast.mean.shape))
 
@@ -96,11 +103,11 @@ class MaxShape(TubeShape):
         _refuse_other_shape(self.scale, forecast.mean.shape[1:2])
         xp = array_namespace(forecast.mean)
         distances = _variances(forecast, self.accumulate).mahalanobis2(truth)
-        return xp.max(distances / like(distances, self.scale), axis=-1)
+        return xp.max(distances / convert_like(distances, self.scale), axis=-1)
 
     def _region(self, forecast: GaussianForecast, limit: float) -> Ellipsoids:
         _refuse_other_shape(self.scale, forecast.mean.shape[1:2])
-        radius2 = limit * like(forecast.mean, self.scale) + 0 * forecast.mean[..., 0]
+        radius2 = limit * convert_like(forecast.mean, self.scale) + 0 * forecast.mean[..., 0]
         return Ellipsoids(_variances(forecast, self.accumulate), radius2)
 
     def to_json(self) -> dict[str, Any]:
@@ -108,7 +115,7 @@ class MaxShape(TubeShape):
 
     @classmethod
     def from_json(cls, parts: dict[str, Any]) -> MaxShape:
-        scale = numbers("scale", parts["scale"], "[H]", finite=True)
+        scale = check_numbers("scale", parts["scale"], "[H]", finite=True)
         return cls(scale.astype(np.float64), bool(parts["accumulate"]))
 
 
@@ -145,7 +152,7 @@ class BoxShape(TubeShape):
     ) -> BoxShape:
         """The candidate that is smallest on units it was not fitted on, with balanced scales."""
         dims = forecast.mean.shape[-1]
-        sides = tuple(listed("sides", sides)) if sides is not None else (0,) * dims
+        sides = tuple(check_list("sides", sides)) if sides is not None else (0,) * dims
         if len(sides) != dims or any(np.ndim(side) or side not in (-1, 0, 1) for side in sides):
             raise InvalidInput(f"sides must be {dims} of -1, 0 or 1, got {sides}")
         fits = [
@@ -156,7 +163,7 @@ class BoxShape(TubeShape):
             if power or not accumulate  # at p = 0 the variances do not count
         ]
         if units is not None:
-            each = numbers("units", units, "[D]", finite=True)
+            each = check_numbers("units", units, "[D]", finite=True)
             if len(each) != dims or each.min() <= 0:
                 raise InvalidInput(f"units must be {dims} numbers above 0, got {units}")
         tuning = Tuning.of(forecast, states, level, units)
@@ -197,19 +204,22 @@ class BoxShape(TubeShape):
         near = xp.where(lost, forecast.mean, truth)  # the sign of an infinite error means nothing
         error = (near - forecast.mean) / self._unit(forecast)
         side = np.asarray(self.sides)  # the scale is infinite on a side that does not count
-        lower = like(error, np.where(side > 0, np.inf, self.scale[0]))
-        upper = like(error, np.where(side < 0, np.inf, self.scale[1]))
+        lower = convert_like(error, np.where(side > 0, np.inf, self.scale[0]))
+        upper = convert_like(error, np.where(side < 0, np.inf, self.scale[1]))
         relative = xp.maximum(-error / lower, error / upper)
-        relative = xp.where(xp.isnan(truth), like(relative, -np.inf), relative)  # steps after an end
+        relative = xp.where(xp.isnan(truth), convert_like(relative, -np.inf), relative)  # steps after an end
         worst = xp.max(relative, axis=(1, 2))
-        return xp.where(xp.any(lost, axis=(1, 2)), like(worst, np.inf), worst)
+        return xp.where(xp.any(lost, axis=(1, 2)), convert_like(worst, np.inf), worst)
 
     def _region(self, forecast: GaussianForecast, limit: float) -> Boxes:
         reach = limit * self._unit(forecast)
         xp = array_namespace(reach)
-        below, above = (reach * like(reach, scale) for scale in self.scale)
+        below, above = (reach * convert_like(reach, scale) for scale in self.scale)
         if any(self.sides):  # not reach * inf, which is NaN where the reach is 0
-            side, no_end = like(reach, self.sides), like(reach, np.inf if limit >= 0 else -np.inf)
+            side, no_end = (
+                convert_like(reach, self.sides),
+                convert_like(reach, np.inf if limit >= 0 else -np.inf),
+            )
             below, above = xp.where(side > 0, no_end, below), xp.where(side < 0, no_end, above)
         return Boxes(forecast.mean, forecast.mean - below, forecast.mean + above)
 
@@ -226,7 +236,7 @@ class BoxShape(TubeShape):
 
     @classmethod
     def from_json(cls, parts: dict[str, Any]) -> BoxShape:
-        scale = numbers("scale", parts["scale"], "[2, H, D]", finite=True)
+        scale = check_numbers("scale", parts["scale"], "[2, H, D]", finite=True)
         power, sides = parts["power"], parts["sides"]
         if not 0 <= power <= 1 or len(sides) != scale.shape[2] or any(s not in (-1, 0, 1) for s in sides):
             raise InvalidInput(f"power must lie in [0, 1] and sides be -1, 0 or 1, got {power} and {sides}")
@@ -260,7 +270,7 @@ def _sided(errors: Array, sides: tuple[int, ...]) -> Array:
     xp = array_namespace(errors)
     if not any(sides):
         return xp.abs(errors)
-    side = like(errors, sides)
+    side = convert_like(errors, sides)
     return xp.where(side == 0, xp.abs(errors), side * errors)
 
 
@@ -281,8 +291,8 @@ class LinearFeatures:
     matrix: Floats
 
     def __post_init__(self) -> None:
-        matrix = numbers("matrix", self.matrix, "[F, D]", finite=True)
-        object.__setattr__(self, "names", tuple(listed("names", self.names)))
+        matrix = check_numbers("matrix", self.matrix, "[F, D]", finite=True)
+        object.__setattr__(self, "names", tuple(check_list("names", self.names)))
         if not all(isinstance(name, str) for name in self.names) or len(set(self.names)) != len(self.names):
             raise InvalidInput(f"names of features must be different texts, got {self.names}")
         if len(self.names) != len(matrix) or not matrix.any(axis=1).all():
@@ -301,12 +311,12 @@ class LinearFeatures:
         matrix = self._matrix(states)
         failed = xp.any(xp.isinf(states), axis=-1, keepdims=True)
         features = xp.where(failed, xp.zeros_like(states), states) @ matrix.T
-        return xp.where(failed, like(features, np.inf), features)
+        return xp.where(failed, convert_like(features, np.inf), features)
 
     def _matrix(self, states: Array) -> Array:
         if (got := states.shape[-1]) != (dims := self.matrix.shape[1]):
             raise InvalidInput(f"the features {self.names} read states of {dims} numbers, got {got}")
-        return like(states, self.matrix)
+        return convert_like(states, self.matrix)
 
     def forecast(self, forecast: GaussianForecast) -> GaussianForecast:
         """The Gaussian of each feature on its own."""
@@ -327,7 +337,7 @@ class FeatureTube(ConfidenceSets):
 
     def support(self, direction: Array) -> Array:
         """`[B, H]`; +inf along a direction that is not a multiple of a feature's."""
-        vector, matrix = like(np.zeros(1), direction), self.features.matrix
+        vector, matrix = convert_like(np.zeros(1), direction), self.features.matrix
         if vector.shape != matrix.shape[1:]:
             raise InvalidInput(f"direction must have shape [{matrix.shape[1]}], got {vector.shape}")
         # A direction in single precision need only agree to single precision.
@@ -383,7 +393,7 @@ class FeatureShape:
         return self.box._scores(self.features.forecast(forecast), self.features.of(truth))
 
     def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> FeatureTube:
-        (forecast, sound), limit = forecast.for_sets(), widened(limit_of(threshold))
+        (forecast, sound), limit = forecast.for_sets(), widen(threshold_value(threshold))
         seen, usable = self.features.forecast(forecast).for_sets()
         region, score = self.box._region(seen, limit), partial(self._scores, forecast)
         shape = tuple(forecast.mean.shape)
@@ -405,7 +415,9 @@ class FeatureShape:
 
 def _fit_joint(forecast: GaussianForecast, states: Any, level: PACLevel) -> Likelihood:
     """The paper's shape: accumulated variances, one temperature per step (A + C)."""
-    return with_typical(Likelihood.fit(forecast, states, (accumulated, fit_temperature)), forecast, states)
+    return with_typical(
+        Likelihood.fit(forecast, states, (accumulate_variance, fit_temperature)), forecast, states
+    )
 
 
 def with_typical(score: Likelihood, forecast: GaussianForecast, states: Any) -> Likelihood:
@@ -432,7 +444,7 @@ def shape_names() -> list[str]:
 def check_shape(name: Any, domain: tuple[Any, ...] = ("trajectories",)) -> None:
     """Refuse a shape that does not exist, or a forecast that is not of trajectories, before any work."""
     if domain[0] != "trajectories":
-        raise InvalidInput(f"a tube needs a horizon [B, H, D], got a forecast of {describe(domain)}")
+        raise InvalidInput(f"a tube needs a horizon [B, H, D], got a forecast of {describe_domain(domain)}")
     if name not in (known := shape_names()):
         raise InvalidInput(f"shape must be one of {', '.join(known)}, got {name!r}")
 
@@ -441,11 +453,11 @@ def fit_shape(
     forecast: GaussianForecast, states: Any, level: PACLevel, *, shape: str = "box", **options: Any
 ) -> Score:
     """Fit a tube score of one of the `shape_names` on the tune split; see `fit_tube` for the options."""
-    check_shape(shape, a_forecast(forecast).domain)
+    check_shape(shape, check_forecast(forecast).domain)
     fit = SHAPES.get(shape) or plugins.load("shapes", shape).fit
-    truth = as_given(states, like(np.zeros(1), forecast.check(states, failures=True)))
-    forecast, truth = to_tune_on(forecast, truth)
-    mean, var = (like(np.zeros(1), part) for part in (forecast.mean, forecast.var))  # fitted in numpy
+    truth = with_lengths(states, convert_like(np.zeros(1), forecast.check(states, failures=True)))
+    forecast, truth = drop_failed(forecast, truth)
+    mean, var = (convert_like(np.zeros(1), part) for part in (forecast.mean, forecast.var))  # fitted in numpy
     return fit(GaussianForecast(mean, var), truth, level, **options)
 
 

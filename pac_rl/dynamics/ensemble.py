@@ -20,13 +20,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from pac_core import InvalidInput
-from pac_core.bounds import whole
+from pac_core.bounds import check_integer
 from pac_core.certificates import Record
 from pac_core.errors import UnreadableFile
 from pac_core.files import whole_file
 from pac_core.splits import ids_digest, refuse_overlap, unit_names
 from pac_rl.rollouts import Rollouts
-from pac_rl.systems import required
+from pac_rl.systems import require_module
 
 if TYPE_CHECKING:
     from mbrl.models import GaussianMLP, OneDTransitionRewardModel
@@ -69,8 +69,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("members", "hidden", "layers", "epochs", "patience", "batch"):
-            whole(name, getattr(self, name), least=1)
-        whole("seed", self.seed, least=0)
+            check_integer(name, getattr(self, name), least=1)
+        check_integer("seed", self.seed, least=0)
         if not 0 < self.rate < np.inf or not 0 < self.held_out < 1:
             raise InvalidInput(
                 f"rate must be above 0 and held_out between 0 and 1, got {self.rate} and {self.held_out}"
@@ -168,7 +168,7 @@ class Ensemble:
         normaliser = torch.cat([self.shift, self.scale, self.units])
         if not torch.isfinite(normaliser).all() or not (normaliser[len(self.shift) :] > 0).all():
             raise InvalidInput("shift, scale and units must be finite, and scale and units above 0")
-        if not all(whole("absolute", column, least=0) < self.dims for column in self.absolute):
+        if not all(check_integer("absolute", column, least=0) < self.dims for column in self.absolute):
             raise InvalidInput(f"absolute must be columns below {self.dims}, got {self.absolute}")
         if self.trained_on is not None:
             object.__setattr__(self, "trained_on", rollout_ids("trained_on", self.trained_on))
@@ -256,12 +256,12 @@ class Ensemble:
         Activation, input normaliser, elite members, `target_is_delta` and `no_delta_list` are the model's; a
         learned reward is left out. What cannot be read so is refused: deterministic heads, which say no
         variance, and an `obs_process_fn`. How the model follows its members (`propagation_method`) is
-        not taken over: `closed_loop` and `for_plans` have ways of their own.
+        not taken over: `forecast_closed_loop` and `forecast_plans` have ways of their own.
 
         environment: whose state the model forecasts, number by number in the order of `Environment.names`
         trained_on: ids of the rollouts that it has seen, as far as they can be units; see `trained_on`
         """
-        if type(model) is not required("mbrl.models").OneDTransitionRewardModel:
+        if type(model) is not require_module("mbrl.models").OneDTransitionRewardModel:
             kind = type(model).__name__
             raise InvalidInput(f"model must be mbrl-lib's OneDTransitionRewardModel, got {kind}")
         if model.obs_process_fn is not None:
@@ -335,7 +335,7 @@ class Ensemble:
         for end in ("min_logvar", "max_logvar"):
             weights[end] += logs
         network.load_state_dict(weights)
-        model = required("mbrl.models").OneDTransitionRewardModel(
+        model = require_module("mbrl.models").OneDTransitionRewardModel(
             network, normalize=True, learned_rewards=False, no_delta_list=list(self.absolute)
         )
         model.input_normalizer.mean, model.input_normalizer.std = self.shift[None], self.scale[None]
@@ -423,7 +423,7 @@ def new_network(
     """mbrl-lib's ensemble of Gaussian networks with fresh weights, drawn from the seed."""
     with torch.random.fork_rng():  # mbrl-lib draws from the global generator
         torch.manual_seed(settings.seed)
-        return required("mbrl.models").GaussianMLP(
+        return require_module("mbrl.models").GaussianMLP(
             dims + action_dims,
             dims,
             torch.device(device),
@@ -436,7 +436,7 @@ def new_network(
 
 def _check_network(network: Any, *, elites: bool = False) -> None:
     """Refuses a network that `Ensemble.step` would run as another."""
-    if type(network) is not required("mbrl.models").GaussianMLP:
+    if type(network) is not require_module("mbrl.models").GaussianMLP:
         raise InvalidInput(f"the network must be mbrl-lib's GaussianMLP, got {type(network).__name__}")
     if network.deterministic:
         raise InvalidInput(
@@ -492,7 +492,7 @@ def _unpacked(stored: Any) -> NDArray[Any] | None:
     """What `_packed` made; refused before it takes more room than training could."""
     if stored is None or (isinstance(stored, list) and all(isinstance(name, str) for name in stored)):
         return None if stored is None else np.array(stored, dtype=np.str_)
-    if sum(whole("trained_on", end - first, least=1) for first, end in stored) > MOST_ROLLOUTS:
+    if sum(check_integer("trained_on", end - first, least=1) for first, end in stored) > MOST_ROLLOUTS:
         raise InvalidInput(f"trained_on must be at most {MOST_ROLLOUTS:,} ids of rollouts")
     return np.concatenate([np.arange(first, end, dtype=np.int64) for first, end in stored])
 
@@ -500,7 +500,7 @@ def _unpacked(stored: Any) -> NDArray[Any] | None:
 def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     """A safetensors file with a description, complete or not there at all."""
     here = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    content = required("safetensors.torch").save(here, _header(about))
+    content = require_module("safetensors.torch").save(here, _header(about))
     with whole_file(path) as part:
         part.write_bytes(content)
 
@@ -509,7 +509,7 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     """What `write_tensors` wrote, on the CPU."""
     if not Path(path).is_file():
         raise UnreadableFile(f"there is no ensemble file {path}")
-    library = required("safetensors")
+    library = require_module("safetensors")
     try:
         with library.safe_open(path, framework="pt") as file:
             header = file.metadata() or {}

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
         returns_in_words,
     )
     from pac_rl.planning.episodes import BATCH, Episodes, Selections, Traces, run_episodes, run_to_selection
-    from pac_rl.planning.filters import ActionFilter, Filtered, GuardedEnv, MujocoState, held, then_policy
+    from pac_rl.planning.filters import (
+        ActionFilter,
+        Filtered,
+        GuardedEnv,
+        MujocoState,
+        continue_with_policy,
+        hold_action,
+    )
     from pac_rl.planning.guard import (
         Fallback,
         Guard,
@@ -65,13 +72,13 @@ __all__ = [
     "Traces",
     "candidates_around",
     "cheetah_reward",
+    "continue_with_policy",
     "guard_plans",
-    "held",
+    "hold_action",
     "model_returns",
     "returns_in_words",
     "run_episodes",
     "run_to_selection",
-    "then_policy",
 ]
 
 __getattr__, __dir__ = lazy_door(__name__, __file__, extra="rl")

@@ -11,8 +11,8 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from pac_core import GaussianForecast, InvalidInput, LinearFeatures, Trajectories
-from pac_core.arrays import Array, doubles, like
-from pac_core.bounds import whole
+from pac_core.arrays import Array, convert_like, to_float64
+from pac_core.bounds import check_integer
 from pac_core.safety import TubeLike
 from pac_core.sets import ConfidenceSets, Score
 from pac_core.thresholds import Threshold
@@ -96,16 +96,16 @@ def candidates_around(
     """
     import torch  # not at the top: candidates and their tubes need no torch
 
-    from pac_rl.forecasts import matching, one_step, starting
+    from pac_rl.forecasts import check_match, one_step, start_tensor
     from pac_rl.policies import actions
 
-    matching(ensemble, environment, policy)
-    whole("horizon", horizon, least=1)
-    given = starting(ensemble, starts)
+    check_match(ensemble, environment, policy)
+    check_integer("horizon", horizon, least=1)
+    given = start_tensor(ensemble, starts)
     width, count = len(environment.low), len(given)
     scaled = torch.from_numpy(_factors(factors))
     if perturbations is not None:
-        extra = like(given, perturbations)
+        extra = convert_like(given, perturbations)
         if extra.ndim != 4 or (len(extra), *extra.shape[2:]) != (count, horizon, width) or not extra.shape[1]:
             wanted = f"[{count}, P, {horizon}, {width}]"
             raise InvalidInput(f"perturbations must have shape {wanted}, got {tuple(extra.shape)}")
@@ -114,7 +114,7 @@ def candidates_around(
         none = given.new_zeros((count, len(scaled), horizon, width))
         shift, scaled = torch.cat([none, extra], dim=1).flatten(0, 1), torch.cat([scaled, spread])
     scaled = scaled.to(given)
-    low, high = (like(given, end) for end in (environment.low, environment.high))
+    low, high = (convert_like(given, end) for end in (environment.low, environment.high))
     by_row = scaled.repeat(count)[:, None]
     plans = given.new_empty((count * len(scaled), horizon, width))
 
@@ -130,12 +130,14 @@ def candidates_around(
         origin = given.repeat_interleave(len(scaled), dim=0)
         mean, var = one_step(ensemble, origin, act, horizon)
         alone = (
-            ways_of_members(ensemble, origin, plans).reshape(-1, *table, ensemble.dims) if members else None
+            member_trajectories(ensemble, origin, plans).reshape(-1, *table, ensemble.dims)
+            if members
+            else None
         )
     return Candidates(plans.reshape(*table, width), mean.reshape(*table, -1), var.reshape(*table, -1), alone)
 
 
-def ways_of_members(ensemble: Ensemble, starts: Tensor, plans: Tensor) -> Tensor:
+def member_trajectories(ensemble: Ensemble, starts: Tensor, plans: Tensor) -> Tensor:
     """`[M, B, H, D]` where each member alone expects the plans `[B, H, A]` to lead."""
     import torch
 
@@ -196,13 +198,13 @@ class ScaledTube:
     scale: float
 
     def __post_init__(self) -> None:
-        checked_scale(self.scale)
+        check_scale(self.scale)
         if tuple(self.center.shape) != self.tube.shape:
             raise InvalidInput(f"center must have shape {self.tube.shape}, got {tuple(self.center.shape)}")
 
     def support(self, direction: Any) -> Array:
         """`[B, H]` c.d + scale * (support of the tube - c.d)."""
-        along = like(self.center, direction)
+        along = convert_like(self.center, direction)
         xp = array_namespace(self.center)
         middle = xp.sum(self.center * along, axis=-1)
         return middle + self.scale * (self.tube.support(direction) - middle)
@@ -228,12 +230,12 @@ class ScaledTube:
     def contains(self, truth: Any) -> Array:
         """`[B]` whether the truth `[B, H, D]`, drawn towards the centre by the scale, is in the tube."""
         ended = isinstance(truth, Trajectories)
-        states = like(self.center, truth.states if ended else truth)
+        states = convert_like(self.center, truth.states if ended else truth)
         drawn = self.center + (states - self.center) / self.scale
         return self.tube.contains(Trajectories(drawn, truth.lengths) if ended else drawn)
 
 
-def checked_scale(scale: Any) -> None:
+def check_scale(scale: Any) -> None:
     """Refuses a scale that makes no tube: at 0 it would be a line that nothing follows."""
     if isinstance(scale, bool) or not isinstance(scale, int | float | np.floating) or not 0 < scale < np.inf:
         raise InvalidInput(f"scale must be finite and above 0, got {scale!r}")
@@ -254,7 +256,7 @@ class FittedTubes:
     members: bool = False
 
     def __post_init__(self) -> None:
-        checked_scale(self.scale)
+        check_scale(self.scale)
 
     def tube(self, forecast: GaussianForecast) -> ScaledTube:
         forecast = forecast.wide()
@@ -272,7 +274,7 @@ class HullTube:
     ways: Array
 
     def support(self, direction: Any) -> Array:
-        return array_namespace(self.ways).max(self.ways @ like(self.ways, direction), axis=0)
+        return array_namespace(self.ways).max(self.ways @ convert_like(self.ways, direction), axis=0)
 
     def box(self) -> tuple[Array, Array]:
         xp = array_namespace(self.ways)
@@ -281,7 +283,7 @@ class HullTube:
     def contains(self, truth: Any) -> Array:
         """`[B]` whether the truth is within the box of the trajectories; a single one holds nothing else."""
         marked = truth.marked() if isinstance(truth, Trajectories) else truth
-        states = like(self.ways, marked)
+        states = convert_like(self.ways, marked)
         lower, upper = self.box()
         xp = array_namespace(states)
         inside = (lower <= states) & (states <= upper) & xp.isfinite(states)
@@ -309,4 +311,4 @@ class MemberTubes:
     def tube(self, forecast: GaussianForecast) -> HullTube:
         if not isinstance(forecast, MemberForecast):
             raise InvalidInput("forecast must have the ways of members (members=True), got one without")
-        return HullTube(doubles(forecast.members))
+        return HullTube(to_float64(forecast.members))

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import InvalidInput, TubeChecker
-from pac_core.arrays import Array, like
-from pac_core.bounds import whole
+from pac_core.arrays import Array, convert_like
+from pac_core.bounds import check_integer
 from pac_core.safety import Limit
 from pac_rl.dynamics.ensemble import Ensemble
-from pac_rl.forecasts import matching
+from pac_rl.forecasts import check_match
 from pac_rl.planning.candidates import FACTORS, Candidates, FittedTubes, Tubes, candidates_around
-from pac_rl.planning.guard import Fallback, Guard, NoSafePlan, Reward, checked_fallback, shaped
-from pac_rl.policies import Function, Policy, actions, fitting
+from pac_rl.planning.guard import Fallback, Guard, NoSafePlan, Reward, check_fallback, shaped
+from pac_rl.policies import Function, Policy, actions, check_policy
 from pac_rl.systems import Environment, at_every_step, read_physics
 
 
@@ -71,7 +71,7 @@ class ModelReturns:
 
 def model_returns(model_env: Any, *, particles: int = 20) -> ModelReturns:
     """The objective of mbrl-lib's planners, which can also take many initial states at once."""
-    whole("particles", particles, least=1)
+    check_integer("particles", particles, least=1)
     return ModelReturns(model_env, particles)
 
 
@@ -83,7 +83,7 @@ def policy_returns(
     By it one sees whether a file was read as it was meant: on other observations than it was trained on, a
     good policy earns nothing.
     """
-    fitting(environment, policy)
+    check_policy(environment, policy)
     gym, rng, found = environment.gym, np.random.default_rng(0), np.zeros(episodes)
     for i in range(episodes):
         before = physics = environment.reset(int(rng.integers(2**31)))[None]
@@ -180,13 +180,13 @@ class Controller:
     spread: float = 0.3
 
     def __post_init__(self) -> None:
-        matching(self.ensemble, self.environment, self.policy)
-        whole("horizon", self.horizon, least=1)
+        check_match(self.ensemble, self.environment, self.policy)
+        check_integer("horizon", self.horizon, least=1)
         at_every_step(self.limits)
-        if self.checked is not None and whole("checked", self.checked, least=1) > self.horizon:
+        if self.checked is not None and check_integer("checked", self.checked, least=1) > self.horizon:
             raise InvalidInput(f"checked must be at most the horizon {self.horizon}, got {self.checked}")
         TubeChecker(self.limits)  # refuses none at all
-        whole("perturbed", self.perturbed, least=0)
+        check_integer("perturbed", self.perturbed, least=0)
         if not 0 < self.spread < np.inf or (self.perturbed and self.choice == "factor"):
             raise InvalidInput(
                 "spread must be above 0, and perturbed candidates be chosen by their return, got "
@@ -194,8 +194,8 @@ class Controller:
             )
         if self.choice not in CHOICES:
             raise InvalidInput(f"choice must be one of {', '.join(CHOICES)}, got {self.choice!r}")
-        if not isinstance(checked_fallback(self.fallback), str):
-            fitting(self.environment, self._backup)
+        if not isinstance(check_fallback(self.fallback), str):
+            check_policy(self.environment, self._backup)
 
     def scaled(self, scale: float) -> Controller:
         """The same controller with tubes of another scale."""
@@ -214,7 +214,7 @@ class Controller:
 
         From a state that is not finite no candidate is safe; a fallback that is a policy cannot act there.
         """
-        given: Tensor = like(self.ensemble.units, states)
+        given: Tensor = convert_like(self.ensemble.units, states)
         known = given.isfinite().all(dim=-1)
         sound = given.where(known[..., None], 0.0)
         found = self._around(self.policy, sound, self.factors, self._shifts(len(states)))

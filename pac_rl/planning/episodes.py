@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from pac_core import InvalidInput, Trajectories
-from pac_core.arrays import returned
-from pac_core.bounds import whole
+from pac_core.arrays import check_returned
+from pac_core.bounds import check_integer
 from pac_core.safety import Limit
 from pac_rl.planning.candidates import TrajectoryTube
 from pac_rl.planning.controller import Controller, Decision
@@ -157,7 +157,7 @@ def run_episodes(
     threads: the CPUs by default
     progress: called with the number of episodes that were finished
     """
-    whole("steps", steps, least=1)
+    check_integer("steps", steps, least=1)
     direction = None if along is None else np.asarray(along, dtype=np.float64)
     if direction is not None and direction.shape != (len(controller.environment.names),):
         raise InvalidInput(
@@ -191,7 +191,7 @@ def _run(
         went = np.isfinite(states).all(axis=1)
         earned = np.zeros(len(moving))
         rewards = controller.reward(states[went], done[went])
-        earned[went] = returned("reward", rewards, (int(went.sum()),), states)
+        earned[went] = check_returned("reward", rewards, (int(went.sum()),), states)
         now = broken_limits(limits, states)
         made.violated[moving] |= now
         made.returns[moving] += earned
@@ -202,7 +202,9 @@ def _run(
             if controller.guard is not None:
                 tube = controller.guard.tube(decision.acting.forecast)
                 shape = (BATCH, controller.horizon)
-                ends = (returned("support", tube.support(way), shape, states) for way in (along, -along))
+                ends = (
+                    check_returned("support", tube.support(way), shape, states) for way in (along, -along)
+                )
                 kept.upper[moving, t], kept.lower[moving, t] = (
                     sign * end[moving] for sign, end in zip((1, -1), ends, strict=True)
                 )
@@ -258,7 +260,7 @@ def run_to_selection(
     begins. The guarded controller runs to that step; the plan that it chooses there is carried out
     open-loop, whatever happens. Bit for bit the same for any grouping, as `run_episodes`.
     """
-    whole("steps", steps, least=1)
+    check_integer("steps", steps, least=1)
     if controller.guard is None:
         raise InvalidInput("guard must make tubes, for a plan to leave its own, got None")
     return by_seed(lambda block: _select(controller, block, steps), seeds, BATCH, threads, progress)

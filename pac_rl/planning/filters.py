@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import InvalidInput
-from pac_core.arrays import like, returned
-from pac_core.bounds import whole
-from pac_rl.forecasts import for_plans, matching, one_step, starting
-from pac_rl.planning.guard import UNKNOWN, Forecast, Guard, NoSafePlan, checked_fallback
+from pac_core.arrays import check_returned, convert_like
+from pac_core.bounds import check_integer
+from pac_rl.forecasts import check_match, forecast_plans, one_step, start_tensor
+from pac_rl.planning.guard import UNKNOWN, Forecast, Guard, NoSafePlan, check_fallback
 from pac_rl.policies import Policy, actions
-from pac_rl.systems import Environment, read_physics, required
+from pac_rl.systems import Environment, read_physics, require_module
 
 if TYPE_CHECKING:
     from pac_rl.dynamics.ensemble import Ensemble
@@ -55,7 +55,7 @@ class ActionFilter:
     low, high: `[A]` the range of actions; what lies outside is cut off before it is checked
     forecast: as for `guard_plans`
     guard: its fallback's action is checked in the same way, and carried out in any case
-    continue_with: what would follow the action, as `then_policy` or `held`
+    continue_with: what would follow the action, as `continue_with_policy` or `held`
     dtype: of the actions that are carried out: they are rounded to it before they are checked
 
     What is promised of a tube holds for plans drawn like the calibration plans. An agent that chooses
@@ -70,7 +70,7 @@ class ActionFilter:
     dtype: Any = np.float64
 
     def __post_init__(self) -> None:
-        checked_fallback(self.guard.fallback)
+        check_fallback(self.guard.fallback)
         kind = np.dtype(self.dtype)
         if kind.kind != "f":
             raise InvalidInput(f"dtype must be one of floats, got {kind}")
@@ -101,7 +101,7 @@ class ActionFilter:
         guard: of a predictor of trajectories; where it has no fallback, the backup policy is it
         propagation: as for the calibration plans of the guard's predictor
         """
-        matching(ensemble, environment, backup)
+        check_match(ensemble, environment, backup)
         domain = getattr(guard.predictor, "domain", None)
         if domain is None or domain[0] != "trajectories":
             raise InvalidInput(f"predictor must be of trajectories, got one of {domain}")
@@ -113,9 +113,9 @@ class ActionFilter:
         return cls(
             environment.low,
             environment.high,
-            partial(for_plans, ensemble, propagation=propagation, batch=2),
+            partial(forecast_plans, ensemble, propagation=propagation, batch=2),
             replace(guard, fallback=guard.fallback or act),
-            continue_with or then_policy(ensemble, environment, backup, horizon=domain[1]),
+            continue_with or continue_with_policy(ensemble, environment, backup, horizon=domain[1]),
         )
 
     def __call__(self, state: Any, action: Any) -> Filtered:
@@ -158,35 +158,39 @@ class ActionFilter:
         """`[N, H, A]` whole plans that begin with exactly these actions."""
         given = self.continue_with(state, first)
         steps = max(1, np.shape(given)[1]) if np.ndim(given) == 3 else 1
-        plans = returned("plans of continue_with", given, (len(first), steps, len(self.low)), state).copy()
+        plans = check_returned(
+            "plans of continue_with", given, (len(first), steps, len(self.low)), state
+        ).copy()
         if not (abs(plans[:, 0] - first) <= 1e-6 * (1 + abs(first))).all():
             raise InvalidInput(f"continue_with must begin with the actions {first}, got {plans[:, 0]}")
         plans[:, 0] = first  # to the last digit: what is checked is what acts
         return torch.from_numpy(plans)
 
 
-def held(horizon: int) -> ContinueWith:
+def hold_action(horizon: int) -> ContinueWith:
     """The action, held for `horizon` steps."""
-    whole("horizon", horizon, least=1)
+    check_integer("horizon", horizon, least=1)
     return lambda state, first: np.repeat(first[:, None], horizon, axis=1)
 
 
-def then_policy(
+def continue_with_policy(
     ensemble: Ensemble, environment: Environment, policy: Policy, *, horizon: int
 ) -> ContinueWith:
     """The action, and then what the policy would do along the predicted mean: `horizon` steps in all."""
-    matching(ensemble, environment, policy)
-    whole("horizon", horizon, least=1)
+    check_match(ensemble, environment, policy)
+    check_integer("horizon", horizon, least=1)
 
     def plans(state: NDArray[np.float64], first: NDArray[np.float64]) -> NDArray[np.float64]:
         steps: list[Tensor] = []
 
         def act(t: int, states: Tensor, noise: Tensor) -> Tensor:
-            steps.append(like(states, first) if t == 0 else actions(environment, policy, states, noise))
+            steps.append(
+                convert_like(states, first) if t == 0 else actions(environment, policy, states, noise)
+            )
             return steps[-1]
 
         with torch.no_grad():
-            one_step(ensemble, starting(ensemble, state[None]).expand(len(first), -1), act, horizon)
+            one_step(ensemble, start_tensor(ensemble, state[None]).expand(len(first), -1), act, horizon)
         return torch.stack(steps, dim=1).cpu().numpy().astype(np.float64)
 
     return plans
@@ -246,7 +250,7 @@ class GuardedEnv(Wrapper):
         *,
         state: Callable[[Any, Any], Any] | None = None,
     ) -> None:
-        required("gymnasium")
+        require_module("gymnasium")
         super().__init__(env)
         kind = np.dtype(getattr(env.action_space, "dtype", None) or np.float64)
         if kind.kind != "f":  # a checked action would be rounded to one that was not

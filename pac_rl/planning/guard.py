@@ -17,9 +17,9 @@ from array_api_compat import array_namespace, device, is_torch_array
 from numpy.typing import NDArray
 
 from pac_core import GaussianForecast, InvalidInput, PACError, TubeChecker
-from pac_core.arrays import Array, doubles, like, returned
-from pac_core.bounds import whole
-from pac_core.safety import Checked, TubeLike
+from pac_core.arrays import Array, check_returned, convert_like, to_float64
+from pac_core.bounds import check_integer
+from pac_core.safety import CheckResult, TubeLike
 
 FLOOR = 1e30
 """Values of safe plans lie above minus this, those of unsafe ones below; float32 holds both."""
@@ -39,7 +39,7 @@ Reward: TypeAlias = Callable[[Any, Any], Any]
 """From states reached `[..., D]` and actions `[..., A]`, numpy or torch, to rewards `[...]`."""
 
 
-class MakesTubes(Protocol):
+class TubeMaker(Protocol):
     """A `Predictor`, or anything else that makes a tube of a forecast."""
 
     def tube(self, forecast: GaussianForecast) -> TubeLike: ...
@@ -70,18 +70,18 @@ class Guard:
     """
 
     checker: TubeChecker
-    predictor: MakesTubes
+    predictor: TubeMaker
     fallback: Fallback | None = None
     horizon: int | None = None
 
     def __post_init__(self) -> None:
         if self.fallback is not None:
-            checked_fallback(self.fallback)
+            check_fallback(self.fallback)
         domain = getattr(self.predictor, "domain", None)
         if self.horizon is None and domain is not None:
             object.__setattr__(self, "horizon", int(domain[1]))
         if self.horizon is not None:
-            whole("horizon", self.horizon, least=1)
+            check_integer("horizon", self.horizon, least=1)
 
     def steps(self, plans: Array) -> int:
         """How many steps of plans `[..., H, A]` are checked; plans shorter than the tube are refused."""
@@ -90,7 +90,7 @@ class Guard:
             raise InvalidInput(f"plans must have at least the tube's {self.horizon} steps, got {steps}")
         return self.horizon or steps
 
-    def check(self, forecast: Any, plans: Array) -> Checked:
+    def check(self, forecast: Any, plans: Array) -> CheckResult:
         """What the checker says of plans `[N, H, A]` by their forecast, over the steps that are checked.
 
         forecast: of all H steps, or of those that are checked. Refused unless it and its tube are of exactly
@@ -112,7 +112,7 @@ class Guard:
         self, state: Any, low: NDArray[np.float64], high: NDArray[np.float64], reason: str
     ) -> NDArray[np.float64]:
         """`[A]` the fallback's action in this state; raises `NoSafePlan` if the fallback is to stop."""
-        return fallback_action(checked_fallback(self.fallback), state, low, high, reason)
+        return fallback_action(check_fallback(self.fallback), state, low, high, reason)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +151,7 @@ class GuardedPlans:
 
         return self._ranked(starts, rows, values).reshape(plans.shape[:2])
 
-    def check(self, initial_state: Any, plans: Array) -> Checked:
+    def check(self, initial_state: Any, plans: Array) -> CheckResult:
         """What the checker says of plans `[B, H, A]` from one state `[D]`, over the guard's steps."""
         steps = self.guard.steps(plans)
         return self.guard.check(self.forecast(_starts(initial_state, plans), plans[:, :steps]), plans)
@@ -200,24 +200,24 @@ def _first_steps(forecast: GaussianForecast, steps: int) -> GaussianForecast:
     return replace(forecast, **cut)
 
 
-def rank(values: Array, checked: Checked) -> Array:
+def rank(values: Array, checked: CheckResult) -> Array:
     """`[B]` finite values: those of safe plans above -FLOOR, unsafe ones below by how unsafe they are.
 
     The penalty grows with the eighth root of the violation, so that float32 tells violations apart that
     differ by a millionth, from 1e-12 to 1e26; what is larger, or unknown, is worst.
 
     >>> margin = np.array([1.0, -0.5, -2.0, np.nan])[:, None, None]
-    >>> checked = Checked(margin, margin[:, 0, 0] >= 0, ("speed",))
+    >>> checked = CheckResult(margin, margin[:, 0, 0] >= 0, ("speed",))
     >>> (-rank(np.array([-7.0, 9.0, 9.0, 9.0]), checked)).argsort().tolist()
     [0, 1, 2, 3]
     """
     xp = array_namespace(values)
     dtype = xp.result_type(values.dtype, xp.float32)  # half precision ends at 65,504
-    wide = doubles(values)
-    amount = -xp.clip(like(wide, checked.worst), max=0)
+    wide = to_float64(values)
+    amount = -xp.clip(convert_like(wide, checked.worst), max=0)
     with np.errstate(over="ignore"):
         penalty = xp.clip(-FLOOR * (1 + LEAST) * (1 + 1e12 * amount) ** (1 / 8), min=-WORST)
-    safe = shaped("the check", like(wide == 0, checked.safe), tuple(values.shape), values)
+    safe = shaped("the check", convert_like(wide == 0, checked.safe), tuple(values.shape), values)
     kept = xp.where(xp.isnan(values), xp.full_like(wide, -WORST), xp.clip(wide, -FLOOR, FLOOR))
     return xp.astype(xp.where(safe, kept, penalty), dtype)
 
@@ -286,7 +286,7 @@ class NoSafePlan(PACError):
         return f"no plan was safe, and the fallback is to stop; of the last one: {self.reason}"
 
 
-def checked_fallback(fallback: Any) -> Fallback:
+def check_fallback(fallback: Any) -> Fallback:
     """`fallback`, refused if it is none."""
     if fallback not in ("hold", "stop") and not callable(fallback):
         raise InvalidInput(f"fallback must be 'hold', 'stop' or a function of the state, got {fallback!r}")
@@ -306,7 +306,7 @@ def fallback_action(
         raise NoSafePlan(reason)
     if isinstance(fallback, str):
         return np.clip(np.zeros_like(low), low, high)
-    action = returned("the fallback's action", fallback(np.asarray(state)), low.shape, low)
+    action = check_returned("the fallback's action", fallback(np.asarray(state)), low.shape, low)
     if not np.isfinite(action).all():
         raise InvalidInput(f"the fallback must return {len(low)} finite numbers, got {action}")
     return np.asarray(np.clip(action, low, high))
@@ -331,7 +331,7 @@ class GuardedAgent:
 
     def __init__(self, agent: Any, plans: GuardedPlans) -> None:
         guard = plans.guard
-        checked_fallback(guard.fallback)
+        check_fallback(guard.fallback)
         if guard.horizon is not None and agent.replan_freq > guard.horizon:
             raise InvalidInput(
                 f"replan_freq must be at most the tube's {guard.horizon} steps, got {agent.replan_freq}"
@@ -404,7 +404,7 @@ class GuardedAgent:
         if is_torch_array(mean := getattr(planner, "mean", None)):
             planner.mean = mean.new_zeros(mean.shape)
 
-    def _check(self, observation: Any, plan: NDArray[Any]) -> Checked:
+    def _check(self, observation: Any, plan: NDArray[Any]) -> CheckResult:
         where = self.agent.optimizer.initial_solution  # on the planner's device
         return self.plans.check(observation, array_namespace(where).asarray(plan[None], device=where.device))
 

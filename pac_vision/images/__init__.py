@@ -1,8 +1,8 @@
 """Images: where they lie, how they are read and prepared."""
 
-from pac_vision.images.catalogue import Images, find_images, find_unlabelled
+from pac_vision.images.catalogue import Images, find_images, find_unlabelled_images
 from pac_vision.images.preprocessing import Preprocessing, efficientnet_lite, imagenet
-from pac_vision.images.sources import BrokenImage, Source, label_of, read_image
+from pac_vision.images.sources import BrokenImage, Source, read_image, read_label
 
 __all__ = [
     "BrokenImage",
@@ -11,8 +11,8 @@ __all__ = [
     "Source",
     "efficientnet_lite",
     "find_images",
-    "find_unlabelled",
+    "find_unlabelled_images",
     "imagenet",
-    "label_of",
     "read_image",
+    "read_label",
 ]

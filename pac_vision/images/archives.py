@@ -20,11 +20,11 @@ from pac_vision.images.sources import (
     Label,
     Labelled,
     Source,
-    classes_of,
     first_line,
-    folder_labels,
     index_or_text,
-    label_of,
+    label_by_folder,
+    match_classes,
+    read_label,
     read_labels,
 )
 
@@ -93,7 +93,7 @@ def _label_samples(
     labels = {name: sample.label for name, sample in samples.items() if sample.label is not None}
     folder_of = [sample.image.name.rpartition("/")[0].rpartition("/")[2] for sample in samples.values()]
     if not labels and all(folder_of):
-        return folder_labels(root, folder_of, classes)
+        return label_by_folder(root, folder_of, classes)
     for name in samples:
         if name not in labels:
             raise UnreadableFile(f"{root / name} has no label: a member .cls, or .json with a label")
@@ -106,7 +106,7 @@ def _label_samples(
             value: Any = json.loads(text)["label"] if where.endswith(".json") else index_or_text(text)
         except (ValueError, KeyError, TypeError):
             raise UnreadableFile(f"{where} must hold a label, got {content[:40]!r}") from None
-        found.append(label_of(value, classes, where))
+        found.append(read_label(value, classes, where))
     return found, classes
 
 
@@ -272,9 +272,9 @@ def _label_rows(
         same = set(own.keys if own else ()) == set(stored.keys if stored else ())
         if not same and (classes is None or own is None or stored is None):
             raise UnreadableFile(f"{path} must name the classes that {first} names, got others or none")
-        order = None if own is None else classes_of(own, classes or stored or own, str(path))
+        order = None if own is None else match_classes(own, classes or stored or own, str(path))
         for row, value in enumerate(open_parquet(path).read(columns=[columns.label]).column(0).to_pylist()):
-            label = label_of(value, own or classes, f"{path} row {row}")
+            label = read_label(value, own or classes, f"{path} row {row}")
             label_at[f"{file}/{row:07d}"] = label if order is None else order[label]
     return [label_at[name] for name in ids], classes or stored
 

@@ -111,7 +111,7 @@ def find_images(
     return Images(found.folder, found.ids, np.array(values, np.int64), keys, names, found.read)
 
 
-def find_unlabelled(source: str | os.PathLike[str]) -> Source:
+def find_unlabelled_images(source: str | os.PathLike[str]) -> Source:
     """Find images without their labels, in all places of `find_images` and in folders however deep."""
     return _open(Path(source))[0]
 

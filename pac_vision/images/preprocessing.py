@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pac_core import InvalidInput
-from pac_core.bounds import whole
+from pac_core.bounds import check_integer
 
 Preprocess: TypeAlias = Callable[[Image.Image], NDArray[np.float32]]
 """RGB image -> float32 `[3, H, W]`, or `[H, W, 3]` where the model takes that."""
@@ -66,7 +66,7 @@ class Preprocessing:
             object.__setattr__(self, name, read(getattr(self, name)))
 
     def __str__(self) -> str:
-        """Every setting, as `stated_in` reads it back."""
+        """Every setting, as `read_settings` reads it back."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         texts = {k: ",".join(map(repr, v)) if isinstance(v, tuple) else v for k, v in values.items()}
         return " ".join(f"{name}={text}" for name, text in texts.items())
@@ -141,7 +141,7 @@ SETTINGS = tuple(one.name for one in fields(Preprocessing))
 _NAMED = " with "
 
 
-def complete(name: str, stated: Mapping[str, Any], **known: Any) -> Preprocessing:
+def complete_preprocessing(name: str, stated: Mapping[str, Any], **known: Any) -> Preprocessing:
     """Complete a stated preprocessing by what the model itself says; refused unless that is all of it.
 
     name: of the model
@@ -172,12 +172,12 @@ def complete(name: str, stated: Mapping[str, Any], **known: Any) -> Preprocessin
     return Preprocessing(**given)
 
 
-def with_settings(name: str, preprocess: Preprocessing) -> str:
+def add_settings(name: str, preprocess: Preprocessing) -> str:
     """The name of a model with its stated preprocessing, for a certificate."""
     return f"{name}{_NAMED}{preprocess}"
 
 
-def stated_in(name: str) -> dict[str, str]:
+def read_settings(name: str) -> dict[str, str]:
     """The preprocessing that a model's name in a certificate states; empty if it states none."""
     _, found, rest = name.rpartition(f"{_NAMED}size=")
     pairs = [pair.partition("=") for pair in f"size={rest}".split()] if found else []
@@ -212,7 +212,7 @@ def _channels(option: str, value: Any) -> Channels:
 
 
 def _size(value: Any) -> int:
-    number = whole("--size", int(value) if str(value).isdecimal() else value, least=1)
+    number = check_integer("--size", int(value) if str(value).isdecimal() else value, least=1)
     if number > LARGEST:
         raise InvalidInput(f"--size must be at most {LARGEST:,} pixels, got {number:,}")
     return number

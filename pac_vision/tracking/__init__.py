@@ -4,14 +4,14 @@ from pac_vision.tracking.scores import (
     CANDIDATES,
     BoxScore,
     allowed_misses,
+    check_share,
     choose_box_score,
-    share,
+    choose_smallest,
     share_score,
-    smallest,
 )
 from pac_vision.tracking.sequences import Sequence, Tracks, Video, find_sequences, read_boxes, read_tracks
 from pac_vision.tracking.tracker import Backbone, Tracker, TrackerSettings, load_backbone
-from pac_vision.tracking.training import find_pairs, stay, track, train_tracker
+from pac_vision.tracking.training import find_pairs, predict_no_motion, track, train_tracker
 
 __all__ = [
     "CANDIDATES",
@@ -23,16 +23,16 @@ __all__ = [
     "Tracks",
     "Video",
     "allowed_misses",
+    "check_share",
     "choose_box_score",
+    "choose_smallest",
     "find_pairs",
     "find_sequences",
     "load_backbone",
+    "predict_no_motion",
     "read_boxes",
     "read_tracks",
-    "share",
     "share_score",
-    "smallest",
-    "stay",
     "track",
     "train_tracker",
 ]

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pac_core import GaussianForecast, InvalidInput, PACLevel
-from pac_core.arrays import number, numbers
+from pac_core.arrays import check_number, check_numbers
 from pac_core.scores import nll
-from pac_core.sets import Boxes, ConfidenceSets, gaussian_sets, limit_of, widened
+from pac_core.sets import Boxes, ConfidenceSets, gaussian_sets, threshold_value, widen
 from pac_vision.tracking.sequences import Video, box_sides
 
 
@@ -34,7 +34,7 @@ def share_score(frame_scores: Any, gamma: float) -> float:
     >>> share_score([0.1, 0.9, 0.4, 0.8, 0.2], gamma=0)
     0.9
     """
-    scores = numbers("frame_scores", frame_scores, "[F]")
+    scores = check_numbers("frame_scores", frame_scores, "[F]")
     return float(np.sort(scores)[len(scores) - 1 - allowed_misses(len(scores), gamma)])
 
 
@@ -46,13 +46,13 @@ def allowed_misses(frames: int, gamma: float) -> int:
     >>> 0.29 * 100, allowed_misses(100, 0.29)
     (28.999999999999996, 29)
     """
-    gamma = share("gamma", gamma)
+    gamma = check_share("gamma", gamma)
     count = math.floor(gamma * frames)
     count += (count + 1) / frames <= gamma
     return count - (count / frames > gamma)
 
 
-def share(name: str, value: Any) -> float:
+def check_share(name: str, value: Any) -> float:
     """`value` as a float in [0, 1), or a refusal that names it."""
     try:
         number = float(value)
@@ -96,7 +96,7 @@ class BoxScore:
         if self.kind not in SCORES:
             raise InvalidInput(f"score must be one of {', '.join(SCORES)}, got {self.kind!r}")
         for name in ("floor", "power", "tau"):
-            object.__setattr__(self, name, number(name, getattr(self, name)))
+            object.__setattr__(self, name, check_number(name, getattr(self, name)))
         if not 0 <= self.power <= 1:
             raise InvalidInput(f"power must lie in [0, 1], got {self.power!r}")
         for name, rule in (("floor", "a variance above 0"), ("tau", "a finite number above 0")):
@@ -128,7 +128,7 @@ class BoxScore:
         if self.kind == "nll":
             return gaussian_sets(ready, threshold)
         ready, sound = ready.for_sets()
-        limit = widened(limit_of(threshold))
+        limit = widen(threshold_value(threshold))
         reach = limit * np.sqrt(ready.var)
         region = Boxes(ready.mean, ready.mean - reach, ready.mean + reach)
         return ConfidenceSets(region, partial(_largest, ready), limit, sound, tuple(ready.mean.shape))
@@ -161,10 +161,10 @@ def choose_box_score(videos: Sequence[Video], level: PACLevel, gamma: float) -> 
         raise InvalidInput("videos must be one or more to choose a score on, got none")
     scores = [[score.video_score(video, gamma) for video in videos] for score in CANDIDATES]
     spreads = [[score.spread(video) for video in videos] for score in CANDIDATES]
-    return CANDIDATES[smallest(np.array(scores), np.array(spreads), level)]
+    return CANDIDATES[choose_smallest(np.array(scores), np.array(spreads), level)]
 
 
-def smallest(scores: Floats, spreads: Floats, level: PACLevel) -> int:
+def choose_smallest(scores: Floats, spreads: Floats, level: PACLevel) -> int:
     """Which of C candidates has the smallest boxes, from scores and spreads `[C, n]` of n tune videos.
 
     The size is the mean over videos of the mean half-diagonal in pixels, averaged over the thresholds at

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pac_core import GaussianForecast, InvalidInput, PACError
-from pac_core.arrays import plain
+from pac_core.arrays import check_array
 from pac_core.datasets import read_arrays
 from pac_core.errors import UnreadableFile
 from pac_core.splits import unit_names
@@ -72,7 +72,9 @@ def read_boxes(path: str | os.PathLike[str]) -> NDArray[np.float64]:
         raise UnreadableFile(f"{path} cannot be read as boxes: {error}") from None
     if not lines:
         raise UnreadableFile(f"{path} holds no boxes")
-    return true_corners(np.array([_box(f"{path} line {i}", line) for i, line in enumerate(lines, start=1)]))
+    return to_true_corners(
+        np.array([_box(f"{path} line {i}", line) for i, line in enumerate(lines, start=1)])
+    )
 
 
 def _box(where: str, line: str) -> list[float]:
@@ -87,20 +89,20 @@ def _box(where: str, line: str) -> list[float]:
     return box
 
 
-def corners(boxes: NDArray[Any]) -> NDArray[np.float64]:
+def to_corners(boxes: NDArray[Any]) -> NDArray[np.float64]:
     """Boxes `[..., 4]` (x, y, width, height) as (xmin, ymin, xmax, ymax), in float64.
 
-    >>> corners(np.array([[2.0, 3.0, 10.0, 20.0]])).tolist()
+    >>> to_corners(np.array([[2.0, 3.0, 10.0, 20.0]])).tolist()
     [[2.0, 3.0, 12.0, 23.0]]
     """
     wide = np.asarray(boxes, np.float64)
     return np.concatenate([wide[..., :2], wide[..., :2] + wide[..., 2:]], axis=-1)
 
 
-def true_corners(boxes: NDArray[Any]) -> NDArray[np.float64]:
+def to_true_corners(boxes: NDArray[Any]) -> NDArray[np.float64]:
     """The `corners` of true boxes `[F, 4]`; NaN where a target is absent: a NaN, or no width or height."""
     absent = np.isnan(boxes).any(axis=1) | (boxes[:, 2:] == 0).any(axis=1)
-    return np.where(absent[:, None], np.nan, corners(boxes))
+    return np.where(absent[:, None], np.nan, to_corners(boxes))
 
 
 def is_present(truth: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -219,7 +221,7 @@ class Tracks:
     members: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        names, lengths = unit_names("names", self.names), plain("lengths", self.lengths, "[S]")
+        names, lengths = unit_names("names", self.names), check_array("lengths", self.lengths, "[S]")
         truth, members = _boxes("truth", self.truth, "[F, 4]"), _boxes("members", self.members, "[F, M, 4]")
         if len(np.unique(names)) != len(names):
             raise InvalidInput(f"names must be unique, got {len(names) - len(np.unique(names))} repeats")
@@ -285,13 +287,13 @@ def read_tracks(path: str | os.PathLike[str]) -> Tracks:
         members = _boxes("members", arrays["members"], "[F, M, 4]")
         for row in np.flatnonzero((truth[:, 2:] < 0).any(axis=1))[:1]:
             raise InvalidInput(f"truth must have widths and heights of at least 0, got others in row {row}")
-        return Tracks(arrays["sequence"], arrays["length"], true_corners(truth), corners(members))
+        return Tracks(arrays["sequence"], arrays["length"], to_true_corners(truth), to_corners(members))
     except PACError as error:
         raise UnreadableFile(f"{path}: {error}") from None
 
 
 def _boxes(name: str, value: Any, shape: str) -> NDArray[Any]:
-    array = plain(name, value, shape)
+    array = check_array(name, value, shape)
     if array.dtype.kind not in "fiu" or array.shape[-1] != 4:
         raise InvalidInput(f"{name} must hold numbers {shape}, got {array.dtype} of shape {array.shape}")
     return array

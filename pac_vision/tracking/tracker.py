@@ -19,12 +19,12 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from pac_core import InvalidInput
-from pac_core.bounds import whole
+from pac_core.bounds import check_integer
 from pac_core.errors import UnreadableFile
 from pac_core.files import whole_file
 from pac_vision.images.preprocessing import Preprocessing, efficientnet_lite, imagenet
 from pac_vision.images.sources import first_line
-from pac_vision.models.classifier import one_thread, weights_digest
+from pac_vision.models.classifier import digest_weights, one_thread
 from pac_vision.models.libraries import SIZES, call_factory, efficientnet_module
 
 Floats = NDArray[np.float64]
@@ -32,10 +32,10 @@ LEAST = 4.0
 """The least width and height of a box to look at, in pixels."""
 
 
-def region(box: Any, context: float) -> Floats:
+def grow_box(box: Any, context: float) -> Floats:
     """Boxes `[..., 4]` grown to `context` times their width and height, with the same centres.
 
-    >>> region([10.0, 20, 30, 60], 2.0).tolist()
+    >>> grow_box([10.0, 20, 30, 60], 2.0).tolist()
     [0.0, 0.0, 40.0, 80.0]
     """
     centre, sides = _centre_and_sides(box)
@@ -51,24 +51,24 @@ def crop(image: Image.Image, box: Floats, size: int) -> NDArray[np.uint8]:
     return np.array(cut.resize((size, size), Image.Resampling.BILINEAR, box=tuple(inner)))
 
 
-def relative(box: Any, previous: Any) -> Floats:
+def to_relative(box: Any, previous: Any) -> Floats:
     """`[..., 4]` a box in the measure of another: (-1/2, -1/2, 1/2, 1/2) if it is the same.
 
-    >>> relative([10.0, 20, 30, 60], [10.0, 20, 30, 60]).tolist()
+    >>> to_relative([10.0, 20, 30, 60], [10.0, 20, 30, 60]).tolist()
     [-0.5, -0.5, 0.5, 0.5]
     """
     centre, sides = _centre_and_sides(previous)
     return (np.asarray(box, np.float64) - np.tile(centre, 2)) / np.tile(sides, 2)
 
 
-def absolute(mean: Any, var: Any, previous: Any) -> tuple[Floats, Floats]:
+def to_absolute(mean: Any, var: Any, previous: Any) -> tuple[Floats, Floats]:
     """Means and variances `[..., 4]` in pixels, of a box that was forecast relative to another."""
     centre, sides = _centre_and_sides(previous)
     both = np.tile(sides, 2)
     return np.asarray(mean, np.float64) * both + np.tile(centre, 2), np.asarray(var, np.float64) * both**2
 
 
-def moved(boxes: Floats, drawn: np.random.Generator, *, shift: float, stretch: float) -> Floats:
+def move_at_random(boxes: Floats, drawn: np.random.Generator, *, shift: float, stretch: float) -> Floats:
     """Move boxes `[N, 4]` at random: many small steps and a few large ones.
 
     shift: mean step of the centre, in widths and heights of the box; at most a half
@@ -81,10 +81,10 @@ def moved(boxes: Floats, drawn: np.random.Generator, *, shift: float, stretch: f
     return np.concatenate([centre - sides / 2, centre + sides / 2], axis=-1)
 
 
-def inside(box: Floats, size: tuple[int, int]) -> Floats:
+def fit_into_frame(box: Floats, size: tuple[int, int]) -> Floats:
     """Fit a forecast box `[4]` into the frame: its centre within it, and no larger than it.
 
-    >>> inside(np.array([90.0, 50, 130, 40]), (100, 80)).tolist()
+    >>> fit_into_frame(np.array([90.0, 50, 130, 40]), (100, 80)).tolist()
     [80.0, 43.0, 120.0, 47.0]
     """
     limits = np.array(size, np.float64)
@@ -144,7 +144,7 @@ class Backbone:
         module = module.to(device).eval()
         module.requires_grad_(False)
         normalise = normalise or partial(_normalise, imagenet())
-        found = cls(name, module, size, (1, 1, 1), weights_digest(module), normalise, device)
+        found = cls(name, module, size, (1, 1, 1), digest_weights(module), normalise, device)
         try:
             _, features, height, width = found(np.zeros((1, size, size, 3), np.uint8)).shape
         except Exception as error:  # whatever a network raises at a shape that is not its own
@@ -255,8 +255,8 @@ class TrackerSettings:
 
     def __post_init__(self) -> None:
         for name in ("size", "channels", "hidden", "views", "epochs", "batch"):
-            whole(name, getattr(self, name), least=1)
-        whole("seed", self.seed, least=0)
+            check_integer(name, getattr(self, name), least=1)
+        check_integer("seed", self.seed, least=0)
         for name in ("context", "shift", "stretch", "rate", "decay"):
             value, least = getattr(self, name), int(name == "context")
             if not least <= value < np.inf:
@@ -313,7 +313,7 @@ class Tracker:
     @property
     def digest(self) -> str:
         """A fingerprint of backbone and head."""
-        return weights_digest(nn.ModuleList([self.backbone.module, self.head]))
+        return digest_weights(nn.ModuleList([self.backbone.module, self.head]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the head, its settings and the backbone's fingerprint to a safetensors file."""

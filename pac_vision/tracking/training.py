@@ -23,14 +23,14 @@ from pac_vision.tracking.tracker import (
     Backbone,
     Tracker,
     TrackerSettings,
-    absolute,
     crop,
-    inside,
+    fit_into_frame,
+    grow_box,
     load_backbone,
-    moved,
+    move_at_random,
     new_head,
-    region,
-    relative,
+    to_absolute,
+    to_relative,
 )
 
 LOOKED_AT_ONCE = {"cpu": 16, "cuda": 256}
@@ -85,13 +85,13 @@ class Looks:
     boxes: Tensor
 
 
-def look(
+def compute_looks(
     backbone: Backbone, folder: str | os.PathLike[str], pairs: Pairs, settings: TrackerSettings
 ) -> Looks:
     """Compute the features of every look, in half precision; random motions are drawn from the seed."""
     drawn = np.random.default_rng(settings.seed)
     count, views, motion = len(pairs), settings.views, {"shift": settings.shift, "stretch": settings.stretch}
-    motions = [moved(pairs.current, drawn, **motion) for _ in range(views)]
+    motions = [move_at_random(pairs.current, drawn, **motion) for _ in range(views)]
     seen = np.stack([pairs.previous, *motions[1:]], axis=1)
     before = torch.empty((count, *backbone.shape), dtype=torch.float16)
     now = torch.empty((count, views, *backbone.shape), dtype=torch.float16)
@@ -101,12 +101,12 @@ def look(
         group = range(first, min(first + at_once, count))
         crops = []
         for i in group:
-            parts = region(np.stack([pairs.previous[i], *seen[i]]), settings.context)
+            parts = grow_box(np.stack([pairs.previous[i], *seen[i]]), settings.context)
             images = [read(pairs.before[i])] + views * [read(pairs.now[i])]
             crops += [crop(image, part, backbone.size) for image, part in zip(images, parts, strict=True)]
         found = backbone(np.stack(crops)).half().cpu().reshape(len(group), views + 1, *backbone.shape)
         before[first : group.stop], now[first : group.stop] = found[:, 0], found[:, 1:]
-    boxes = relative(pairs.current[:, None].repeat(views, axis=1), seen)
+    boxes = to_relative(pairs.current[:, None].repeat(views, axis=1), seen)
     return Looks(before, now, torch.from_numpy(boxes).float())
 
 
@@ -134,7 +134,7 @@ def train_tracker(
     pairs = find_pairs(sequences)
     if not len(pairs):
         raise InvalidInput(f"sequences must have a pair of frames to train on, got none in {len(sequences)}")
-    looks = look(backbone, folder, pairs, settings)
+    looks = compute_looks(backbone, folder, pairs, settings)
     tell = progress or (lambda line: None)
     tell(f"{len(pairs):,} pairs of {len(sequences)} sequences, {settings.views} looks at each")
     head = new_head(backbone, settings).to(device)
@@ -184,7 +184,7 @@ def track(tracker: Tracker, folder: str | os.PathLike[str], sequence: Frames, *,
     return (_run_freely if free else _step_by_step)(tracker, frame_reader(folder), sequence)
 
 
-def stay(sequence: Frames) -> Video:
+def predict_no_motion(sequence: Frames) -> Video:
     """What one gets without looking: a box stays where it was, with a deviation of a twentieth of its side.
 
     The baseline for `track` from true boxes, which is easier than it seems: targets move little in a frame.
@@ -196,7 +196,7 @@ def stay(sequence: Frames) -> Video:
 
 def _step_by_step(tracker: Tracker, read: Callable[[str], Image.Image], sequence: Frames) -> Video:
     pairs, size = find_pairs([sequence]), tracker.settings.size
-    parts = region(pairs.previous, tracker.settings.context)
+    parts = grow_box(pairs.previous, tracker.settings.context)
     means, variances = np.empty((2, len(pairs), 4))
     for first in range(0, len(pairs), AT_ONCE):
         rows = range(first, min(first + AT_ONCE, len(pairs)))
@@ -205,7 +205,7 @@ def _step_by_step(tracker: Tracker, read: Callable[[str], Image.Image], sequence
             for names in (pairs.before, pairs.now)
         )
         means[rows], variances[rows] = tracker(*looks)
-    mean, var = absolute(means, variances, pairs.previous)
+    mean, var = to_absolute(means, variances, pairs.previous)
     return Video(sequence.name, pairs.frame, pairs.target, mean, var, pairs.current)
 
 
@@ -217,12 +217,12 @@ def _run_freely(tracker: Tracker, read: Callable[[str], Image.Image], sequence: 
         start = int(there.argmax()) if there.any() else len(truth) - 1
         box = truth[start]
         for frame in range(start + 1, len(truth)):
-            part, image = region(box, context), read(sequence.frames[frame])
+            part, image = grow_box(box, context), read(sequence.frames[frame])
             looks = (crop(read(sequence.frames[frame - 1]), part, size), crop(image, part, size))
-            mean, var = absolute(*tracker(*(look[None] for look in looks)), box)
+            mean, var = to_absolute(*tracker(*(look[None] for look in looks)), box)
             if there[frame]:
                 places.append((frame, target))
                 boxes.append((mean[0], var[0], truth[frame]))
-            box = inside(mean[0], image.size)
+            box = fit_into_frame(mean[0], image.size)
     frames, targets = np.array(places, np.int64).reshape(-1, 2).T
     return Video(sequence.name, frames, targets, *np.array(boxes).reshape(-1, 3, 4).transpose(1, 0, 2))

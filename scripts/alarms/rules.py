@@ -15,7 +15,14 @@ from pac_core import InvalidInput, LogitForecast, NotEnoughData, PACLevel
 from pac_core.bounds import max_errors
 from pac_core.certificates import Record, certify_scores, train_record
 from pac_core.errors import NothingAccepted
-from pac_core.risks import RiskGiven, Suppression, fit_alarm_rule, risk_given, suppress_by_sets, suppression
+from pac_core.risks import (
+    RiskGiven,
+    Suppression,
+    count_suppressed,
+    fit_alarm_rule,
+    risk_given,
+    suppress_by_sets,
+)
 from pac_core.scores import nll
 from pac_core.sets import LabelSets, Likelihood, label_sets
 from pac_core.splits import digest_of
@@ -132,7 +139,7 @@ def suppress_by_the_paper(alarms, level):
         return RuleResult(PAPERS, level, refused=f"refused: {error.needed:,} alarms needed")
     sets = label_sets(alarms.forecast.take(alarms.test), threshold)
     quiet, true = suppress_by_sets(sets), alarms.true[alarms.test]
-    result = RuleResult(PAPERS, level, threshold, found=suppression(quiet, true), sets=sets)
+    result = RuleResult(PAPERS, level, threshold, found=count_suppressed(quiet, true), sets=sets)
     try:
         result = replace(result, promised=risk_given(level, true, kind="a true alarm").limit)
         return replace(result, given=risk_given(level, quiet, kind="suppressed"))
@@ -150,7 +157,7 @@ def suppress_by_true_alarms(alarms, level):
         rule = fit_alarm_rule(scores[rows], alarms.true[rows], level)
     except NotEnoughData as error:
         return RuleResult(OURS, level, refused=f"refused: {error.needed:,} true alarms needed")
-    found = suppression(rule.suppress(scores[alarms.test]), alarms.true[alarms.test])
+    found = count_suppressed(rule.suppress(scores[alarms.test]), alarms.true[alarms.test])
     return RuleResult(OURS, level, rule.threshold, level.epsilon, found)
 
 

@@ -19,7 +19,7 @@ from pac_core.bounds import max_errors
 from pac_core.datasets import file_digest
 from pac_core.runs import Job, Results, RunFolder, Task, View
 from pac_rl import Ensemble, Settings, load_policy, make_environment
-from pac_rl.policies import Policy, fitting
+from pac_rl.policies import Policy, check_policy
 from pac_rl.policy_files import NOT_NORMALISED, SHIPPED
 from pac_rl.systems import Environment
 from pac_rl.tasks import Engine, rollout_task, train_ensemble, training_job, unit_seeds
@@ -82,7 +82,7 @@ class Design:
         unit_seeds(**self.sizes)
         about: Any = {"std": self.policy_std, "vecnormalize": self.vecnormalize, "sees": self.policy_sees}
         robot = make_environment(self.env)
-        return robot, fitting(robot, load_policy(self.policy, **about))
+        return robot, check_policy(robot, load_policy(self.policy, **about))
 
 
 SMOKE = Design(

@@ -11,7 +11,7 @@ from halfcheetah import ours, paper
 from halfcheetah.experiment import Experiment
 from halfcheetah.fits import fit_ablation, fit_box
 from pac_core.certificates import write_json
-from pac_core.sets import unit_scores
+from pac_core.sets import score_units
 from pac_rl.tasks import unit_seeds
 
 FIGURES = {
@@ -61,6 +61,6 @@ def keep_scores(experiment: Experiment) -> None:
             arrays[f"{name}_{kind}"] = scores = np.empty(len(seeds))
             for part in ("tune", "calibrate", "test"):
                 rows = getattr(case.results.parts, part).rows
-                scores[rows] = np.asarray(unit_scores(fitted.score, *case.part(part)))
+                scores[rows] = np.asarray(score_units(fitted.score, *case.part(part)))
                 arrays["part"][rows] = part
     np.savez(experiment.report.folder / "scores.npz", **arrays)

@@ -14,12 +14,12 @@ from pac_core import PACLevel, Predictor
 from pac_core.bounds import max_errors
 from pac_core.evaluation import Evaluation
 from pac_core.scores import fit_temperature
-from pac_core.sets import ConfidenceSets, Likelihood, Score, accumulated, deviation, unit_scores
+from pac_core.sets import ConfidenceSets, Likelihood, Score, accumulate_variance, deviation, score_units
 from pac_core.thresholds import fit_threshold
 from pac_core.tubes import fit_shape
 from pac_rl.systems import Environment
 
-CALIBRATED, ACCUMULATED = fit_temperature, accumulated
+CALIBRATED, ACCUMULATED = fit_temperature, accumulate_variance
 ABLATIONS = {"C+D": (CALIBRATED,), "A+D": (ACCUMULATED,), "A+C+D": (ACCUMULATED, CALIBRATED)}
 """Preparations of the paper's figures: A accumulated variance, C calibrated; D, the direct bound, in all."""
 EPSILONS, DELTAS = (0.01, 0.02, 0.03, 0.04, 0.05), (1e-1, 1e-3, 1e-5)
@@ -47,7 +47,7 @@ class Fitted:
     @classmethod
     def of(cls, score: Score, case: Case) -> Fitted:
         forecast, truth = case.part("calibrate")
-        return cls(score, np.asarray(unit_scores(score, forecast, truth)), forecast.domain)
+        return cls(score, np.asarray(score_units(score, forecast, truth)), forecast.domain)
 
     def at(self, level: PACLevel) -> Predictor:
         """The predictor of this level."""
@@ -87,7 +87,7 @@ def hindsight(case: Case, level: PACLevel) -> ConfidenceSets:
     """Boxes of the same heuristic, fitted on the test part itself, scales and threshold; no predictor."""
     forecast, truth = case.part("test")
     score = fit_shape(forecast, truth, level, shape="box")
-    ordered = np.sort(np.asarray(unit_scores(score, forecast, truth)))
+    ordered = np.sort(np.asarray(score_units(score, forecast, truth)))
     return score.sets(forecast, float(ordered[-1 - max_errors(len(ordered), level)]))
 
 

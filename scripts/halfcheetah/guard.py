@@ -19,12 +19,12 @@ import pac_rl
 from halfcheetah.experiment import Experiment, say
 from pac_core import GaussianForecast, HalfSpace, PACLevel, Trajectories
 from pac_core.runs import Job, RunFolder, Stage
-from pac_core.sets import unit_scores
+from pac_core.sets import score_units
 from pac_core.thresholds import fit_threshold
 from pac_core.tubes import fit_shape
 from pac_rl import Transitions, tasks
 from pac_rl.planning import BATCH, FACTORS, Episodes, FittedTubes, MeanTubes, MemberTubes
-from pac_rl.policies import Function, Governed
+from pac_rl.policies import Function, SlowedPolicy
 from pac_rl.rollouts import TRAINING_SEEDS
 from pac_rl.systems import SPEED
 
@@ -179,7 +179,7 @@ class Guarded:
         forecast, truth = self.carried_out
         half = len(truth) // 2
         score = fit_shape(forecast.take(slice(half)), truth[:half], LEVEL, **options)
-        scores = unit_scores(score, forecast.take(slice(half, None)), truth[half:])
+        scores = score_units(score, forecast.take(slice(half, None)), truth[half:])
         return FittedTubes(score, fit_threshold(np.asarray(scores), LEVEL))
 
     @cached_property
@@ -215,10 +215,10 @@ class Guarded:
         self.experiment.engine(job, folder)
         return tasks.read_episodes(job, folder, controller)
 
-    def _governed(self, bound: float, width: float, jitter: float) -> Governed:
+    def _governed(self, bound: float, width: float, jitter: float) -> SlowedPolicy:
         robot, policy = self.experiment.robot, self.experiment.policy
         column = robot.names.index("forward velocity")
-        return Governed(policy, robot.view, len(robot.names), column, bound, width, jitter)
+        return SlowedPolicy(policy, robot.view, len(robot.names), column, bound, width, jitter)
 
 
 class SimulatePlanner(tasks.SimulateEpisodes):

@@ -18,9 +18,9 @@ from pac_core import Certificate, NotEnoughData, PACLevel
 from pac_core.bounds import max_errors
 from pac_core.plots import INK, canvas
 from pac_core.runs import certify_run
-from pac_core.sets import unit_scores
+from pac_core.sets import score_units
 from pac_core.thresholds import fit_threshold
-from pac_rl import Ensemble, for_plans
+from pac_rl import Ensemble, forecast_plans
 from pac_rl.forecasts import BATCH
 from pac_rl.plots import plot_step_sizes, plot_tubes
 from pac_rl.systems import Environment
@@ -121,7 +121,7 @@ def cost(model: Ensemble, horizon: int, kind: str) -> float:
     """Milliseconds of the forecast of one plan among those that are computed together."""
     starts, plans = np.zeros((BATCH, model.dims)), np.zeros((BATCH, horizon, model.action_dims))
     begun = time.perf_counter()
-    for_plans(model, starts, plans, propagation=kind)
+    forecast_plans(model, starts, plans, propagation=kind)
     return 1e3 * (time.perf_counter() - begun) / BATCH
 
 
@@ -134,7 +134,7 @@ def coverage(experiment: Experiment) -> Rows:
     """
     design, case, n = experiment.design, experiment.case("closed"), experiment.design.calibrate
     score = fit_box(case, design.level).score
-    scores = [np.asarray(unit_scores(score, *case.part(part))) for part in ("calibrate", "test")]
+    scores = [np.asarray(score_units(score, *case.part(part))) for part in ("calibrate", "test")]
     world = np.sort(np.concatenate(scores))
     rows, errors = [], {}
     for level in dict.fromkeys([*LEVELS, design.level]):

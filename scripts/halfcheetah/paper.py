@@ -14,7 +14,7 @@ from halfcheetah.drawing import SIZE, error_bars, level_grid, level_lines, size_
 from halfcheetah.experiment import Experiment
 from halfcheetah.fits import DELTAS, EPSILONS, fit_ablation, fit_ablations, fit_box, measured
 from pac_core import NotEnoughData, PACLevel, evaluate
-from pac_core.bounds import Entry, joint_cost
+from pac_core.bounds import Entry, joint_failure_probability
 from pac_core.evaluation import mass_gaussian_sets
 from pac_rl.plots import plot_step_sizes
 
@@ -119,7 +119,7 @@ def tables(experiment: Experiment) -> None:
             row = {"epsilon": level.epsilon, "delta": level.delta, "ablation": name, "error": found.error}
             rows.append(row | {"median size": found.median, "mean": found.mean})
     experiment.report.table("tables", rows, f"Error and size at each level, n = {n:,}")
-    cost = joint_cost(n, proved)
+    cost = joint_failure_probability(n, proved)
     print(f"  The {len(proved)} levels of A+C+D all hold with probability at least {1 - cost:.3f}.")
 
     title = f"{experiment.design.env}, n = {n:,}: A accumulated, C calibrated, D direct bound"

@@ -19,11 +19,11 @@ from halfcheetah.experiment import Report
 from pac_core import HalfSpace, LinearFeatures, PACLevel
 from pac_core.evaluation import error_interval
 from pac_core.runs import Job, RunFolder, Stage
-from pac_core.sets import unit_scores
+from pac_core.sets import score_units
 from pac_core.thresholds import fit_threshold
 from pac_core.tubes import fit_shape
-from pac_rl import Settings, for_plans
-from pac_rl.pets import Loop, Round, Search, learn, replayed
+from pac_rl import Settings, forecast_plans
+from pac_rl.pets import Loop, Round, Search, replay, run_pets
 from pac_rl.planning import FittedTubes, MeanTubes, MemberTubes, cheetah_reward
 from pac_rl.rollouts import TRAINING_SEEDS
 from pac_rl.tasks import NEEDS, Engine, PlanEpisodes, read_arrays
@@ -46,7 +46,7 @@ def compare_in_loop(out: Path, engine: Engine, loop: Loop, tune: int, episodes: 
     limits, features = (pac_rl.speed_limit(robot),), LinearFeatures(("speed",), np.eye(len(robot.names))[:1])
     about: Any = {"loop": loop, "policy": policy, "fallback": "hold", "progress": partial(print, flush=True)}
     ledger = out / "pets-ledger.json"
-    learnt = list(learn(robot, limits, features, cheetah_reward, ledger=ledger, **about))
+    learnt = list(run_pets(robot, limits, features, cheetah_reward, ledger=ledger, **about))
     last = learnt[-1]
     ours = FittedTubes(last.predictor.score, last.predictor.threshold)
 
@@ -88,8 +88,8 @@ def compare_in_loop(out: Path, engine: Engine, loop: Loop, tune: int, episodes: 
 def papers_tubes(robot: Any, learnt: list[Round], loop: Loop) -> FittedTubes:
     """The paper's shape for the last model, on replays of what was done before it."""
     recorded = learnt[-2 if len(learnt) > 1 else -1].collected
-    units = replayed(robot, recorded, np.arange(FRESH, FRESH + 800), horizon=loop.search.checked)
-    forecast = for_plans(learnt[-1].ensemble, units.start, units.actions, propagation="one-step")
+    units = replay(robot, recorded, np.arange(FRESH, FRESH + 800), horizon=loop.search.checked)
+    forecast = forecast_plans(learnt[-1].ensemble, units.start, units.actions, propagation="one-step")
     tune, rest = ((forecast.take(part), units.truth[part]) for part in (slice(0, 400), slice(400, 800)))
     score = fit_shape(*tune, LEVEL, shape="joint")
-    return FittedTubes(score, fit_threshold(np.asarray(unit_scores(score, *rest)), LEVEL))
+    return FittedTubes(score, fit_threshold(np.asarray(score_units(score, *rest)), LEVEL))

@@ -15,9 +15,9 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from pac_core.arrays import threads
+from pac_core.arrays import count_threads
 from pac_rl import load_policy, make_environment
-from pac_rl.policies import Network, fitting
+from pac_rl.policies import Network, check_policy
 from pac_rl.policy_files import save_policy
 from pac_rl.rollouts import Simulator
 
@@ -54,7 +54,7 @@ def search_policy(args: Search) -> None:
     weights = np.zeros((len(environment.low), width))
     count, mean, square = 1e-4, np.zeros(width), np.ones(width) * 1e-4
     if args.start is not None:
-        known = fitting(environment, load_policy(args.start, std=args.std))
+        known = check_policy(environment, load_policy(args.start, std=args.std))
         weights, mean, count = known.weights[0].numpy(), known.shift.numpy(), 1e6
         square = known.scale.numpy() ** 2 * count
     best, end = (-np.inf, weights, mean, np.ones(width)), time.monotonic() + 60 * args.minutes
@@ -96,7 +96,7 @@ def in_threads(
     simulator: Simulator, weights: np.ndarray, normal: Normal, args: Search, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """`episodes`, with a share of the weights for each CPU."""
-    count = threads()
+    count = count_threads()
     shares, draws = np.array_split(weights, count), rng.spawn(count)
     with ThreadPoolExecutor(count) as pool:
         done = pool.map(lambda part, draw: episodes(simulator, part, normal, args, draw), shares, draws)

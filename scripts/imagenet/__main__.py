@@ -28,12 +28,12 @@ from imagenet.report import show_results, summarise
 from imagenet.sets import OURS, compare_sets
 
 from pac_core import InvalidInput, write_certificate
-from pac_core.arrays import at_least
+from pac_core.arrays import round_up
 from pac_core.certificates import score_digest
 from pac_core.cli import ledger_beside
 from pac_core.cli import main as pac
 from pac_core.datasets import ClassNames, read_classes
-from pac_core.sets import unit_scores
+from pac_core.sets import score_units
 from pac_vision import find_images
 
 LEDGER = "ledger.txt"
@@ -109,7 +109,7 @@ def results(
     keep_certificates(found, out)
     print(
         f"one look at the calibrate part (ledger {book}): {len(found.entries)} certificates asked for,\n"
-        f"  any of which fails with probability below {at_least(found.look.cost, 3)}; ours at epsilon = "
+        f"  any of which fails with probability below {round_up(found.look.cost, 3)}; ours at epsilon = "
         f"{levels.main.epsilon:g} with less than {levels.main.delta:g}: {found.main().predictor.threshold}"
     )
     show_results(found, folder, names, pictures)
@@ -177,7 +177,7 @@ def keep_certificates(found, folder):
     own = main.predictor.score
     np.savez_compressed(
         folder / "certificate.scores.npz",
-        scores=unit_scores(own, *first.take(parts.calibrate.rows)),
+        scores=score_units(own, *first.take(parts.calibrate.rows)),
         ids=first.ids[parts.calibrate.rows],
         tune_ids=first.ids[parts.tune.rows],
         score=score_digest(own),

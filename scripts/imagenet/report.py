@@ -9,7 +9,7 @@ from imagenet.inputs import mark_chance, outcomes, say_infeasible
 from imagenet.sets import OURS, PAPER, WORDS
 
 import pac_core as pac
-from pac_core.arrays import at_least
+from pac_core.arrays import round_up
 from pac_core.bounds import min_samples, vc_min_samples
 from pac_core.evaluation import calibration_error, error_interval
 from pac_core.scores import Temperature
@@ -135,7 +135,7 @@ def show_grid(results, folder):
             name = f"grid_{number.replace(' ', '_')}_{short}"
             folder.table(name, grid_cells(results, sets, number), title)
         cells, cost = sum(results.at(sets, level) is not None for level in table), results.cost(sets, table)
-        words = f"any of them fails with probability below {at_least(cost, 3)}."
+        words = f"any of them fails with probability below {round_up(cost, 3)}."
         print(f"  The {cells} levels of {sets} in the table: {words}")
     title = f"{model}, n = {n:,}: C calibrated, D direct bound, ours\nquartiles, smallest and largest set"
     folder.figure("grid", figures.grid_boxes(results, title))

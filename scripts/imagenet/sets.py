@@ -10,12 +10,12 @@ from typing import Any
 from imagenet.inputs import Levels, Predictions, align, content_digest, find_places, outcomes
 
 import pac_core as pac
-from pac_core.bounds import Entry, joint_cost, vc_max_errors
-from pac_core.certificates import Asked, Opening, Record, SplitRecord, certify_menu
+from pac_core.bounds import Entry, joint_failure_probability, vc_max_errors
+from pac_core.certificates import Opening, Record, Request, SplitRecord, certify_several
 from pac_core.errors import TooManyFailures
 from pac_core.evaluation import Evaluation, mass_label_sets
-from pac_core.forecasts import to_tune_on
-from pac_core.sets import Likelihood, choose_label_score, tempered, unit_scores, unit_sets
+from pac_core.forecasts import drop_failed
+from pac_core.sets import Likelihood, choose_label_score, fit_tempered, make_sets, score_units
 from pac_core.splits import Splits, ids_digest
 from pac_core.thresholds import fit_threshold
 
@@ -78,7 +78,7 @@ class ClassResults:
         """The probability that any certificate of this kind of sets at these levels fails is below this."""
         chosen = set(levels)
         menu = [entry for (_, kind, level), entry in self.entries.items() if kind == sets and level in chosen]
-        return joint_cost(self.parts.calibrate.n, menu)
+        return joint_failure_probability(self.parts.calibrate.n, menu)
 
     @cached_property
     def test(self):
@@ -116,7 +116,7 @@ def compare_sets(models, levels, *, tune, calibrate, seed, ledger, images=None):
             model, parts, levels.feasible(calibrate) if model is models[0] else (levels.main,)
         )
     ]
-    made = certify_menu(
+    made = certify_several(
         [asked for *_, asked in fitted],
         ids=models[0].ids[parts.calibrate.rows],
         ledger=ledger,
@@ -148,14 +148,14 @@ def compare_sets(models, levels, *, tune, calibrate, seed, ledger, images=None):
 
 def _fit(model, parts, levels):
     """The scores of a classifier, fitted on the tune part; `levels` begins with the main one."""
-    tuning, (forecast, labels) = to_tune_on(*model.take(parts.tune.rows)), model.take(parts.calibrate.rows)
+    tuning, (forecast, labels) = drop_failed(*model.take(parts.tune.rows)), model.take(parts.calibrate.rows)
 
     def on_menu(score, levels):
-        scores = partial(unit_scores, score, forecast, labels)
-        return Asked(score, tuple(levels), scores, forecast.domain, of=model.name)
+        scores = partial(score_units, score, forecast, labels)
+        return Request(score, tuple(levels), scores, forecast.domain, of=model.name)
 
     yield "D", on_menu(Likelihood(), levels)
-    yield PAPER, on_menu(tempered(*tuning, levels[0]), levels)
+    yield PAPER, on_menu(fit_tempered(*tuning, levels[0]), levels)
     for epsilon in dict.fromkeys(level.epsilon for level in levels):
         first, *others = row = [level for level in levels if level.epsilon == epsilon]
         score = choose_label_score(*tuning, first, calibrate=parts.calibrate.n, others=others)
@@ -174,7 +174,7 @@ def _compare(model, paper, scores, test):
     level, (forecast, labels) = paper.levels[0], test
     for sets, score in (("mass", Likelihood()), ("mass, C", paper.score)):
         mass = SimpleNamespace(sets=lambda some, e, score=score: mass_label_sets(score.prepared(some), e))
-        made = unit_sets(mass, forecast, level.epsilon)
+        made = make_sets(mass, forecast, level.epsilon)
         yield Measured(model, sets, level, made.size(), ~made.contains(labels), _evaluate(made, test, level))
 
 

@@ -7,7 +7,7 @@ import pac_vision as vision
 from pac_core import NotEnoughData, PACLevel
 from pac_core.bounds import max_errors
 from pac_vision.plots import Overlay, overlay_grid, write_gif
-from pac_vision.tracking import find_pairs, stay
+from pac_vision.tracking import find_pairs, predict_no_motion
 
 
 def study_frames(args, folder, settings, backbone, sequences):
@@ -43,7 +43,7 @@ def few_videos(args, folder, train, sequences):
         tracker = train(seen, f"tracker{number}.safetensors")
         videos, still = (
             [vision.track(tracker, args.sequences, one) for one in held],
-            [stay(one) for one in held],
+            [predict_no_motion(one) for one in held],
         )
         for kind, known, new, parts in list_cases({"regressor": videos, "box stays": still}, args.seed):
             found, sizes = pairs.ablation_table(parts, pairs.FEW)

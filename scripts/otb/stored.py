@@ -16,7 +16,7 @@ from pac_core.splits import ids_digest
 from pac_core.thresholds import fit_threshold
 from pac_vision import BoxScore
 from pac_vision.plots import Overlay, overlay_grid
-from pac_vision.tracking import CANDIDATES, Video, choose_box_score, smallest
+from pac_vision.tracking import CANDIDATES, Video, choose_box_score, choose_smallest
 
 PAPER = pac.PACLevel(0.01, 1e-5)
 SHOWN = 4  # videos to draw, however many there are
@@ -134,7 +134,7 @@ def compare_scores(args, folder, videos):
     for _ in range(args.splits):
         order = drawn.permutation(len(everything))
         tune, calibrate, test = np.split(order, [args.tune, args.tune + args.calibrate])
-        chosen = smallest(scores[:, tune], spreads[:, tune], level)
+        chosen = choose_smallest(scores[:, tune], spreads[:, tune], level)
         for name, row in (("max, as forecast", plain), ("max, chosen on tune", chosen)):
             limit = fit_threshold(scores[row][calibrate], level).value
             found.setdefault(name, []).append((scores[row][test] > limit, limit * spreads[row][test]))

@@ -9,7 +9,7 @@ from common import panels
 from pac_core import InvalidInput, PACLevel
 from pac_core.plots import INK
 from pac_core.thresholds import fit_threshold
-from pac_vision.tracking import share, share_score
+from pac_vision.tracking import check_share, share_score
 
 UNITS = ("frame", "sequence")
 
@@ -47,7 +47,7 @@ def compare_units(frame_scores, level, gamma, *, calibrate, draws, seed=0):
     frame_scores: of each video `[F]`
     level: of a video; a frame's is that with epsilon = gamma
     """
-    gamma, everything = share("gamma", gamma), np.arange(len(frame_scores))
+    gamma, everything = check_share("gamma", gamma), np.arange(len(frame_scores))
     if not 0 < calibrate < len(everything):
         raise InvalidInput(f"calibrate must be 1 to {len(everything) - 1} videos, got {calibrate}")
     levels = {"frame": PACLevel(gamma, level.delta), "sequence": level}

@@ -14,7 +14,7 @@ from pac_core.bounds import max_errors
 from pac_core.certificates import Record
 from pac_core.errors import NoTemperature
 from pac_core.evaluation import Evaluation
-from pac_core.sets import Likelihood, calibrate, tempered
+from pac_core.sets import Likelihood, calibrate, fit_tempered
 
 OTHER = "(any other)"
 """The class of every label that the training rows lack, where the file does not declare its classes."""
@@ -132,7 +132,7 @@ def tempered_if_any(forecast, truth, level):
     That happens if the model is right about every one of them. Either way it is a choice on the tune rows.
     """
     try:
-        return tempered(forecast, truth, level)
+        return fit_tempered(forecast, truth, level)
     except NoTemperature:
         return Likelihood()
 

@@ -25,7 +25,7 @@ from pac_core.runs import RunFolder, run_here
 from pac_core.thresholds import fit_threshold
 from pac_vision import find_images
 from pac_vision.images import Images
-from pac_vision.tasks import image_task, packages
+from pac_vision.tasks import image_task, list_packages
 
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
 
@@ -195,7 +195,7 @@ def test_the_libraries_of_a_model_are_among_the_versions(shades: Path, tmp_path:
     assert {"torchvision", "timm", "onnxruntime"} <= set(
         image_task(images=shades, labels=None, model=MODEL, **sizes).job.describe()["versions"]
     )
-    assert packages("torchvision:resnet18:r.pth")[3:] == ("torchvision",)
+    assert list_packages("torchvision:resnet18:r.pth")[3:] == ("torchvision",)
 
 
 def test_replaced_images_are_noticed_and_mended_ones_allowed(shades: Path, tmp_path: Path) -> None:

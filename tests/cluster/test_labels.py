@@ -14,7 +14,7 @@ from cluster.commands.launch import launch
 from pac_core import LogitForecast, PACLevel, read_certificate
 from pac_core.certificates import Record
 from pac_core.runs import RunFolder, Stage, Task, certify_run, run_here
-from pac_core.sets import RankedScore, choose_label_score, tempered
+from pac_core.sets import RankedScore, choose_label_score, fit_tempered
 
 UNITS, TUNE, CALIBRATE = 900, 300, 400
 LEVELS = [PACLevel(0.05, 0.01), PACLevel(0.1, 0.01)]
@@ -103,5 +103,5 @@ def test_the_papers_score_by_name(run: tuple[Task, RunFolder], tmp_path: Path, n
     task, folder = run
     made, _ = certify_run(task, folder, LEVELS, tmp_path / "ledger", shape=name)
     logits, labels = world(task.results(folder).parts.tune.rows)
-    fitted = tempered(LogitForecast(logits), labels, LEVELS[0]).to_json()["preparations"]
+    fitted = fit_tempered(LogitForecast(logits), labels, LEVELS[0]).to_json()["preparations"]
     assert made.score.to_json()["preparations"] == (fitted if name == "paper" else [])

@@ -30,7 +30,7 @@ from pac_core.errors import BadCertificate, Incomplete, OverBudget, TooManyFailu
 from pac_core.runs import Results, RunFolder, Stage, Task, View, certify_run, run_here
 from pac_core.runs.jobs import pack, unpack
 from pac_core.scores import fit_temperature
-from pac_core.sets import Likelihood, accumulated
+from pac_core.sets import Likelihood, accumulate_variance
 from pac_core.thresholds import fit_threshold
 from pac_core.tubes import fit_shape
 
@@ -78,7 +78,7 @@ def directly(task: Task, folder: RunFolder, part: str) -> tuple[GaussianForecast
 def test_temperatures_come_from_the_sums_of_shards(finished: RunFolder) -> None:
     task = walking()
     score = task.results(finished).fit_paper_score()
-    direct = Likelihood.fit(*directly(task, finished, "tune"), (accumulated, fit_temperature))
+    direct = Likelihood.fit(*directly(task, finished, "tune"), (accumulate_variance, fit_temperature))
     assert score.to_json() == direct.to_json()
 
 
@@ -330,7 +330,9 @@ def test_a_forecast_that_explodes_is_an_error_of_its_unit_and_stops_no_run(
     whole = walking()
     here = {part: directly(whole, folder, part) for part in ("tune", "calibrate", "test")}
     alive = {part: ~exploded[getattr(results.parts, part).rows] for part in here}
-    fit = partial(Likelihood.fit, prepare=(accumulated, fit_temperature)) if shape == "joint" else None
+    fit = (
+        partial(Likelihood.fit, prepare=(accumulate_variance, fit_temperature)) if shape == "joint" else None
+    )
     tuning = here["tune"][0].take(alive["tune"]), here["tune"][1][alive["tune"]]
     score = fit(*tuning) if fit else fit_shape(*tuning, LEVEL)
     predictor = finding.certificate.predictor

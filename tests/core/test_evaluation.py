@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binomtest
 
 from pac_core import InvalidInput, LogitForecast, PACLevel, evaluate
-from pac_core.evaluation import calibration_error, error_interval, top_one
+from pac_core.evaluation import calibration_error, describe_accuracy, error_interval
 from pac_core.sets import LabelSets
 
 LEVEL = PACLevel(0.05, 0.01)
@@ -86,6 +86,6 @@ def test_bad_groups_are_named() -> None:
 )
 def test_an_accuracy_near_a_guess_is_suspicious(right: float, labels: Any, classes: int, low: bool) -> None:
     n = len(labels)
-    said = top_one(np.arange(n) < n * right, np.array(labels), classes)
+    said = describe_accuracy(np.arange(n) < n * right, np.array(labels), classes)
     assert said.startswith(f"accuracy {right:.3f} on {n:,} units")
     assert ("SUSPICIOUSLY LOW" in said) == low

@@ -24,9 +24,9 @@ from pac_core import (
 )
 from pac_core.bounds import max_errors
 from pac_core.errors import TooManyFailures
-from pac_core.forecasts import to_tune_on
+from pac_core.forecasts import drop_failed
 from pac_core.scores import fit_temperature, merge_moments, moments, nll
-from pac_core.sets import Likelihood, calibrate, unit_scores
+from pac_core.sets import Likelihood, calibrate, score_units
 from pac_core.thresholds import fit_threshold
 from pac_core.tubes import fit_shape
 
@@ -99,14 +99,14 @@ def test_nothing_is_tuned_on_failed_units(tmp_path: Path) -> None:
     assert np.array_equal(tuned[0][1], labels[alive])
     assert np.isinf(made.scores).sum() == forecast.failed[made.parts.calibrate.rows].sum() > 0
     with pytest.raises(InvalidInput, match="tune must have a unit that did not fail, got 3 that did"):
-        to_tune_on(broken(logits[:3], range(3)), labels[:3])
+        drop_failed(broken(logits[:3], range(3)), labels[:3])
 
 
 def test_all_of_a_shard_may_have_failed() -> None:
     logits, labels = drawn(3)
     gone = broken(logits, range(3))
     gone.check()
-    assert unit_scores(Likelihood(), gone, labels).tolist() == [np.inf] * 3
+    assert score_units(Likelihood(), gone, labels).tolist() == [np.inf] * 3
     assert broken(logits, []).failed is None
 
 
@@ -181,7 +181,7 @@ def test_a_unit_on_which_the_model_explodes_is_an_error_of_every_tube(shape: str
         score.to_json()
         == fit_shape(whole.take(alive), truth[alive], LEVEL, shape=shape, **SHAPES[shape]).to_json()
     )
-    found = np.asarray(unit_scores(score, forecast, truth))
+    found = np.asarray(score_units(score, forecast, truth))
     assert np.flatnonzero(np.isinf(found)).tolist() == list(LOST)
     assert np.array_equal(found[alive], np.asarray(score.scores(whole, truth))[alive])
     predictor = calibrate(score, forecast, truth, LEVEL)
@@ -216,7 +216,7 @@ def test_a_forecast_that_is_none_is_refused_unless_it_is_marked() -> None:
     how = r"the first in row 3; a unit marked as failed \(`failed`, or mark_failures\(\)\) counts as an error"
     level: Any = {"level": LEVEL}
     for work in (
-        lambda: unit_scores(Likelihood(), raw, truth),
+        lambda: score_units(Likelihood(), raw, truth),
         lambda: fit_shape(raw, truth, LEVEL),
         lambda: fit_temperature(raw, truth),
         lambda: fit_sets(whole, truth, raw, truth, **level),
@@ -230,7 +230,7 @@ def test_a_forecast_that_is_none_is_refused_unless_it_is_marked() -> None:
         GaussianForecast(whole.mean, whole.var, failed=np.zeros(99, bool))
     half = GaussianForecast(raw.mean, raw.var, failed=np.arange(100) == 3)
     with pytest.raises(InvalidInput, match=r"others in 2 units, the first in row 17; .* counts as an error"):
-        unit_scores(Likelihood(), half, truth)
+        score_units(Likelihood(), half, truth)
 
 
 @pytest.mark.parametrize("full", [False, True])

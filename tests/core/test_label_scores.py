@@ -28,8 +28,8 @@ from pac_core.sets import (
     RankedScore,
     calibrate,
     choose_label_score,
-    label_score_fit,
-    tempered,
+    fit_tempered,
+    label_score_fitter,
 )
 from pac_core.sets.label_scores import Units, choose_among
 from pac_core.sets.labels import BASES
@@ -62,7 +62,7 @@ def test_ranks_help_where_likelihoods_of_different_inputs_do_not_compare() -> No
     chosen = choose_label_score(*tune, LEVEL, calibrate=2000)
     assert isinstance(chosen, RankedScore)
     assert (chosen.weight > 0, chosen.n) == (True, 1000)
-    assert mean_size(chosen, LEVEL) < 0.8 * mean_size(tempered(*tune, LEVEL), LEVEL)
+    assert mean_size(chosen, LEVEL) < 0.8 * mean_size(fit_tempered(*tune, LEVEL), LEVEL)
 
 
 def test_a_forecaster_that_is_right_keeps_its_likelihood() -> None:
@@ -133,7 +133,7 @@ def test_in_doubt_the_temperature_is_half_way() -> None:
 
 def test_a_name_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidInput, match="score must be one of smallest, paper, plain, got 'raps'"):
-        label_score_fit("raps")
+        label_score_fitter("raps")
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_a_score_that_cannot_be_fitted_is_refused(tail: Path) -> None:
     with pytest.raises(InvalidInput, match="score='paper' is fitted on tune units, but tune is 0"):
         certify(forecast, labels, LEVEL, tune=0, score="paper", **settings)
     with pytest.raises(InvalidInput, match="fit and score both say what is fitted"):
-        certify(forecast, labels, LEVEL, tune=200, score="paper", fit=tempered, **settings)
+        certify(forecast, labels, LEVEL, tune=200, score="paper", fit=fit_tempered, **settings)
 
 
 def test_verify_chooses_again(tail: Path, ranked: Path) -> None:

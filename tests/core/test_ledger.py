@@ -22,7 +22,7 @@ from pac_program import run as run_program
 from scipy.stats import binom
 
 from pac_core import InvalidInput, PACLevel, SecondLook
-from pac_core.bounds import Entry, Family, joint_cost, max_errors
+from pac_core.bounds import Entry, Family, joint_failure_probability, max_errors
 from pac_core.certificates import (
     Opening,
     add_note,
@@ -55,12 +55,14 @@ def opening(*menu: Entry, ids: list[str] = IDS, data: str = "data") -> Opening:
 
 
 def test_one_epsilon_costs_the_largest_delta() -> None:
-    assert joint_cost(500, [Entry("s", 0.05, d) for d in (1e-3, 0.01, 1e-5)]) == 0.01
+    assert joint_failure_probability(500, [Entry("s", 0.05, d) for d in (1e-3, 0.01, 1e-5)]) == 0.01
 
 
 def test_different_scores_add_up() -> None:
-    assert joint_cost(500, [Entry("a", 0.05, 0.01), Entry("b", 0.05, 0.02)]) == pytest.approx(0.03)
-    assert joint_cost(500, [Entry(str(i), 0.5, 0.3) for i in range(9)]) == 1
+    assert joint_failure_probability(500, [Entry("a", 0.05, 0.01), Entry("b", 0.05, 0.02)]) == pytest.approx(
+        0.03
+    )
+    assert joint_failure_probability(500, [Entry(str(i), 0.5, 0.3) for i in range(9)]) == 1
 
 
 def test_several_epsilons_by_brute_force() -> None:
@@ -71,19 +73,21 @@ def test_several_epsilons_by_brute_force() -> None:
         binom.pmf(i, n, low) * binom.sf(k_high - i, n - i, (high - low) / (1 - low))
         for i in range(k_low + 1, n + 1)
     )
-    assert joint_cost(n, [Entry("s", low, delta), Entry("s", high, delta)]) == pytest.approx(1 - good)
+    assert joint_failure_probability(n, [Entry("s", low, delta), Entry("s", high, delta)]) == pytest.approx(
+        1 - good
+    )
 
 
 def test_joint_cost_lies_between_the_largest_and_the_sum() -> None:
     for delta in (0.1, 1e-5, 1e-12, 1e-30):
         menu = [Entry("s", e, delta) for e in (0.02, 0.05, 0.1)]
         tails = [binom.cdf(max_errors(5000, entry.level), 5000, entry.epsilon) for entry in menu]
-        assert max(tails) * (1 - 1e-9) <= joint_cost(5000, menu) <= 3 * delta * (1 + 1e-9)
+        assert max(tails) * (1 - 1e-9) <= joint_failure_probability(5000, menu) <= 3 * delta * (1 + 1e-9)
 
 
 def test_huge_samples_fall_back_to_the_sum() -> None:
     menu = [Entry("s", e, 1e-3) for e in (0.1, 0.2, 0.3)]
-    assert joint_cost(10**8, menu) == pytest.approx(3e-3)
+    assert joint_failure_probability(10**8, menu) == pytest.approx(3e-3)
 
 
 def test_the_menu_is_on_disk_and_the_same_look_is_one_look(tmp_path: Path) -> None:
@@ -557,7 +561,7 @@ def test_a_look_is_charged_with_the_joint_cost_of_its_menu(tmp_path: Path) -> No
         open_split(tmp_path / "small.json", opening(*menu))
     open_ledger(tmp_path / "large.json", budget=0.03)
     open_split(tmp_path / "large.json", opening(*menu))
-    assert 0.02 < read_family(tmp_path / "large.json").cost == joint_cost(500, menu) < 0.03
+    assert 0.02 < read_family(tmp_path / "large.json").cost == joint_failure_probability(500, menu) < 0.03
 
 
 def test_monitors_that_begin_anew_count(ledger: Path) -> None:

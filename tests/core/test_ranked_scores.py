@@ -11,7 +11,7 @@ import pytest
 from pac_core import InvalidInput, LogitForecast
 from pac_core.scores import nll
 from pac_core.sets import RankedScore
-from pac_core.sets.labels import BASES, label_limit
+from pac_core.sets.labels import BASES, widen_for_labels
 
 THREE = LogitForecast.from_probabilities(np.array([[0.2, 0.7, 0.1]]))
 
@@ -81,10 +81,10 @@ def test_a_label_is_in_its_set_exactly_when_its_score_is_at_most_t(
     forecast, score = LogitForecast(logits), RankedScore(base, 1.3, weight, power, share, 0.4)
     every = of_all(score, forecast)
     finite = rng.choice(every[np.isfinite(every)], 12).tolist()
-    limits = {2 * t - label_limit(t, moves=score.moves) for t in finite}  # widened, it is a score
+    limits = {2 * t - widen_for_labels(t, moves=score.moves) for t in finite}  # widened, it is a score
     limits |= {np.nextafter(t, side) for t in limits for side in (-np.inf, np.inf)}
     for limit in (*limits, *finite, -1.0, np.inf):
-        wide = label_limit(float(limit), moves=score.moves)
+        wide = widen_for_labels(float(limit), moves=score.moves)
         assert (score.sets(forecast, float(limit)).member == (every <= wide)).all()
 
 

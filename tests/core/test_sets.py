@@ -20,7 +20,7 @@ from pac_core import GaussianForecast, InvalidInput, LogitForecast
 from pac_core.forecasts import EXACT_TO
 from pac_core.scores import nll
 from pac_core.sets import Boxes, ConfidenceSets, Ellipsoids, LabelSets, gaussian_sets, label_sets
-from pac_core.sets.labels import label_limit
+from pac_core.sets.labels import widen_for_labels
 
 ONE = np.array([True])
 
@@ -48,10 +48,10 @@ def test_membership_is_score_at_most_t_to_the_last_bit(
     forecast = LogitForecast((rng.normal(size=(20, 7)) * scale).astype(dtype), tau)
     scores = np.stack([nll(forecast, np.full(20, label)) for label in range(7)], axis=1)
     for edge in (*rng.choice(scores.ravel(), 5), *forecast.normaliser[1][:3], 0.0):
-        near = 2 * edge - label_limit(edge)
+        near = 2 * edge - widen_for_labels(edge)
         for limit in (near, np.nextafter(near, -np.inf), np.nextafter(near, np.inf), edge):
             member = label_sets(forecast, float(limit)).member
-            assert (member == (scores <= label_limit(float(limit)))).all()
+            assert (member == (scores <= widen_for_labels(float(limit)))).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from pac_core import InvalidInput, NotEnoughData, PACLevel
-from pac_core.arrays import at_least, at_most
+from pac_core.arrays import round_down, round_up
 from pac_core.bounds import max_errors, vc_max_errors
 from pac_core.errors import TooManyFailures
 from pac_core.thresholds import Threshold, digit_counts, fit_threshold, fit_threshold_from_shards
@@ -132,15 +132,15 @@ def test_the_bound_is_a_function_passed_in() -> None:
 @example(math.inf, 6)
 def test_rounded_text_reads_back_on_its_side(value: float, digits: int) -> None:
     for other in (value, math.nextafter(value, math.inf), math.nextafter(value, -math.inf)):
-        low, high = at_most(other, digits), at_least(other, digits)
+        low, high = round_down(other, digits), round_up(other, digits)
         assert float(low) <= other <= float(high)
         if 1e-300 < abs(other) < 1e300:
             assert float(high) - float(low) <= 1.001 * abs(other) * 10.0 ** (1 - digits) + 2 * math.ulp(other)
 
 
 def test_few_digits_are_no_more_than_needed() -> None:
-    assert [at_least(value) for value in (94.0, 0.05, 1e-5, 1.0000001)] == ["94", "0.05", "1e-05", "1.00001"]
-    assert at_most(math.nan) == at_least(math.nan) == "nan"
+    assert [round_up(value) for value in (94.0, 0.05, 1e-5, 1.0000001)] == ["94", "0.05", "1e-05", "1.00001"]
+    assert round_down(math.nan) == round_up(math.nan) == "nan"
 
 
 @given(st.floats(-1e308, 1e308))

@@ -17,7 +17,7 @@ from scipy.special import chdtr, chdtrc, erfc, ndtr
 from scipy.stats import binom, binomtest
 
 from pac_core import GaussianForecast, LinearFeatures, LogitForecast, PACLevel, Trajectories
-from pac_core.bounds import Entry, joint_cost, max_errors
+from pac_core.bounds import Entry, joint_failure_probability, max_errors
 from pac_core.errors import TooManyFailures
 from pac_core.scores import nll
 from pac_core.sets import gaussian_sets
@@ -237,7 +237,7 @@ def test_dropping_failed_units_would_break_it() -> None:
 def test_the_ledger_charges_what_a_menu_costs() -> None:
     """Five epsilons from one look: the share of looks in which any of them breaches."""
     epsilons = (0.05, 0.06, 0.08, 0.1, 0.15)
-    cost = joint_cost(N, [Entry("s", epsilon, 0.05) for epsilon in epsilons])
+    cost = joint_failure_probability(N, [Entry("s", epsilon, 0.05) for epsilon in epsilons])
     allowed = [max_errors(N, PACLevel(epsilon, 0.05)) for epsilon in epsilons]
     scores = np.sort(np.random.default_rng(9).random((REPEATS, N)), axis=1)
     any_breach = np.zeros(REPEATS, dtype=bool)

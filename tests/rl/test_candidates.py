@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pac_core import InvalidInput
-from pac_rl import Ensemble, candidates_around, closed_loop, for_plans
+from pac_rl import Ensemble, candidates_around, forecast_closed_loop, forecast_plans
 from pac_rl.planning import FACTORS
-from pac_rl.policies import Governed, Network
+from pac_rl.policies import Network, SlowedPolicy
 from pac_rl.systems import Environment
 
 HORIZON = 4
@@ -29,7 +29,7 @@ def test_the_forecast_is_that_of_the_plans(ensemble: Ensemble, cheetah: Environm
     assert found.plans.shape == (3, 3, HORIZON, 6)
     assert found.mean.shape == found.var.shape == (3, 3, HORIZON, 18)
     starts = np.repeat(STARTS, 3, axis=0)
-    again = for_plans(ensemble, starts, found.plans.flatten(0, 1).numpy(), propagation="one-step")
+    again = forecast_plans(ensemble, starts, found.plans.flatten(0, 1).numpy(), propagation="one-step")
     np.testing.assert_allclose(found.forecast.mean.numpy(), again.mean, atol=1e-4)
     np.testing.assert_allclose(found.forecast.var.numpy(), again.var, rtol=1e-3)
 
@@ -38,7 +38,7 @@ def test_factor_one_is_the_policy_and_factor_zero_nothing(
     ensemble: Ensemble, cheetah: Environment, policy: Network
 ) -> None:
     found = candidates_around(policy, ensemble, cheetah, STARTS, horizon=HORIZON, factors=(0.0, 0.5, 1.0))
-    alone = closed_loop(ensemble, cheetah, policy, STARTS, horizon=HORIZON, propagation="one-step")
+    alone = forecast_closed_loop(ensemble, cheetah, policy, STARTS, horizon=HORIZON, propagation="one-step")
     np.testing.assert_allclose(found.mean[:, 2].numpy(), alone.mean, atol=1e-4)
     assert not found.plans[:, 0].any()
     # At the first step all see the same state, so the actions are exact multiples.
@@ -106,7 +106,7 @@ def test_bad_factors_and_starts_are_refused(
 
 
 def test_a_governed_policy_slows_down_at_its_bound(cheetah: Environment, policy: Network) -> None:
-    slow = Governed(policy, cheetah.view, 18, 0, bound=3.0, width=1.0, jitter=0.0)
+    slow = SlowedPolicy(policy, cheetah.view, 18, 0, bound=3.0, width=1.0, jitter=0.0)
     states = torch.zeros((4, 18), dtype=torch.float64)
     states[:, 0] = torch.tensor([0.0, 2.0, 2.75, 3.5])
     still = torch.zeros((4, 6), dtype=torch.float64)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pac_core import HalfSpace, InvalidInput, KeepOutBall, TubeChecker
-from pac_core.safety import Checked
+from pac_core.safety import CheckResult
 from pac_core.sets import Boxes
 
 ROOT = Path(__file__).parent.parent.parent
@@ -141,7 +141,7 @@ def test_a_limit_of_ones_own_is_not_broadcast(margin: Any) -> None:
 
 
 def test_first_of_a_safe_plan_is_minus_one_even_if_all_are_safe() -> None:
-    checked = Checked(np.ones((2, 3, 1)), np.array([True, True]), ("a",))
+    checked = CheckResult(np.ones((2, 3, 1)), np.array([True, True]), ("a",))
     assert [part.tolist() for part in checked.first] == [[-1, -1], [-1, -1]]
 
 

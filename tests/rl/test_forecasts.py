@@ -10,10 +10,18 @@ import pytest
 import torch
 
 from pac_core import InvalidInput
-from pac_rl import Ensemble, closed_loop, for_plans, load_policy, make_environment, propose, simulate
+from pac_rl import (
+    Ensemble,
+    forecast_closed_loop,
+    forecast_plans,
+    load_policy,
+    make_environment,
+    propose_plans,
+    simulate,
+)
 from pac_rl import forecasts as module
 from pac_rl.forecasts import PROPAGATIONS
-from pac_rl.policies import Function, Network, Noisy, actions
+from pac_rl.policies import Function, Network, NoisyPolicy, actions
 from pac_rl.rollouts import Rollouts
 from pac_rl.systems import Environment
 
@@ -101,14 +109,14 @@ def test_the_policy_is_followed_along_the_mean(
 ) -> None:
     """The plan that the policy makes along the mean gives the forecast of the closed loop."""
     starts = episodes.start[:5]
-    loop = closed_loop(ensemble, cheetah, policy, starts, horizon=4, propagation="one-step")
+    loop = forecast_closed_loop(ensemble, cheetah, policy, starts, horizon=4, propagation="one-step")
     before = np.concatenate([starts[:, None], loop.mean[:, :-1]], axis=1).reshape(-1, 18)
     still = torch.zeros(20, 6)
     plans = actions(cheetah, policy, torch.tensor(before, dtype=torch.float32), still).reshape(5, 4, 6)
-    given = for_plans(ensemble, starts, plans.numpy(), propagation="one-step")
+    given = forecast_plans(ensemble, starts, plans.numpy(), propagation="one-step")
     np.testing.assert_allclose(given.mean, loop.mean, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(given.var, loop.var, rtol=1e-2, atol=1e-6)
-    other = closed_loop(ensemble, cheetah, policy, starts, horizon=4, propagation=propagation)
+    other = forecast_closed_loop(ensemble, cheetah, policy, starts, horizon=4, propagation=propagation)
     assert other.mean.shape == (5, 4, 18)
     assert (other.var > 0).all()
     np.testing.assert_allclose(other.mean[:, 0], loop.mean[:, 0], atol=0.5)
@@ -129,13 +137,13 @@ def test_any_callable_is_followed_too(
     cheetah: Environment, policy: Network, ensemble: Ensemble, episodes: Rollouts, propagation: str
 ) -> None:
     options: Any = {"horizon": 3, "propagation": propagation}
-    for other in (as_function(policy), Noisy(as_function(policy), 0.0)):
+    for other in (as_function(policy), NoisyPolicy(as_function(policy), 0.0)):
         if propagation == "jacobian":  # it would be taken for a policy that does not look at the state
             with pytest.raises(InvalidInput, match="one-step, particles for a policy that torch cannot"):
-                closed_loop(ensemble, cheetah, other, episodes.start[:5], **options)
+                forecast_closed_loop(ensemble, cheetah, other, episodes.start[:5], **options)
             continue
-        wanted = closed_loop(ensemble, cheetah, policy, episodes.start[:5], **options)
-        found = closed_loop(ensemble, cheetah, other, episodes.start[:5], **options)
+        wanted = forecast_closed_loop(ensemble, cheetah, policy, episodes.start[:5], **options)
+        found = forecast_closed_loop(ensemble, cheetah, other, episodes.start[:5], **options)
         np.testing.assert_allclose(found.mean, wanted.mean, rtol=1e-3, atol=1e-3)
         np.testing.assert_allclose(found.var, wanted.var, rtol=1e-2, atol=1e-5)
 
@@ -143,7 +151,8 @@ def test_any_callable_is_followed_too(
 def test_every_propagation_takes_given_plans(ensemble: Ensemble, episodes: Rollouts) -> None:
     plans = episodes.actions[:3, :4]
     first = [
-        for_plans(ensemble, episodes.start[:3], plans, propagation=kind).mean[:, 0] for kind in PROPAGATIONS
+        forecast_plans(ensemble, episodes.start[:3], plans, propagation=kind).mean[:, 0]
+        for kind in PROPAGATIONS
     ]
     np.testing.assert_allclose(first[1:], np.stack(first[:1] * 2), rtol=1e-3, atol=1e-3)
 
@@ -153,17 +162,17 @@ def test_a_forecast_does_not_depend_on_its_company(
     cheetah: Environment, policy: Network, ensemble: Ensemble, episodes: Rollouts, propagation: str
 ) -> None:
     options: Any = {"horizon": 3, "propagation": propagation, "batch": 16}
-    whole = closed_loop(ensemble, cheetah, policy, episodes.start, **options)
-    few = closed_loop(ensemble, cheetah, policy, episodes.start[:3], **options)
+    whole = forecast_closed_loop(ensemble, cheetah, policy, episodes.start, **options)
+    few = forecast_closed_loop(ensemble, cheetah, policy, episodes.start[:3], **options)
     np.testing.assert_array_equal(few.mean, whole.mean[:3])
     np.testing.assert_array_equal(few.var, whole.var[:3])
 
 
 def test_tensors_come_back_as_tensors(ensemble: Ensemble, episodes: Rollouts) -> None:
     starts, plans = torch.tensor(episodes.start[:3]), torch.zeros(3, 4, 6)
-    forecast = for_plans(ensemble, starts, plans)
+    forecast = forecast_plans(ensemble, starts, plans)
     assert isinstance(forecast.mean, torch.Tensor)
-    here = for_plans(ensemble, starts.numpy(), plans.numpy())
+    here = forecast_plans(ensemble, starts.numpy(), plans.numpy())
     np.testing.assert_array_equal(forecast.var.numpy(), here.var)
 
 
@@ -171,11 +180,11 @@ def test_plans_are_perturbed_by_their_seed_alone(
     cheetah: Environment, policy: Network, ensemble: Ensemble, episodes: Rollouts
 ) -> None:
     starts, seeds = episodes.start[:20], np.arange(20)
-    plans = propose(ensemble, cheetah, policy, starts, seeds, horizon=4, batch=32)
+    plans = propose_plans(ensemble, cheetah, policy, starts, seeds, horizon=4, batch=32)
     assert abs(plans).max() == 1.0  # cut off at the range
-    few = propose(ensemble, cheetah, policy, starts[:2], seeds[:2], horizon=4, batch=32)
+    few = propose_plans(ensemble, cheetah, policy, starts[:2], seeds[:2], horizon=4, batch=32)
     np.testing.assert_array_equal(few, plans[:2])
-    other = propose(ensemble, cheetah, policy, starts, seeds + 100, horizon=4, batch=32)
+    other = propose_plans(ensemble, cheetah, policy, starts, seeds + 100, horizon=4, batch=32)
     assert (other != plans).any(axis=(1, 2)).all()
 
 
@@ -184,23 +193,25 @@ def bad(name: str, ensemble: Ensemble, cheetah: Environment, policy: Network) ->
     hopper = make_environment("Hopper-v5")
     flat = Function(lambda observed: np.zeros((len(observed), 3)), 11, 3)
     calls: dict[str, Any] = {
-        "horizon": lambda: closed_loop(ensemble, cheetah, policy, start, horizon=0),
-        "propagation": lambda: closed_loop(ensemble, cheetah, policy, start, horizon=2, propagation="x"),
-        "starts": lambda: closed_loop(ensemble, cheetah, policy, start[:, :17], horizon=2),
-        "nan": lambda: closed_loop(ensemble, cheetah, policy, start * np.nan, horizon=2),
-        "ensemble": lambda: closed_loop(ensemble, hopper, flat, np.zeros((2, 12)), horizon=2),
-        "policy": lambda: closed_loop(ensemble, cheetah, flat, start, horizon=2),
-        "plans": lambda: for_plans(ensemble, start, np.zeros((2, 3, 5))),
-        "nan plans": lambda: for_plans(ensemble, start, np.full((2, 3, 6), np.nan)),
-        "batch": lambda: closed_loop(ensemble, cheetah, policy, start, horizon=2, batch=0),
-        "plans batch": lambda: for_plans(ensemble, start, np.zeros((2, 3, 6)), batch=0),
-        "propose seeds": lambda: propose(ensemble, cheetah, policy, start, [1, 2, 3], horizon=2),
-        "propose same": lambda: propose(ensemble, cheetah, policy, start, [1, 1], horizon=2),
-        "propose starts": lambda: propose(ensemble, cheetah, policy, start[:, :3], [1, 2], horizon=2),
-        "propose nan": lambda: propose(ensemble, cheetah, policy, start * np.nan, [1, 2], horizon=2),
-        "propose horizon": lambda: propose(ensemble, cheetah, policy, start, [1, 2], horizon=0),
-        "propose batch": lambda: propose(ensemble, cheetah, policy, start, [1, 2], horizon=2, batch=0),
-        "propose policy": lambda: propose(ensemble, cheetah, flat, start, [1, 2], horizon=2),
+        "horizon": lambda: forecast_closed_loop(ensemble, cheetah, policy, start, horizon=0),
+        "propagation": lambda: forecast_closed_loop(
+            ensemble, cheetah, policy, start, horizon=2, propagation="x"
+        ),
+        "starts": lambda: forecast_closed_loop(ensemble, cheetah, policy, start[:, :17], horizon=2),
+        "nan": lambda: forecast_closed_loop(ensemble, cheetah, policy, start * np.nan, horizon=2),
+        "ensemble": lambda: forecast_closed_loop(ensemble, hopper, flat, np.zeros((2, 12)), horizon=2),
+        "policy": lambda: forecast_closed_loop(ensemble, cheetah, flat, start, horizon=2),
+        "plans": lambda: forecast_plans(ensemble, start, np.zeros((2, 3, 5))),
+        "nan plans": lambda: forecast_plans(ensemble, start, np.full((2, 3, 6), np.nan)),
+        "batch": lambda: forecast_closed_loop(ensemble, cheetah, policy, start, horizon=2, batch=0),
+        "plans batch": lambda: forecast_plans(ensemble, start, np.zeros((2, 3, 6)), batch=0),
+        "propose seeds": lambda: propose_plans(ensemble, cheetah, policy, start, [1, 2, 3], horizon=2),
+        "propose same": lambda: propose_plans(ensemble, cheetah, policy, start, [1, 1], horizon=2),
+        "propose starts": lambda: propose_plans(ensemble, cheetah, policy, start[:, :3], [1, 2], horizon=2),
+        "propose nan": lambda: propose_plans(ensemble, cheetah, policy, start * np.nan, [1, 2], horizon=2),
+        "propose horizon": lambda: propose_plans(ensemble, cheetah, policy, start, [1, 2], horizon=0),
+        "propose batch": lambda: propose_plans(ensemble, cheetah, policy, start, [1, 2], horizon=2, batch=0),
+        "propose policy": lambda: propose_plans(ensemble, cheetah, flat, start, [1, 2], horizon=2),
     }
     calls[name]()
 
@@ -238,7 +249,7 @@ def test_a_forecast_tells_the_likely_from_the_unlikely(cheetah: Environment, ens
     """Even a tiny ensemble is closer to what happened than standing still would be."""
     policy = load_policy()
     rollouts = simulate(cheetah, policy, range(30), horizon=3, burn_in=(0, 80), batch=32)
-    forecast = closed_loop(ensemble, cheetah, policy, rollouts.start, horizon=3)
+    forecast = forecast_closed_loop(ensemble, cheetah, policy, rollouts.start, horizon=3)
     error = np.sqrt(((forecast.mean - rollouts.states) ** 2).mean(axis=(0, 1)))
     still = np.sqrt(((rollouts.start[:, None] - rollouts.states) ** 2).mean(axis=(0, 1)))
     assert (error < still).mean() > 0.8
@@ -261,9 +272,9 @@ def test_a_start_on_which_the_ensemble_explodes_is_marked_and_touches_no_other(
     starts, plans = np.zeros((3, 2), np.float32), np.zeros((3, 4, 1), np.float32)
     starts[1] = 100
     explosive: Any = Explosive()
-    found = for_plans(explosive, kind(starts), kind(plans), propagation=propagation)
+    found = forecast_plans(explosive, kind(starts), kind(plans), propagation=propagation)
     assert found.failed.tolist() == [False, True, False]
-    usual = for_plans(LINEAR, kind(starts), kind(plans), propagation=propagation)
+    usual = forecast_plans(LINEAR, kind(starts), kind(plans), propagation=propagation)
     assert usual.failed is None
     for name in ("mean", "var"):
         assert np.array_equal(*(np.asarray(getattr(one, name))[[0, 2]] for one in (found, usual)))
@@ -276,6 +287,6 @@ def test_a_plan_is_proposed_where_the_ensemble_explodes() -> None:
     explosive: Any = Explosive()
     follow = Function(lambda rows: rows @ FEEDBACK.numpy().T, 2, 1)
     starts = np.array([[0.0, 0.0], [100.0, 0.0]])
-    plans = propose(explosive, robot, follow, starts, np.arange(2), horizon=3)
+    plans = propose_plans(explosive, robot, follow, starts, np.arange(2), horizon=3)
     assert np.isfinite(plans).all()
-    assert for_plans(explosive, starts, plans).failed.tolist() == [False, True]
+    assert forecast_plans(explosive, starts, plans).failed.tolist() == [False, True]

@@ -14,7 +14,7 @@ from mbrl.planning import TrajectoryOptimizerAgent
 from toy_line import WALL, WIDTH, Tubes, forecast, rightwards
 
 from pac_core import InvalidInput
-from pac_core.safety import Checked
+from pac_core.safety import CheckResult
 from pac_rl import (
     ActionFilter,
     Controller,
@@ -22,12 +22,12 @@ from pac_rl import (
     Guard,
     GuardedAgent,
     NoSafePlan,
-    for_plans,
+    forecast_plans,
     guard_plans,
     model_returns,
 )
-from pac_rl.pets import guarded_cem, learn
-from pac_rl.planning import GuardedPlans, held
+from pac_rl.pets import guarded_cem, run_pets
+from pac_rl.planning import GuardedPlans, hold_action
 from pac_rl.planning.guard import FLOOR, WORST, rank, ranked_safe
 
 HORIZON = 3
@@ -39,9 +39,9 @@ def line(fallback: Any) -> GuardedPlans:
     return guard_plans(rightwards, forecast, Guard(WALL, Tubes(), fallback))
 
 
-def checked_of(*worst: float) -> Checked:
+def checked_of(*worst: float) -> CheckResult:
     margin = torch.tensor(worst, dtype=torch.float64)[:, None, None]
-    return Checked(margin, margin[:, 0, 0] >= 0, ("wall",))
+    return CheckResult(margin, margin[:, 0, 0] >= 0, ("wall",))
 
 
 def test_safe_plans_keep_their_value_and_unsafe_ones_rank_by_how_unsafe_they_are() -> None:
@@ -79,7 +79,7 @@ def test_violations_of_any_size_are_told_apart_in_single_precision() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_margins_of_any_precision_give_finite_values(dtype: torch.dtype) -> None:
     margin = torch.tensor([1.0, -0.5, -2.0, -np.inf], dtype=dtype)[:, None, None]
-    ranked = rank(torch.zeros(4), Checked(margin, margin[:, 0, 0] >= 0, ("wall",)))
+    ranked = rank(torch.zeros(4), CheckResult(margin, margin[:, 0, 0] >= 0, ("wall",)))
     assert ranked.isfinite().all()
     assert (ranked.diff() < 0).all()
 
@@ -333,10 +333,10 @@ def test_the_fallback_must_be_chosen() -> None:
     """The action 0 is not rest for every robot."""
     for make in (
         lambda: GuardedAgent(MeansOnly(), line(None)),
-        lambda: ActionFilter(-np.ones(1), np.ones(1), forecast, Guard(WALL, Tubes()), held(1)),
+        lambda: ActionFilter(-np.ones(1), np.ones(1), forecast, Guard(WALL, Tubes()), hold_action(1)),
         lambda: Controller(None, None, None, (), None),  # type: ignore[arg-type, call-arg]
         lambda: guarded_cem(None, None, None, (), None),  # type: ignore[arg-type, call-arg]
-        lambda: learn(None, (), None, None, ledger=""),  # type: ignore[arg-type, call-arg]
+        lambda: run_pets(None, (), None, None, ledger=""),  # type: ignore[arg-type, call-arg]
     ):
         with pytest.raises((TypeError, InvalidInput), match="fallback"):
             make()
@@ -399,7 +399,7 @@ def test_a_trained_ensemble_plans_under_guard(ensemble: Ensemble) -> None:
     returns = model_returns(ModelEnv(spaces, model, never, lambda a, s: s[:, :1]), particles=6)
 
     def cloud(starts: torch.Tensor, plans: torch.Tensor) -> Any:
-        return for_plans(ensemble, starts, plans, propagation="one-step", batch=64)
+        return forecast_plans(ensemble, starts, plans, propagation="one-step", batch=64)
 
     class Steps:
         def tube(self, forecast: Any) -> Any:

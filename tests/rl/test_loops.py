@@ -14,7 +14,7 @@ from pac_core.certificates import read_ledger
 from pac_rl import Settings, execute, simulate, speed_limit
 from pac_rl import pets as loops
 from pac_rl import pets as replays_module
-from pac_rl.pets import Loop, Search, guarded_cem, learn, outcomes, replayed, unmoved
+from pac_rl.pets import Loop, Search, guarded_cem, replay, rest_policy, run_pets, score_episodes
 from pac_rl.planning import cheetah_reward
 from pac_rl.rollouts import Rollouts
 from pac_rl.systems import Environment
@@ -36,7 +36,7 @@ USUAL: Any = {"loop": TINY, "fallback": "hold"}
 
 @pytest.fixture(scope="module")
 def recorded(cheetah: Environment) -> Rollouts:
-    at_rest = simulate(cheetah, unmoved(cheetah), range(40, 44), horizon=1, burn_in=(0, 0))
+    at_rest = simulate(cheetah, rest_policy(cheetah), range(40, 44), horizon=1, burn_in=(0, 0))
     return execute(cheetah, at_rest, np.random.default_rng(0).uniform(-1, 1, size=(4, 15, 6)))
 
 
@@ -46,7 +46,7 @@ def test_a_replay_without_noise_repeats_what_was_recorded(
     """From the recorded episode's own reset; a plan that began a step too late would show other states."""
     monkeypatch.setattr(replays_module, "SPREADS", (0.0,))
     for row in range(4):
-        unit = replayed(cheetah, recorded.take([row]), recorded.seeds[[row]], horizon=5)
+        unit = replay(cheetah, recorded.take([row]), recorded.seeds[[row]], horizon=5)
         begin = int(np.flatnonzero((recorded.actions[row] == unit.actions[0, 0]).all(axis=1))[0])
         assert np.array_equal(unit.states[0], recorded.states[row, begin : begin + 5])
         before = recorded.start[row] if begin == 0 else recorded.states[row, begin - 1]
@@ -55,7 +55,7 @@ def test_a_replay_without_noise_repeats_what_was_recorded(
 
 def test_a_unit_is_a_function_of_its_seed(cheetah: Environment, recorded: Rollouts) -> None:
     seeds = np.arange(100, 140)
-    whole, some = (replayed(cheetah, recorded, part, horizon=5) for part in (seeds, seeds[7:9]))
+    whole, some = (replay(cheetah, recorded, part, horizon=5) for part in (seeds, seeds[7:9]))
     assert np.array_equal(whole.states[7:9], some.states)
     assert len(np.unique(whole.states[:, 0, 0])) == len(seeds), "a reset of its own"
 
@@ -69,7 +69,7 @@ def test_a_unit_that_diverges_is_kept_as_an_error(cheetah: Environment, recorded
         recorded.actions,
         recorded.lengths,
     )
-    returns, violated = outcomes(broken, (speed_limit(cheetah),), cheetah_reward)
+    returns, violated = score_episodes(broken, (speed_limit(cheetah),), cheetah_reward)
     assert violated.all()
     assert (returns == 0).all()
 
@@ -78,18 +78,18 @@ def test_outcomes_by_hand(cheetah: Environment, recorded: Rollouts) -> None:
     fastest = recorded.states[..., 0].max(axis=1)
     bound = float(np.sort(fastest)[1])  # two of four stay at or below it
     limit = HalfSpace("speed", np.eye(18)[0], bound)
-    returns, violated = outcomes(recorded, (limit,), cheetah_reward)
+    returns, violated = score_episodes(recorded, (limit,), cheetah_reward)
     assert violated.tolist() == (fastest > bound).tolist()
     # The steps of a limit are those of a plan: in an episode every step is the first of one.
     first = HalfSpace("speed", np.eye(18)[0], bound, steps=(0,))
-    assert outcomes(recorded, (first,), cheetah_reward)[1].tolist() == violated.tolist()
+    assert score_episodes(recorded, (first,), cheetah_reward)[1].tolist() == violated.tolist()
     by_hand = recorded.states[..., 0].sum(axis=1) - 0.1 * (recorded.actions**2).sum(axis=(1, 2))
     assert returns == pytest.approx(by_hand)
 
 
 def test_every_round_has_a_model_and_units_of_its_own(cheetah: Environment, tmp_path: Path) -> None:
     def go(ledger: str) -> list[str]:
-        rounds = learn(
+        rounds = run_pets(
             cheetah, (speed_limit(cheetah),), SPEED, cheetah_reward, ledger=tmp_path / ledger, **USUAL
         )
         found = list(rounds)
@@ -106,7 +106,7 @@ def test_every_round_has_a_model_and_units_of_its_own(cheetah: Environment, tmp_
     other = Loop(**{**vars(TINY), "settings": Settings(members=3, hidden=16, layers=2, epochs=2)})
     with pytest.raises(SecondLook):  # another model looks at units that were looked at before
         next(
-            learn(
+            run_pets(
                 cheetah,
                 (speed_limit(cheetah),),
                 SPEED,
@@ -119,9 +119,9 @@ def test_every_round_has_a_model_and_units_of_its_own(cheetah: Environment, tmp_
 
 
 def test_outcomes_take_nothing_that_would_be_broadcast(cheetah: Environment) -> None:
-    recorded = simulate(cheetah, unmoved(cheetah, std=1.0), [1, 2], horizon=4, burn_in=(0, 0))
+    recorded = simulate(cheetah, rest_policy(cheetah, std=1.0), [1, 2], horizon=4, burn_in=(0, 0))
     with pytest.raises(InvalidInput, match=r"reward must be numbers of shape \(2, 4\), got \(2, 1\)"):
-        outcomes(recorded, (speed_limit(cheetah),), lambda states, actions: states[:, :1, 0])
+        score_episodes(recorded, (speed_limit(cheetah),), lambda states, actions: states[:, :1, 0])
 
 
 def test_what_cannot_be_proved_is_refused_before_any_work() -> None:
@@ -139,7 +139,7 @@ def test_limits_of_some_steps_are_refused_before_any_work(
     later = (replace(speed_limit(cheetah), steps=(2,)),)
     monkeypatch.setattr(loops, "simulate", None)
     with pytest.raises(InvalidInput, match=r"limits must hold at every step .* 'speed' with steps=\(2,\)"):
-        next(learn(cheetah, later, SPEED, cheetah_reward, ledger=tmp_path / "l", **USUAL))
+        next(run_pets(cheetah, later, SPEED, cheetah_reward, ledger=tmp_path / "l", **USUAL))
     with pytest.raises(InvalidInput, match="limits must hold at every step"):
         guarded_cem(cheetah, None, None, later, cheetah_reward, fallback="hold")  # type: ignore[arg-type]
 
@@ -147,4 +147,4 @@ def test_limits_of_some_steps_are_refused_before_any_work(
 def test_a_warm_start_needs_a_policy(cheetah: Environment, tmp_path: Path) -> None:
     warm: Any = USUAL | {"loop": Loop(**{**vars(TINY), "warm": 2})}
     with pytest.raises(InvalidInput, match="policy must be given for a warm start"):
-        next(learn(cheetah, (speed_limit(cheetah),), SPEED, cheetah_reward, ledger=tmp_path / "l", **warm))
+        next(run_pets(cheetah, (speed_limit(cheetah),), SPEED, cheetah_reward, ledger=tmp_path / "l", **warm))

@@ -9,7 +9,7 @@ import torch
 
 from pac_core import HalfSpace, TubeChecker
 from pac_rl import Ensemble, Guard
-from pac_rl.pets import Search, forecast_plans
+from pac_rl.pets import Search, forecast_with_members
 from pac_rl.planning import MeanTubes, MemberTubes
 from pac_rl.policies import Network
 from pac_rl.rollouts import Rollouts
@@ -31,8 +31,8 @@ def test_the_worst_member_is_worse_than_the_mean_of_a_first_step(
 ) -> None:
     """At the first step the mean is that of the members, so one of them lies at or above it."""
     starts = torch.from_numpy(episodes.start[:5])
-    plain = forecast_plans(ensemble, starts, PLANS, members=False, batch=5)
-    forecast = forecast_plans(ensemble, starts, PLANS, members=True, batch=5)
+    plain = forecast_with_members(ensemble, starts, PLANS, members=False, batch=5)
+    forecast = forecast_with_members(ensemble, starts, PLANS, members=True, batch=5)
     assert torch.equal(forecast.mean, plain.mean)
     ends = [kind.tube(forecast).support(AHEAD)[:, 0] for kind in (MeanTubes(), MemberTubes())]
     torch.testing.assert_close(ends[0], plain.mean[:, 0, 0].double())
@@ -40,7 +40,9 @@ def test_the_worst_member_is_worse_than_the_mean_of_a_first_step(
 
 
 def test_of_longer_plans_a_guard_checks_the_first_steps(ensemble: Ensemble, episodes: Rollouts) -> None:
-    forecast = forecast_plans(ensemble, torch.from_numpy(episodes.start[:5]), PLANS, members=True, batch=5)
+    forecast = forecast_with_members(
+        ensemble, torch.from_numpy(episodes.start[:5]), PLANS, members=True, batch=5
+    )
     limit = TubeChecker([HalfSpace("speed", AHEAD, 1.0)])
     for kind in (MeanTubes(), MemberTubes()):
         checked = Guard(limit, kind, horizon=2).check(forecast, PLANS)

@@ -21,7 +21,7 @@ from pac_core.errors import UnreadableFile
 from pac_rl import load_policy, make_environment, simulate
 from pac_rl.planning import returns_in_words
 from pac_rl.planning.controller import policy_returns
-from pac_rl.policies import Function, Network, Noisy, actions, fitting
+from pac_rl.policies import Function, Network, NoisyPolicy, actions, check_policy
 from pac_rl.policy_files import save_policy
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "halfcheetah" / "sac_actor.npz"
@@ -74,7 +74,7 @@ def named(
 
 def test_the_shipped_policy_runs() -> None:
     """The return it is shipped for: above 3,000 per 1,000 steps, without its noise."""
-    environment, policy = make_environment(), fitting(make_environment(), load_policy(std=0.0))
+    environment, policy = make_environment(), check_policy(make_environment(), load_policy(std=0.0))
     rollouts = simulate(environment, policy, range(8), horizon=300, burn_in=(0, 0), batch=8)
     reward = rollouts.states[..., 0] - 0.1 * (rollouts.actions**2).sum(axis=-1)
     assert reward.sum(axis=1).mean() * 1000 / 300 > 3000
@@ -111,7 +111,7 @@ def test_save_and_load(tmp_path: Path) -> None:
 @pytest.mark.skipif(not SHARED.exists(), reason="the SAC actor is not part of the project")
 def test_a_real_sac_actor() -> None:
     environment = make_environment()
-    policy = fitting(environment, load_policy(SHARED, std=0))
+    policy = check_policy(environment, load_policy(SHARED, std=0))
     rollouts = simulate(environment, policy, range(8), horizon=300, burn_in=(0, 0), batch=8)
     assert rollouts.states[..., 0].mean() > 6
 
@@ -231,7 +231,7 @@ def test_any_callable_is_a_policy() -> None:
     environment = make_environment()
     policy = Function(lambda observed: np.tile([2.0, 0, 0, 0, 0, -2.0], (len(observed), 1)), 17, 6, std=0.1)
     states = torch.zeros(3, 18, dtype=torch.float64)
-    done = actions(environment, fitting(environment, policy), states, torch.zeros(3, 6).double())
+    done = actions(environment, check_policy(environment, policy), states, torch.zeros(3, 6).double())
     assert done[0].tolist() == [1.0, 0, 0, 0, 0, -1.0]  # cut off at the range
     wrong = Function(lambda observed: np.zeros((len(observed), 5)), 17, 6)
     with pytest.raises(InvalidInput, match=r"must return actions of shape \(3, 6\), got \(3, 5\)"):
@@ -241,9 +241,9 @@ def test_any_callable_is_a_policy() -> None:
 def test_more_noise_goes_on_top(tmp_path: Path) -> None:
     policy = load_policy()
     observed, noise = torch.zeros(1, 17).double(), torch.ones(1, 6).double()
-    torch.testing.assert_close(Noisy(policy, 0.5)(observed, noise), policy(observed, noise) + 0.5)
+    torch.testing.assert_close(NoisyPolicy(policy, 0.5)(observed, noise), policy(observed, noise) + 0.5)
     squashed = load_policy(npz(tmp_path / "p.npz"), std=0)
-    assert Noisy(squashed, 9.0)(observed, noise).tolist() == [[1.0] * 6]
+    assert NoisyPolicy(squashed, 9.0)(observed, noise).tolist() == [[1.0] * 6]
 
 
 def test_a_policy_of_other_dimensions_is_refused(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_policy_of_other_dimensions_is_refused(tmp_path: Path) -> None:
         InvalidInput,
         match=r"Hopper-v5 that sees the observation must have 11 inputs and 3 outputs, got 17 and 6$",
     ):
-        fitting(hopper, load_policy())
+        check_policy(hopper, load_policy())
 
 
 def test_what_a_policy_sees_is_said_and_never_guessed(tmp_path: Path) -> None:
@@ -262,16 +262,18 @@ def test_what_a_policy_sees_is_said_and_never_guessed(tmp_path: Path) -> None:
     with pytest.raises(
         InvalidInput, match=r"must have 17 inputs .* got 18 and 6; one with a time feature cannot"
     ):
-        fitting(walker, timed)
+        check_policy(walker, timed)
     with pytest.raises(InvalidInput, match="one that sees the state must say so"):
         simulate(walker, timed, [0], horizon=1)
     with pytest.raises(InvalidInput, match=r"that sees the state must have 18 inputs .* got 17 and 6$"):
-        fitting(walker, load_policy(npz(tmp_path / "q.npz", (17, 6)), std=0, sees="state"))
+        check_policy(walker, load_policy(npz(tmp_path / "q.npz", (17, 6)), std=0, sees="state"))
     said = load_policy(npz(tmp_path / "p.npz", (18, 6), sees="state"), std=0)
-    assert fitting(walker, said) is said
+    assert check_policy(walker, said) is said
     save_policy(load_policy(tmp_path / "p.npz", std=0, sees="state"), tmp_path / "r.npz")
     states = torch.randn(3, 18).double()
-    done = actions(walker, Noisy(load_policy(tmp_path / "r.npz"), 0.0), states, torch.zeros(3, 6).double())
+    done = actions(
+        walker, NoisyPolicy(load_policy(tmp_path / "r.npz"), 0.0), states, torch.zeros(3, 6).double()
+    )
     torch.testing.assert_close(done, said(states, torch.zeros(3, 6).double()))
     for wrong in ("both", ""):
         with pytest.raises(InvalidInput, match="sees must be 'observation' or 'state'"):

@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from pac_core import InvalidInput
 from pac_rl import policy_ratios, simulate
-from pac_rl.policies import Function, Network, Noisy
+from pac_rl.policies import Function, Network, NoisyPolicy
 from pac_rl.systems import Environment
 
 
@@ -73,7 +73,7 @@ def test_pairs_that_have_a_bound(cheetah: Environment, policy: Network) -> None:
 
     assert bound(policy.with_noise(0.2), policy.with_noise(0.1)) == pytest.approx(2**6)
     assert bound(noisy(0.2), noisy(0.2)) == pytest.approx(1)
-    assert bound(Noisy(noisy(0.1), 0.1), noisy(0.1)) == pytest.approx(2**6), "noise adds to noise"
+    assert bound(NoisyPolicy(noisy(0.1), 0.1), noisy(0.1)) == pytest.approx(2**6), "noise adds to noise"
 
 
 def test_pairs_that_have_none(cheetah: Environment, policy: Network) -> None:
@@ -90,7 +90,7 @@ def test_pairs_that_have_none(cheetah: Environment, policy: Network) -> None:
         (two, noisy(0.1), "the same mean action in every state"),
         (noisy(0.2), replace(noisy(0.1), function=lambda rows: still(rows)), "the same mean action"),
         (two, replace(two, std=head), "deviation depends on the observation"),
-        (Noisy(replace(noisy(0.1), squash=True), 0.1), noisy(0.1), "got Noisy"),
+        (NoisyPolicy(replace(noisy(0.1), squash=True), 0.1), noisy(0.1), "got Noisy"),
         (two, object(), "got object: a planner"),
     ):
         with pytest.raises(InvalidInput, match=words):

@@ -1,4 +1,4 @@
-"""Plans forecast and scored in one pass: the tube of `for_plans`, and returns known by hand."""
+"""Plans forecast and scored in one pass: the tube of `forecast_plans`, and returns known by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from pac_core import HalfSpace, InvalidInput, PACLevel, TubeChecker
 from pac_core.sets import calibrate
 from pac_core.tubes import fit_shape
-from pac_rl import Ensemble, Guard, for_plans, guard_plans
+from pac_rl import Ensemble, Guard, forecast_plans, guard_plans
 from pac_rl.forecasts import ScoredPlans
 from pac_rl.planning.guard import ranked_safe
 from pac_rl.rollouts import Rollouts
@@ -26,7 +26,7 @@ def test_forecast_and_returns(ensemble: Ensemble, episodes: Rollouts, batch: int
     """Any batch: a padded row that counted, or a part that was lost, would show."""
     starts = torch.from_numpy(episodes.start[:7])
     scored = ScoredPlans(ensemble, cost, batch=batch)(starts, PLANS)
-    plain = for_plans(ensemble, starts, PLANS, batch=batch)
+    plain = forecast_plans(ensemble, starts, PLANS, batch=batch)
     assert torch.equal(scored.mean, plain.mean)
     assert torch.equal(scored.var, plain.var)
     torch.testing.assert_close(scored.returns, -(PLANS**2).sum(dim=(1, 2)).float())
@@ -46,10 +46,12 @@ def test_returns_are_those_of_the_particles(ensemble: Ensemble, episodes: Rollou
 def test_a_guard_needs_no_other_objective(ensemble: Ensemble, episodes: Rollouts) -> None:
     starts = episodes.start[:1].repeat(200, axis=0)
     plans = np.random.default_rng(1).uniform(-1, 1, size=(200, 4, 6))
-    forecast, level = for_plans(ensemble, starts, plans), PACLevel(0.2, 0.1)
+    forecast, level = forecast_plans(ensemble, starts, plans), PACLevel(0.2, 0.1)
     truth = forecast.mean + np.sqrt(forecast.var) * np.random.default_rng(2).normal(size=forecast.mean.shape)
     predictor = calibrate(fit_shape(forecast, truth, level), forecast, truth, level)
-    reach = np.asarray(predictor.tube(for_plans(ensemble, starts[:7], PLANS.numpy())).support(np.eye(18)[0]))
+    reach = np.asarray(
+        predictor.tube(forecast_plans(ensemble, starts[:7], PLANS.numpy())).support(np.eye(18)[0])
+    )
     bound = float(np.median(reach.max(axis=1)))
     checker = TubeChecker([HalfSpace("speed", np.eye(18)[0], bound)])
     values = guard_plans(None, ScoredPlans(ensemble, cost), Guard(checker, predictor))(starts[0], PLANS)

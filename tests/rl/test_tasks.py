@@ -14,15 +14,15 @@ import torch
 from pac_core import InvalidInput, PACLevel, evaluate, fit_tube
 from pac_core.errors import OverlappingSplits, UnreadableFile
 from pac_core.runs import Job, RunFolder, Task, View, certify_run, run_here
-from pac_core.sets import Likelihood, unit_scores
+from pac_core.sets import Likelihood, score_units
 from pac_rl import (
     Ensemble,
     Settings,
-    closed_loop,
     execute,
-    for_plans,
+    forecast_closed_loop,
+    forecast_plans,
     make_environment,
-    propose,
+    propose_plans,
     simulate,
     tasks,
 )
@@ -81,7 +81,7 @@ def test_propagations_and_plans_are_what_the_functions_say(
 ) -> None:
     """One run holds several propagations side by side; any cut into shards gives the bits of one call."""
     rollouts = simulate(cheetah, policy, range(832), **SHORT)
-    planned = propose(ensemble, cheetah, policy, rollouts.start, rollouts.seeds, horizon=3)
+    planned = propose_plans(ensemble, cheetah, policy, rollouts.start, rollouts.seeds, horizon=3)
     done = execute(cheetah, rollouts, planned)
     for plans in (False, True):
         task = cheetah_task(policy, ensemble, plans=plans, also=("one-step",))
@@ -89,10 +89,10 @@ def test_propagations_and_plans_are_what_the_functions_say(
         assert results.names.tolist() == [str(seed) for seed in range(832)]
         for kind, view in (("particles", View()), ("one-step", View(propagation="one-step"))):
             if plans:
-                wanted = for_plans(ensemble, rollouts.start, planned, propagation=kind)
+                wanted = forecast_plans(ensemble, rollouts.start, planned, propagation=kind)
             else:
                 parts = (ensemble, cheetah, policy, rollouts.start)
-                wanted = closed_loop(*parts, horizon=3, propagation=kind)
+                wanted = forecast_closed_loop(*parts, horizon=3, propagation=kind)
             forecast, truth = results.gathered("calibrate", view)
             rows = results.parts.calibrate.rows
             np.testing.assert_array_equal(forecast.mean, wanted.mean[rows])
@@ -211,7 +211,7 @@ def test_units_on_which_the_ensemble_explodes_count_as_errors(
         results.gathered("tune")
     forecast, truth = results.gathered("calibrate", failed=True)
     assert forecast.failed.all()
-    assert np.isinf(unit_scores(Likelihood(), forecast, truth)).all()
+    assert np.isinf(score_units(Likelihood(), forecast, truth)).all()
 
 
 @pytest.mark.parametrize(

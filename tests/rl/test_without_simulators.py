@@ -35,7 +35,9 @@ GUARD = """
 import numpy as np
 
 import pac_rl
-from pac_core import GaussianForecast; from pac_core import HalfSpace; from pac_core import PACLevel; from pac_core import TubeChecker; from pac_core.sets import calibrate; from pac_core.tubes import fit_shape
+from pac_core import GaussianForecast, HalfSpace, PACLevel, TubeChecker
+from pac_core.sets import calibrate
+from pac_core.tubes import fit_shape
 
 {imports}
 

@@ -18,12 +18,12 @@ from pac_rl import (
     Guard,
     GuardedEnv,
     NoSafePlan,
-    closed_loop,
-    for_plans,
+    forecast_closed_loop,
+    forecast_plans,
     make_environment,
     simulate,
 )
-from pac_rl.planning import Filtered, MujocoState, held, then_policy
+from pac_rl.planning import Filtered, MujocoState, continue_with_policy, hold_action
 from pac_rl.policies import Network, actions
 from pac_rl.systems import Environment
 
@@ -31,7 +31,7 @@ LOW, HIGH = np.array([-1.0]), np.array([1.0])
 
 
 def line_filter(**changes: Any) -> ActionFilter:
-    options: dict[str, Any] = {"continue_with": held(2), "fallback": "hold", "checker": WALL} | changes
+    options: dict[str, Any] = {"continue_with": hold_action(2), "fallback": "hold", "checker": WALL} | changes
     guard = Guard(options.pop("checker"), Tubes(), options.pop("fallback"))
     return ActionFilter(LOW, HIGH, forecast, guard, **options)
 
@@ -64,7 +64,7 @@ def test_the_action_that_stands_in_is_the_one_that_was_checked() -> None:
 
 
 def test_actions_out_of_range_are_cut_off_and_those_that_are_no_numbers_replaced() -> None:
-    guard = line_filter(continue_with=held(1))
+    guard = line_filter(continue_with=hold_action(1))
     far = guard(np.full(1, -2.0), [7.0])
     assert (far.action.tolist(), far.safe, far.replaced) == ([1.0], True, True)
     none = line_filter(fallback=lambda state: np.array([-0.5]))(np.zeros(1), [np.nan])
@@ -93,7 +93,7 @@ def test_in_a_state_that_is_no_number_the_fallback_acts(value: float) -> None:
 
 
 def test_a_tube_of_fewer_steps_than_the_plan_is_refused() -> None:
-    guard = line_filter(continue_with=held(3))
+    guard = line_filter(continue_with=hold_action(3))
     short = replace(guard, forecast=lambda starts, plans: forecast(starts, plans[:, :2]))
     with pytest.raises(InvalidInput, match="forecast must be of 2 plans x 3 steps, got"):
         short(np.zeros(1), [0.1])
@@ -121,7 +121,7 @@ class Line(gymnasium.Env[Any, Any]):
 
 @pytest.mark.parametrize("cost", [False, True])
 def test_the_wrapper_keeps_the_wall_and_tells_what_it_did(cost: bool) -> None:
-    env = GuardedEnv(Line(cost), line_filter(continue_with=held(1)))
+    env = GuardedEnv(Line(cost), line_filter(continue_with=hold_action(1)))
     with pytest.raises(InvalidInput, match="reset must be called"):
         env.step(np.ones(1))
     assert env.reset(seed=0)[1] == {"fresh": True}
@@ -166,7 +166,7 @@ class Noting(Line):
 
 def test_an_action_is_checked_as_the_environment_takes_it() -> None:
     nearest = float(np.float32(0.4))
-    guard = line_filter(continue_with=held(1), checker=NEAR)
+    guard = line_filter(continue_with=hold_action(1), checker=NEAR)
     assert guard(np.zeros(1), [0.4]).safe  # in doubles it is
     assert not replace(guard, dtype=np.float32)(np.zeros(1), [0.4]).reason.startswith("safe")
     env = GuardedEnv(Noting(), guard)
@@ -174,7 +174,7 @@ def test_an_action_is_checked_as_the_environment_takes_it() -> None:
     told = env.step(np.array([0.4]))[-1]["guard"]
     assert (told["action"].tolist(), told["safe"], told["fallback"]) == ([0.0], True, True)
     assert told["reason"].startswith("near: may reach 0.5")
-    near = line_filter(continue_with=held(1), checker=NEAR, fallback=lambda state: np.array([0.4]))
+    near = line_filter(continue_with=hold_action(1), checker=NEAR, fallback=lambda state: np.array([0.4]))
     backup = GuardedEnv(Noting(), near)
     backup.reset(seed=0)
     told = backup.step(np.array([1.0]))[-1]["guard"]
@@ -187,7 +187,7 @@ def test_an_action_is_checked_as_the_environment_takes_it() -> None:
 
 def test_the_range_of_a_filter_ends_at_numbers_of_its_dtype() -> None:
     hold = Guard(WALL, Tubes(), "hold")
-    guard = ActionFilter(np.array([0.4]), np.array([0.9]), forecast, hold, held(1), np.float32)
+    guard = ActionFilter(np.array([0.4]), np.array([0.9]), forecast, hold, hold_action(1), np.float32)
     assert 0.4 <= guard.low[0] < 0.4 + 1e-7
     assert 0.9 - 1e-7 < guard.high[0] <= 0.9
     for end in (guard.low[0], guard.high[0]):
@@ -267,11 +267,11 @@ def test_a_plan_follows_the_action_with_the_policy_along_the_mean(
     ensemble: Ensemble, cheetah: Environment, policy: Network
 ) -> None:
     state, first = np.full(18, 0.05), np.array([np.full(6, 0.5), np.full(6, -0.5)])
-    plans = then_policy(ensemble, cheetah, policy, horizon=3)(state, first)
+    plans = continue_with_policy(ensemble, cheetah, policy, horizon=3)(state, first)
     assert plans.shape == (2, 3, 6)
     np.testing.assert_allclose(plans[:, 0], first, atol=1e-6)
     starts = np.repeat(state[None], 2, axis=0)
-    mean = for_plans(ensemble, starts, plans, propagation="one-step", batch=2).mean
+    mean = forecast_plans(ensemble, starts, plans, propagation="one-step", batch=2).mean
     for t in (1, 2):
         wanted = actions(cheetah, policy, torch.from_numpy(mean[:, t - 1]), torch.zeros(2, 6))
         np.testing.assert_allclose(plans[:, t], wanted.numpy(), atol=1e-5)
@@ -279,7 +279,7 @@ def test_a_plan_follows_the_action_with_the_policy_along_the_mean(
 
 def test_a_half_cheetah_under_guard(ensemble: Ensemble, cheetah: Environment, policy: Network) -> None:
     rollouts = simulate(cheetah, policy, range(60), horizon=3, burn_in=(0, 20))
-    forecast = closed_loop(ensemble, cheetah, policy, rollouts.start, horizon=3)
+    forecast = forecast_closed_loop(ensemble, cheetah, policy, rollouts.start, horizon=3)
     tune, cal = (slice(0, 30), slice(30, 60))
     parts = [(forecast.take(part), rollouts.truth[part]) for part in (tune, cal)]
     predictor = fit_tube(*parts[0], *parts[1], PACLevel(0.2, 0.1))

@@ -28,7 +28,7 @@ from tables.reading import Table
 from pac_core import InvalidInput, LogitForecast, NotEnoughData, PACLevel, SecondLook, read_certificate
 from pac_core.certificates import Record
 from pac_core.errors import NothingAccepted
-from pac_core.risks import fit_alarm_rule, risk_given, suppress_by_sets, suppression
+from pac_core.risks import count_suppressed, fit_alarm_rule, risk_given, suppress_by_sets
 from pac_core.scores import nll
 from pac_core.sets import LabelSets, label_sets
 from pac_core.thresholds import Threshold, fit_threshold
@@ -135,7 +135,7 @@ def test_false_alarms_do_not_move_the_threshold() -> None:
         (lambda: risk_given(LEVEL, [True], kind="quiet", doubt=0.95), InvalidInput, "doubt must lie"),
         (lambda: risk_given(LEVEL, [1, 0], kind="quiet"), InvalidInput, "members must be booleans"),
         (lambda: suppress_by_sets(LabelSets(np.ones((1, 2), bool)), false_label=2), InvalidInput, "in 0..1"),
-        (lambda: suppression([True], [True, False]), InvalidInput, "true must be 1 booleans"),
+        (lambda: count_suppressed([True], [True, False]), InvalidInput, "true must be 1 booleans"),
     ],
 )
 def test_refusals_have_names(ask: Callable[[], object], error: type[Exception], said: str) -> None:
@@ -144,10 +144,10 @@ def test_refusals_have_names(ask: Callable[[], object], error: type[Exception], 
 
 
 def test_counts_by_hand() -> None:
-    found = suppression([True] * 3 + [False] * 7, [True, False, False, True, True, True] + [False] * 4)
+    found = count_suppressed([True] * 3 + [False] * 7, [True, False, False, True, True, True] + [False] * 4)
     assert (found.true_suppressed, found.true, found.false_suppressed, found.false) == (1, 4, 2, 6)
     assert (found.share_of_true, found.share_of_false, found.suppressed) == (0.25, 2 / 6, 3)
-    none = suppression([False], [False])
+    none = count_suppressed([False], [False])
     assert math.isnan(none.share_of_true)
     assert none.true_interval == none.wrong_interval == (0.0, 1.0)
 

@@ -46,7 +46,7 @@ from pac_core import (
     read_certificate,
     verify,
 )
-from pac_core.bounds import joint_cost, max_errors
+from pac_core.bounds import joint_failure_probability, max_errors
 from pac_core.certificates import Record, read_ledger
 from pac_core.errors import TooManyFailures, UnreadableFile
 from pac_core.evaluation import calibration_error
@@ -100,7 +100,7 @@ def test_the_whole_menu_is_in_the_ledger_before_a_calibration_score_is_computed(
     assert set(computed) == {len(results.entries)}
     (look,) = read_ledger(tmp_path / "ledger")
     assert sorted(e.score for e in look.menu) == sorted(e.score for e in results.entries.values())
-    assert look.cost == joint_cost(600, results.entries.values())
+    assert look.cost == joint_failure_probability(600, results.entries.values())
 
 
 def test_our_score_is_chosen_for_all_levels_that_it_serves(

@@ -7,7 +7,7 @@ import pytest
 
 from pac_core import GaussianForecast, InvalidInput, PACLevel
 from pac_vision import BoxScore
-from pac_vision.tracking import Video, choose_box_score, smallest
+from pac_vision.tracking import Video, choose_box_score, choose_smallest
 
 
 def video(name: str, rng: np.random.Generator, *, wrong: float, sure: float, rows: int = 60) -> Video:
@@ -75,8 +75,8 @@ def test_the_smallest_is_that_of_threshold_times_spread() -> None:
     scores = np.array([[1.0, 2, 3, 4, 9], [2.0, 4, 6, 8, 18]])
     spreads = np.array([[10.0] * 5, [4.0] * 5])
     level = PACLevel(0.2, 0.5)  # one error of five: thresholds at 0, 1 and 2 errors
-    assert smallest(scores, spreads, level) == 1  # 8 * 10 in the middle against 16 * 4
-    assert smallest(scores, np.array([[7.0] * 5, [4.0] * 5]), level) == 0
+    assert choose_smallest(scores, spreads, level) == 1  # 8 * 10 in the middle against 16 * 4
+    assert choose_smallest(scores, np.array([[7.0] * 5, [4.0] * 5]), level) == 0
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from toy_layouts import as_parquet, as_tars, write_tar
 from pac_core import InvalidInput
 from pac_core.errors import UnreadableFile
 from pac_vision import find_images
-from pac_vision.images import BrokenImage, Images, find_unlabelled
+from pac_vision.images import BrokenImage, Images, find_unlabelled_images
 from pac_vision.images.archives import ParquetReader
 from pac_vision.tasks import ClassifyImages
 
@@ -75,7 +75,7 @@ def test_json_labels_classes_and_a_pattern(tmp_path: Path) -> None:
     assert found.ids.tolist() == ["a.tar/x", "b.tar/d/y"]
     assert found.labels.tolist() == [2, 3]
     assert found.names == ("ant", "bee", "dog", "cat")
-    assert find_unlabelled(tmp_path).ids.tolist() == found.ids.tolist()
+    assert find_unlabelled_images(tmp_path).ids.tolist() == found.ids.tolist()
 
 
 def test_a_number_is_an_index_though_classes_are_named_by_digits(tmp_path: Path) -> None:
@@ -232,12 +232,12 @@ def test_places_that_are_no_files_are_refused(tmp_path: Path, ending: str) -> No
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / f"x.{ending}").symlink_to(tmp_path / "nowhere")
     for source in (tmp_path / "folders", tmp_path / "links", tmp_path / "folders" / f"*.{ending}"):
-        for find in (find_images, find_unlabelled):
+        for find in (find_images, find_unlabelled_images):
             with pytest.raises(UnreadableFile, match=rf"x\.{ending} cannot be read as"):
                 find(source)
     for pattern in (f"**x.{ending}", "**"):
         with pytest.raises(InvalidInput, match=r"must name files of one folder, with \* and not \*\*, got"):
-            find_unlabelled(tmp_path / "folders" / pattern)
+            find_unlabelled_images(tmp_path / "folders" / pattern)
 
 
 def table(**columns: Any) -> Any:
@@ -378,10 +378,10 @@ def test_images_to_serve_may_lie_anywhere(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(RED)
     (tmp_path / "d" / "notes.txt").write_text("")
     (tmp_path / "d" / "up").symlink_to(tmp_path)
-    found = find_unlabelled(tmp_path)
+    found = find_unlabelled_images(tmp_path)
     assert found.ids.tolist() == ["a.png", "d/e/b.PNG"]
     assert found.skipped == ("d/notes.txt",)
     assert found.image("d/e/b.PNG").size == (6, 5)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UnreadableFile, match="holds no images"):
-        find_unlabelled(tmp_path / "empty")
+        find_unlabelled_images(tmp_path / "empty")

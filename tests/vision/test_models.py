@@ -19,9 +19,9 @@ from pac_core.datasets import file_digest
 from pac_core.errors import UnreadableFile
 from pac_vision import Classifier, ImageLogits, efficientnet_lite, imagenet, load_model
 from pac_vision.images import Images
-from pac_vision.images.preprocessing import Preprocess, stated_in
-from pac_vision.models.classifier import fill, read_weights, weights_digest, whole_digest
-from pac_vision.models.libraries import onnx_digest
+from pac_vision.images.preprocessing import Preprocess, read_settings
+from pac_vision.models.classifier import digest_classifier, digest_weights, load_weights, read_weights
+from pac_vision.models.libraries import digest_onnx
 
 
 def test_a_factory_may_return_a_classifier(networks: str) -> None:
@@ -175,9 +175,9 @@ def test_a_module_of_another_size_is_refused() -> None:
 def test_the_digest_is_of_the_weights() -> None:
     torch.manual_seed(0)
     one, other = nn.Linear(3, 2), nn.Linear(3, 2)
-    assert weights_digest(one) != weights_digest(other)
+    assert digest_weights(one) != digest_weights(other)
     other.load_state_dict(one.state_dict())
-    assert weights_digest(one) == weights_digest(other)
+    assert digest_weights(one) == digest_weights(other)
 
 
 def test_weights_are_never_unpickled(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_weights_are_never_unpickled(tmp_path: Path) -> None:
         read_weights(path)
     torch.save(nn.Linear(4, 2).state_dict(), path)
     with pytest.raises(UnreadableFile, match=r"w\.pth does not fit net: .*size mismatch"):
-        fill("net", nn.Linear(3, 2), path)
+        load_weights("net", nn.Linear(3, 2), path)
     with pytest.raises(UnreadableFile, match="there is no file of weights"):
         read_weights(tmp_path / "none.pth")
 
@@ -394,9 +394,9 @@ def test_every_setting_counts_for_the_digest_and_is_read_back_from_the_name(netw
     models = [load_model(name, preprocessing=base | other) for other in ({}, *others)]
     assert len({model.digest for model in models}) == len(models)
     for model in models:
-        again = load_model(name, preprocessing=stated_in(model.name))
+        again = load_model(name, preprocessing=read_settings(model.name))
         assert (again.digest, again.name) == (model.digest, model.name)
-    assert stated_in("efficientnet-lite0") == {}
+    assert read_settings("efficientnet-lite0") == {}
 
 
 def test_a_model_that_brings_its_preprocessing_takes_no_other(networks: str) -> None:
@@ -411,8 +411,8 @@ def test_the_same_weights_behind_another_crop_are_another_model() -> None:
     network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     small, large = (Classifier.of("means", network, imagenet(size)) for size in (16, 32))
     assert small.digest == large.digest
-    assert whole_digest(small) != whole_digest(large)
-    assert whole_digest(small) == whole_digest(Classifier.of("again", network, imagenet(16)))
+    assert digest_classifier(small) != digest_classifier(large)
+    assert digest_classifier(small) == digest_classifier(Classifier.of("again", network, imagenet(16)))
 
 
 def test_weights_in_a_file_beside_an_onnx_file_count(tmp_path: Path) -> None:
@@ -420,7 +420,7 @@ def test_weights_in_a_file_beside_an_onnx_file_count(tmp_path: Path) -> None:
         (tmp_path / "net.onnx").write_bytes(b"\x0a location net.data \x0a")
         (tmp_path / "net.data").write_bytes(weights)
         (tmp_path / "notes.txt").write_bytes(other)
-        return onnx_digest(str(tmp_path / "net.onnx"))
+        return digest_onnx(str(tmp_path / "net.onnx"))
 
     assert digest(b"one", b"a") != digest(b"two", b"a")
     assert digest(b"one", b"a") == digest(b"one", b"b")
@@ -434,7 +434,7 @@ def test_the_same_weights_used_in_another_way_are_another_model() -> None:
     layers = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
     one, other = (Classifier.of("two", kind(*layers), imagenet(16)) for kind in (nn.Sequential, Negated))
     assert one.digest == other.digest
-    assert whole_digest(one) != whole_digest(other)
+    assert digest_classifier(one) != digest_classifier(other)
 
 
 def test_what_fails_inside_a_factory_is_said_in_a_sentence(

@@ -18,7 +18,7 @@ from pac_core import InvalidInput, LogitForecast
 from pac_core.errors import UnreadableFile
 from pac_core.scores import nll
 from pac_vision import Classifier, ImageLogits, efficientnet_lite, find_images
-from pac_vision.images import BrokenImage, Images, find_unlabelled
+from pac_vision.images import BrokenImage, Images, find_unlabelled_images
 from pac_vision.tasks import ClassifyImages
 
 
@@ -101,7 +101,7 @@ def test_an_image_without_a_centre_is_broken(networks: str, tmp_path: Path) -> N
     for name in "ab":
         (tmp_path / name).mkdir()
         Image.new("RGB", (1, 1)).save(tmp_path / name / "1.png")
-    source = find_unlabelled(tmp_path)
+    source = find_unlabelled_images(tmp_path)
     model = Classifier(
         "small", 2, "", efficientnet_lite(8), lambda batch: np.zeros((len(batch), 2), np.float32)
     )
@@ -117,7 +117,7 @@ def test_logits_of_another_shape_are_not_broadcast(tmp_path: Path) -> None:
     for shape in ((2, 1), (1, 2), (2,)):
         model = Classifier("small", 2, "", efficientnet_lite(8), lambda batch: np.zeros(shape, np.float32))  # noqa: B023
         with pytest.raises(InvalidInput, match=r"logits of small must be numbers of shape \(2, 2\), got"):
-            ImageLogits(find_unlabelled(tmp_path), model, 2)(["a/1.png", "b/1.png"])
+            ImageLogits(find_unlabelled_images(tmp_path), model, 2)(["a/1.png", "b/1.png"])
 
 
 def test_arguments_are_refused_by_name(images: Images, args: Any) -> None:

@@ -17,14 +17,14 @@ from pac_core import InvalidInput
 from pac_core.errors import UnreadableFile
 from pac_vision import BoxScore, Tracker, TrackerSettings, find_sequences, track, train_tracker
 from pac_vision.tasks import TrackSequences
-from pac_vision.tracking import Backbone, Sequence, find_pairs, load_backbone, stay
-from pac_vision.tracking.tracker import relative
-from pac_vision.tracking.training import look
+from pac_vision.tracking import Backbone, Sequence, find_pairs, load_backbone, predict_no_motion
+from pac_vision.tracking.tracker import to_relative
+from pac_vision.tracking.training import compute_looks
 
 
 def test_it_follows_what_it_was_not_trained_on(tracker: Tracker, videos: Path) -> None:
     for sequence in find_sequences(videos)[4:]:
-        found, still = track(tracker, videos, sequence), stay(sequence)
+        found, still = track(tracker, videos, sequence), predict_no_motion(sequence)
         assert abs(found.truth - found.mean).mean() < 0.5 * abs(still.truth - still.mean).mean()
         assert 0.05 < ((found.truth - found.mean) ** 2 / found.var).mean() < 5  # and knows how well
         np.testing.assert_array_equal(found.truth, still.truth)
@@ -48,7 +48,7 @@ def test_the_truth_of_a_frame_does_not_decide_its_forecast(
 def test_every_look_shows_the_target_where_its_box_says(videos: Path) -> None:
     pairs = find_pairs(find_sequences(videos)[:1])
     settings = TrackerSettings("pixels", 64, views=5, shift=0.15)
-    looks = look(load_backbone("pixels", 64), videos, pairs, settings)
+    looks = compute_looks(load_backbone("pixels", 64), videos, pairs, settings)
     bright = (looks.now[:, :, 0].float() > 0.4).double()  # red of the rectangle, on 16 x 16 places
     places = (torch.arange(16) + 0.5) / 16 - 0.5
     x, y = ((bright.sum(dim=axis) * places).sum(-1) / bright.sum((-2, -1)) for axis in (-2, -1))
@@ -56,7 +56,7 @@ def test_every_look_shows_the_target_where_its_box_says(videos: Path) -> None:
     for seen, low, high in ((x, 0, 2), (y, 1, 3)):
         centre = (boxes[..., low] + boxes[..., high]) / 2
         assert abs(settings.context * seen - centre).max() < 0.2
-    truly = relative(pairs.current, pairs.previous)
+    truly = to_relative(pairs.current, pairs.previous)
     np.testing.assert_allclose(looks.boxes[:, 0], truly, rtol=1e-5, atol=1e-6)
     steps = abs(boxes[:, 1:, :2] + boxes[:, 1:, 2:]).mean() / 2
     assert 0.1 < steps < 0.2  # the random motions of the others

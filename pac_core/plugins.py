@@ -1,8 +1,8 @@
-"""What other packages add, found by entry points: subcommands, models, image sources, tube shapes, limits.
+"""What other packages add, found by entry points.
 
-A package registers under the groups ``pac_sets.commands``, ``pac_sets.models``, ``pac_sets.image_sources``,
-``pac_sets.shapes``, ``pac_sets.limits`` and ``pac_sets.forecasters`` (what `pac sets` serves from, such as
-images) in its pyproject; nothing is imported until it is asked for by name.
+In its pyproject a package registers under the groups ``pac_sets.commands``, ``.tasks`` (of `pac run`),
+``.models`` and ``.image_sources``, ``.shapes`` (of tubes) and ``.forecasters`` (what `pac sets` serves from).
+Nothing is imported until it is asked for by name.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pac_core.errors import InvalidInput
 
-Kind: TypeAlias = Literal["commands", "models", "image_sources", "shapes", "limits", "forecasters"]
+Kind: TypeAlias = Literal["commands", "tasks", "models", "image_sources", "shapes", "limits", "forecasters"]
 
 
 def names(kind: Kind) -> list[str]:
@@ -30,6 +31,8 @@ def load(kind: Kind, name: str) -> Any:
         known = ", ".join(sorted(points)) or "none"
         raise InvalidInput(f"no plugin of kind '{kind}' is named {name!r}; installed: {known}")
     point = points[name]
+    if point.value.startswith("cluster."):
+        _refuse_other_cluster()
     try:
         return point.load()
     except Exception as error:  # whatever a stranger's module does while it is imported
@@ -37,6 +40,17 @@ def load(kind: Kind, name: str) -> Any:
         raise InvalidInput(
             f"the plugin {name!r} of {owner} ({point.value}) does not load: {error}"
         ) from error
+
+
+def _refuse_other_cluster() -> None:
+    """Refuse PyPI's package of the same name, where it was installed over ours."""
+    spec = find_spec("cluster")
+    places = [*(spec.submodule_search_locations or ()), spec.origin] if spec else []
+    if not any((Path(str(place)) / "commands" / "run.py").exists() for place in places):
+        raise InvalidInput(
+            f"the package cluster at {places[0] if places else 'no place'} is not the one of pac-sets, but "
+            "another distribution of that name: pip uninstall cluster, then install pac-sets again"
+        )
 
 
 def _points(kind: Kind) -> dict[str, Any]:

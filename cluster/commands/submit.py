@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+
 from cluster.session import set_environment
 from pac_core import InvalidInput
+from pac_core.cli import FILE, say
 from pac_core.files import refuse_secrets
 from pac_core.runs import OURS
 
@@ -48,7 +52,7 @@ def pinned(requirements: Path) -> list[str]:
     return wanted
 
 
-def submit(arguments: Sequence[str], *, address: str, requirements: Path | None = None) -> str:
+def start_job(arguments: Sequence[str], *, address: str, requirements: Path | None = None) -> str:
     """Starts `pac` with these arguments as a Ray job; returns its id.
 
     address: of the cluster's dashboard, such as http://127.0.0.1:8265
@@ -92,3 +96,28 @@ def follow(job: str, *, address: str, show: Callable[[str], Any], every: float =
     while (status := str(client.get_job_status(job).value)) not in ENDED:  # the connection may break
         time.sleep(every)
     return status
+
+
+@click.command("submit", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--address", required=True, help="The cluster's dashboard: http://HOST:8265.")
+@click.option("--requirements", type=FILE, help="Fully pinned list to install; not needed with our image.")
+@click.option("--wait/--no-wait", default=True, help="Show what the job prints until it ends.")
+@click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED)
+def submit(address: str, requirements: Path | None, wait: bool, arguments: tuple[str, ...]) -> None:
+    """Start a run as a job of a Ray cluster, with our packages as they are here.
+
+    \b
+    pac submit --address http://head:8265 run rl --folder s3://bucket/cheetah --ensemble /data/e.safetensors
+
+    The run joins the cluster it is submitted to (--address auto). Paths are those of the cluster.
+    """
+    if arguments[0] not in ("run", "tune"):
+        raise InvalidInput(f"submit takes the arguments of `pac run` or `pac tune`, got {arguments[0]!r}")
+    told = any(word.partition("=")[0] == "--address" for word in arguments)
+    command = [*arguments] if told else [*arguments, "--address", "auto"]
+    job = start_job(command, address=address, requirements=requirements)
+    say("submitted", f"job {job}; stop it with: ray job stop {job} --address {address}")
+    if wait:
+        status = follow(job, address=address, show=lambda text: click.echo(text, nl=False))
+        say("job", f"{job} {status.lower()}")
+        sys.exit(0 if status == "SUCCEEDED" else 1)

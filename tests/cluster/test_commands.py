@@ -27,12 +27,12 @@ from pac_program import refused
 from pac_program import run as pac
 from PIL import Image
 
-from cluster.commands.run import rl_task
 from pac_core import read_certificate
 from pac_core.datasets import file_digest
 from pac_core.splits import ids_digest
 from pac_rl import Ensemble, Settings, Transitions, load_policy, make_environment, simulate, train
 from pac_rl.policy_files import SHIPPED
+from pac_rl.tasks import rl_task
 
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
 
@@ -314,7 +314,7 @@ def test_training_that_is_interrupted_goes_on(tmp_path: Path, monkeypatch: pytes
     def interrupted(*args: Any, **design: Any) -> Path:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cluster.commands.run.trained", interrupted)
+    monkeypatch.setattr("cluster.commands.rl.trained", interrupted)
     answer = pac("run", "rl", "--folder", tmp_path / "run")
     assert answer.exit_code == 130
     assert "the same command goes on from there" in answer.output

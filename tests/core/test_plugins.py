@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -33,6 +34,8 @@ ENTRY_POINTS = """
 [pac_sets.commands]
 hello = added_by_test:hello
 broken = no_such_module_anywhere:command
+[pac_sets.tasks]
+greet = added_by_test:hello
 [pac_sets.shapes]
 wide = added_by_test:Wide
 """
@@ -103,3 +106,24 @@ def test_the_one_registry_knows_a_plugin_shape() -> None:
 def test_an_unknown_plugin_is_named() -> None:
     with pytest.raises(InvalidInput, match="no plugin of kind 'models' is named 'resnet'; installed: none"):
         plugins.load("models", "resnet")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_task_of_another_package_is_run_by_name() -> None:
+    listed = CliRunner().invoke(main, ["run", "--help"])
+    assert [name in listed.output for name in ("rl", "imagenet", "otb", "greet")] == [True] * 4
+    assert "added_by_test" not in sys.modules
+    answer = CliRunner().invoke(main, ["run", "greet"])
+    assert answer.exit_code == 2
+    assert "hello must be said politely" in answer.output
+
+
+def test_another_package_named_cluster_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    """PyPI has one; installed after ours it hides it."""
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "__init__.py").write_text("")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from pac_core.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "run", "rl"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert f"the package cluster at {tmp_path / 'cluster'} is not the one of pac-sets" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,120 @@
+"""`pac run rl`: rollouts of a robot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from tqdm import tqdm
+
+from cluster.commands.launch import check_levels, engine_at, launch, resumable
+from cluster.commands.options import engine_options
+from pac_core.cli import FILE, say, shape_options
+from pac_core.fitting import check_score
+from pac_core.runs import Job, RunFolder
+from pac_rl import load_policy, make_environment
+from pac_rl.policy_files import SHIPPED
+from pac_rl.tasks import rl_task, train_ensemble
+
+
+def trained(
+    folder: RunFolder,
+    engine: Callable[[Job, RunFolder], Any],
+    *,
+    env: str,
+    policy: Path,
+    seed: int,
+    **acting: Any,
+) -> Path:
+    """The file of an ensemble for this robot and policy, trained on this machine, kept in the run folder."""
+    std, sees = acting.pop("policy_std"), acting.pop("policy_sees")
+    controller = load_policy(policy, std=std, sees=sees, **acting)
+    model = train_ensemble(
+        folder, env, controller, seed=seed, engine=engine, progress=lambda epoch: tqdm.write(f"  {epoch}")
+    )
+    home = Path(folder.root) / "model"
+    say("ensemble", f"{model} in {home}")
+    return home / "ensemble.safetensors"
+
+
+@click.command("rl")
+@click.option("--env", default="HalfCheetah-v5", show_default=True)
+@click.option("--policy", type=FILE, help="npz, or a Stable-Baselines3 zip.  [default: the one that ships]")
+@click.option("--policy-std", type=float, help="Noise on each action, for a policy file that has none.")
+@click.option(
+    "--vecnormalize",
+    help="Of such a zip: npz of mean, var, clip, epsilon, or none if it needs no statistics.",
+)
+@click.option("--policy-sees", type=click.Choice(["observation", "state"]), help="[default: observation]")
+@click.option("--ensemble", type=FILE, help="safetensors.  [default: trained first, in a local folder]")
+@click.option(
+    "--trained-on",
+    multiple=True,
+    metavar="FIRST..LAST|unknown",
+    help="Seeds that the ensemble was trained on, where its file does not say.",
+)
+@click.option("--horizon", default=20, show_default=True, help="Steps of a tube.")
+@click.option("--burn-in", nargs=2, default=(0, 200), show_default=True, help="Least and most steps before.")
+@click.option("--propagation", default="particles", show_default=True, help="one-step, particles, jacobian.")
+@click.option("--members", type=int, multiple=True, help="Also forecast with so few members, for pac tune.")
+@click.option("--tune", default=5000, show_default=True, help="Rollouts to choose the tube on.")
+@click.option("--calibrate", default=5000, show_default=True, help="Rollouts to prove it on.")
+@click.option("--test", default=5000, show_default=True, help="Rollouts to measure it on.")
+@shape_options
+@engine_options
+def run_rl(
+    env: str,
+    policy: Path | None,
+    policy_std: float | None,
+    vecnormalize: str | None,
+    policy_sees: str | None,
+    ensemble: Path | None,
+    trained_on: tuple[str, ...],
+    horizon: int,
+    burn_in: tuple[int, int],
+    propagation: str,
+    members: tuple[int, ...],
+    tune: int,
+    calibrate: int,
+    test: int,
+    shape: str | None,
+    features: tuple[str, ...],
+    seed: int,
+    cpus: int,
+    folder: str,
+    **engine: Any,
+) -> None:
+    """Rollouts of a robot (the half-cheetah) and an ensemble's forecasts of them.
+
+    A rollout that the ensemble was trained on is refused as a unit. Units have the seeds from
+    2,000,000,000 times --seed on.
+    """
+    place, chosen = RunFolder(folder), policy or SHIPPED
+    acting: dict[str, Any] = {
+        "policy_std": policy_std,
+        "vecnormalize": vecnormalize,
+        "policy_sees": policy_sees,
+    }
+    check_levels(calibrate, engine["levels"])
+    check_score(shape or "box", ("trajectories", horizon, len(make_environment(env).names)), features)
+    with resumable(place), engine_at("none") as here:
+        task = rl_task(
+            env=env,
+            policy=chosen,
+            **acting,
+            ensemble=ensemble or partial(trained, place, here, env=env, policy=chosen, seed=seed, **acting),
+            trained_on=trained_on,
+            horizon=horizon,
+            burn_in=burn_in,
+            propagation=propagation,
+            members=members,
+            tune=tune,
+            calibrate=calibrate,
+            test=test,
+            seed=seed,
+            cpus=cpus,
+        )
+        launch(task, place, shape=shape, features=features, **engine)

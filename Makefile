@@ -1,6 +1,7 @@
 # make demo   the main job, from nothing to a certificate
 # make test   everything that must hold
 # make bench  the figures of the README (ONLY=name for one)
+# make count  files and lines of each part
 # Everything is installed into .venv; VENV=path uses an environment you have.
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.pac-sets-ready
 BENCH_READY := $(VENV)/.pac-sets-bench-ready
 
-.PHONY: demo test suite setup lint types bench format clean help
+.PHONY: demo test suite setup lint types bench count format clean help
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -39,6 +40,11 @@ format: $(READY)
 
 bench: $(BENCH_READY)
 	@$(BIN)/python -m benchmarks $(ONLY)
+
+count:
+	@for part in pac_core pac_rl pac_vision cluster scripts tests; do \
+	printf '%-10s %4d files %6d lines\n' $$part $$(git ls-files "$$part/*.py" | wc -l) \
+	$$(git ls-files "$$part/*.py" | xargs cat | wc -l); done
 
 setup: $(READY)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 MANY = 8
 """Times after which a scorer no longer fails, for engines that would try for ever."""
-WAIT = 120.0
+WAIT = 3600.0
 """Seconds after which a scorer that waits for something gives up."""
 
 

@@ -37,7 +37,7 @@ from pac_rl.tasks import rl_task
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
 
 LEVEL = ["--epsilon", "0.1", "--delta", "0.05"]
-PATIENCE = 120.0
+PATIENCE = 1200.0
 
 
 @pytest.fixture(scope="session")

@@ -185,10 +185,10 @@ import sys, time
 from cluster import connected
 with connected(sys.argv[1]):
     import ray
-    end = time.monotonic() + 120
+    end = time.monotonic() + 1200
     while sum(node["Alive"] for node in ray.nodes()) < 2 and time.monotonic() < end:
         time.sleep(0.2)
-    print(ray.get(ray.remote(num_cpus=1)(lambda: sys.platform).remote(), timeout=120))
+    print(ray.get(ray.remote(num_cpus=1)(lambda: sys.platform).remote(), timeout=1200))
 """
 
 

@@ -49,7 +49,7 @@ def head(folder: Path) -> Iterator[dict[str, int]]:
     finally:
         ray.shutdown()
         process.terminate()
-        process.wait(timeout=60)
+        process.wait(timeout=600)
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ def tracks(tmp_path: Path) -> list[object]:
 def program(*arguments: object) -> subprocess.CompletedProcess[str]:
     """`pac` in a process of its own, as a user starts it; again, while the new cluster does not listen."""
     command = [sys.executable, "-m", "cluster", *map(str, arguments)]
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 1200
     while True:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=1200)
         starting = "does not take the job" in answer.stderr or "cannot be reached" in answer.stderr
         if not starting or time.monotonic() > deadline:
             return answer

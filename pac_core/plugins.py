@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from pac_core.errors import InvalidInput
 
-Kind: TypeAlias = Literal["commands", "tasks", "models", "image_sources", "shapes", "limits", "forecasters"]
+Kind: TypeAlias = Literal["commands", "tasks", "models", "image_sources", "shapes", "forecasters"]
 
 
 def names(kind: Kind) -> list[str]:

@@ -27,9 +27,7 @@ def plot_tubes(
 
     tubes: by name; truth: `[B, H, D]`; columns: which numbers, with their labels; rows: which units
 
-    >>> from pac_core import GaussianForecast
-    >>> from pac_core import PACLevel
-    >>> from pac_core import fit_tube
+    >>> from pac_core import GaussianForecast, PACLevel, fit_tube
     >>> walk = np.random.default_rng(0).normal(size=(300, 5, 2)).cumsum(axis=1)
     >>> still = GaussianForecast(0 * walk[:100], 0 * walk[:100] + 1)
     >>> tube = fit_tube(still, walk[:100], still, walk[100:200], PACLevel(0.1, 0.1)).tube(still)

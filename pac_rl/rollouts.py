@@ -396,8 +396,7 @@ def policy_ratios(
     About one rollout in `bound` will be accepted, and the bound grows with every step and every action:
     deviations 1% smaller, 6 actions and 20 steps make 3.3; with 200 steps of burn-in, half a million.
 
-    >>> from pac_rl import make_environment
-    >>> from pac_rl import simulate
+    >>> from pac_rl import make_environment, simulate
     >>> robot, still = make_environment(), lambda seen: np.zeros((len(seen), 6))
     >>> old, new = (Function(still, 17, 6, std=std) for std in (0.5, 0.4))
     >>> rollouts = simulate(robot, old, [0, 1], horizon=2, burn_in=(0, 1))

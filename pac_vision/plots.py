@@ -167,9 +167,7 @@ class Overlay:
     outer: `[R, 4]` lower ends of xmin and ymin, upper ends of xmax and ymax, for each row of the video
     missed: `[R]` whether the set does not contain the truth
 
-    >>> from pac_vision import BoxScore
-    >>> from pac_vision import find_sequences
-    >>> from pac_vision import track
+    >>> from pac_vision import BoxScore, find_sequences, track
     >>> sequence = find_sequences("OTB")[0]                                                # doctest: +SKIP
     >>> video = track(tracker, "OTB", sequence)                                            # doctest: +SKIP
     >>> overlay = Overlay.of("OTB", sequence, video, BoxScore().sets(video.forecast, 5.0)) # doctest: +SKIP

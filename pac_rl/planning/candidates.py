@@ -181,10 +181,9 @@ class ScaledTube:
     center: `[B, H, D]` the forecast means
     scale: above 0; 1 leaves the tube as it is
 
+    >>> from pac_core import GaussianForecast, PACLevel
     >>> from pac_core.sets import Boxes
-    >>> from pac_core import GaussianForecast
     >>> from pac_core.tubes import fit_shape
-    >>> from pac_core import PACLevel
     >>> forecast = GaussianForecast(np.zeros((50, 1, 1)), np.ones((50, 1, 1)))
     >>> box = fit_shape(forecast, np.linspace(-1, 1, 50).reshape(50, 1, 1), PACLevel(0.1, 0.1))
     >>> once = box.sets(forecast, 1.0)

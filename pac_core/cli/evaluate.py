@@ -10,15 +10,12 @@ import click
 import numpy as np
 
 from pac_core.certificates.certificate import Certificate
-from pac_core.cli.ledger import ledger_command
-from pac_core.cli.min_n import min_n, plot
 from pac_core.cli.options import (
     FILE,
     ids_option,
     labels_option,
     say,
 )
-from pac_core.cli.sets import sets_command
 from pac_core.cli.verify import read_both, same_split, scores_beside
 from pac_core.datasets import ROWS, Dataset, read_arrays
 from pac_core.errors import InvalidInput
@@ -75,9 +72,6 @@ def evaluate_command(
         errors = (calibration_error(f, truth) for f in (forecast, score.prepared(forecast)))
         click.echo("calibration error (ECE) {:.4f} before, {:.4f} after the temperature".format(*errors))
     sys.exit(1 if result.refuted else 0)
-
-
-ALL = (min_n, sets_command, evaluate_command, ledger_command, plot)
 
 
 def _looked_at(certificate: Path, document: Certificate, units: Dataset) -> Any:

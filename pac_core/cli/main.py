@@ -11,8 +11,11 @@ from typing import Any
 import click
 
 from pac_core import plugins
-from pac_core.cli import evaluate as commands
+from pac_core.cli.evaluate import evaluate_command
 from pac_core.cli.fit import fit
+from pac_core.cli.ledger import ledger_command
+from pac_core.cli.min_n import min_n, plot
+from pac_core.cli.sets import sets_command
 from pac_core.cli.verify import verify_command
 from pac_core.errors import PACError
 
@@ -112,7 +115,7 @@ def main() -> None:
     """
 
 
-for command in (fit, verify_command, *commands.ALL):
+for command in (min_n, fit, evaluate_command, sets_command, verify_command, ledger_command, plot):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ def test_commands_in_the_files_are_commands_we_have(name: str) -> None:
         r"(?:pac submit --address \S+|python -P -m cluster) (run rl .*?)(?= ray | #|  |$)", text
     )
     assert found
-    known = {option for parameter in run.commands["rl"].params for option in parameter.opts}
+    known = {option for parameter in run.get_command(None, "rl").params for option in parameter.opts}
     for command in found:
         asked = set(re.findall(r"--[a-z-]+", command.split(" shutdownAfter")[0]))
         assert asked - {"--head", "--autoscaling-config"} <= known

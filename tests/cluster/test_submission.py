@@ -136,7 +136,7 @@ def test_options_of_the_run_stay_with_the_run(monkeypatch: pytest.MonkeyPatch) -
         asked.append((arguments, address))
         return "job-1"
 
-    monkeypatch.setattr("cluster.commands.submit.submit", take)
+    monkeypatch.setattr("cluster.commands.submit.start_job", take)
     answer = pac(
         "submit", "--no-wait", "--address", "http://a:1", "run", "rl", "--folder", "x", "--address", "auto"
     )

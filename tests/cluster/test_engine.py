@@ -232,7 +232,7 @@ def test_a_shard_that_kills_every_worker_stops_the_run(tmp_path: Path, notes: Pa
 
 def test_a_shard_that_vanishes_is_noticed_at_the_end(tmp_path: Path) -> None:
     def remove(state: State) -> None:
-        for path in (tmp_path / "shards").glob("000003-*"):
+        for path in (tmp_path / "shards").glob("000003-*.arrow"):
             path.unlink()
 
     with pytest.raises(Incomplete, match=r"lacks 1 of 20 shards.*first shard 3 \(10 units, 30 to 39\)"):
@@ -278,7 +278,7 @@ def test_a_scorer_that_cannot_be_trusted_is_refused(tmp_path: Path, scorer: type
     with pytest.raises(ShardFailed) as twin:
         run_here(job(scorer), RunFolder(tmp_path / "twin"))
     assert str(twin.value) == str(error.value), "the twin says the same"
-    assert "toy_scorers.py" in error.value.details or "scoring.py" in error.value.details
+    assert "toy_scorers.py" in error.value.details or "jobs.py" in error.value.details
     assert "Traceback" in twin.value.details
     kept = contents(tmp_path / "run") if (tmp_path / "run" / "shards").exists() else []
     assert len(kept) == (3 if scorer is toys.NotANumber else 0), "nothing that cannot be certified is stored"
@@ -286,7 +286,7 @@ def test_a_scorer_that_cannot_be_trusted_is_refused(tmp_path: Path, scorer: type
 
 def test_a_worker_with_other_versions_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = find_versions(("numpy",)) | {"numpy": "1.0"}
-    monkeypatch.setattr(engine_module, "versions", lambda needs: here)
+    monkeypatch.setattr(engine_module, "find_versions", lambda needs: here)
     with pytest.raises(WorkerDiffers, match=rf"numpy \({np.__version__} there, 1.0 here\)"):
         run(job(), RunFolder(tmp_path), workers=(1, 1))
 

@@ -82,7 +82,7 @@ from pathlib import Path
 import numpy as np
 import toy_classifier
 from pac_vision.images import Source
-from pac_vision.images import label_of
+from pac_vision.images import read_label
 
 @dataclass(frozen=True)
 class Reader:
@@ -95,7 +95,7 @@ class Reader:
 def open_zips(folder, files):
     ids = sorted(f"{file}/{name}" for file in files for name in zipfile.ZipFile(folder / file).namelist())
     def label(file, classes):
-        return [label_of(name.split("/")[1], classes, name) for name in ids], classes
+        return [read_label(name.split("/")[1], classes, name) for name in ids], classes
     return Source(str(folder), np.array(ids), Reader(str(folder))), label
 
 def short(folder, files):

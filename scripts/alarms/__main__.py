@@ -27,14 +27,14 @@ import click
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import common
 from alarms import rules
 from alarms.rules import KINDS, OURS, PAPERS, PAPERS_SIZE
-from common import PATH, ResultFolder, ledger_option, out_option, panels, seed_option, smoke_option, start
 from tables.reading import read_own, read_table, table_options
 
 from pac_core import InvalidInput, NotEnoughData, PACLevel, write_certificate
 from pac_core.cli import ledger_beside
-from pac_core.plots import INK, canvas
+from pac_core.plots import INK
 
 EPSILONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 PAPERS_LEVEL = PACLevel(0.02, 1e-5)
@@ -42,26 +42,19 @@ CASES = {
     "arrhythmia": ("Arrhythmia (true: any)", {"negative": ["1"], "train": 212, "calibrate": 150}),
     "car": ("Car (true: acceptable)", {"negative": ["unacc"], "train": 863, "calibrate": 520}),
 }
-delta_option = click.option("--delta", default=0.05, show_default=True, help="Probability that it fails.")
-epsilon_option = click.option(
-    "--epsilon", default=0.1, show_default=True, help="Promised, of true alarms suppressed."
-)
-
-
-@click.group(help=__doc__)
-def main():
-    pass
+epsilon_option = common.option("epsilon", 0.1, "Promised, of true alarms suppressed.")
+level_options = common.options(epsilon_option, common.option("delta", 0.05, "Probability that it fails."))
+main = click.Group(help=__doc__)
 
 
 @main.command()
-@click.argument("data", type=PATH, required=False, metavar="[FOLDER]")
-@epsilon_option
-@delta_option
-@click.option("--calibrations", default=2000, show_default=True, help="Of the simulated stream.")
-@seed_option
-@ledger_option("each table")
-@out_option("alarms_output")
-@smoke_option
+@click.argument("data", type=common.PATH, required=False, metavar="[FOLDER]")
+@level_options
+@common.option("calibrations", 2000, "Of the simulated stream.")
+@common.seed_option
+@common.ledger_option("each table")
+@common.out_option("alarms_output")
+@common.smoke_option
 def paper(data, epsilon, delta, calibrations, seed, ledger, out, smoke_test):
     """The simulated stream, and the paper's tables that FOLDER has."""
     if smoke_test:
@@ -70,7 +63,7 @@ def paper(data, epsilon, delta, calibrations, seed, ledger, out, smoke_test):
     here = {name: file for name, file in here.items() if file.exists()}
     if data is not None and not here:
         raise InvalidInput(f"FOLDER must hold arrhythmia.arff, car.arff or both, got {data}")
-    level, folder = PACLevel(epsilon, delta), ResultFolder(out)
+    level, folder = PACLevel(epsilon, delta), common.ResultFolder(out)
     stream, book = rules.simulate(sum(PAPERS_SIZE), seed), ledger_beside(out / "simulated.csv", ledger)
     study("simulated", stream, level, folder, book)
     for name, file in here.items():
@@ -84,35 +77,31 @@ def paper(data, epsilon, delta, calibrations, seed, ledger, out, smoke_test):
         except NotEnoughData as error:
             print(f"simulated  epsilon {one:g} left out: {error}")
     if rows:
-        title = (
-            f"{calibrations:,} calibrations on {PAPERS_SIZE[0]:,} simulated alarms each, truth in closed form"
-        )
-        folder.table("simulated_claims", rows, f"{title}, delta {delta:g}")
+        title = f"{calibrations:,} calibrations on {PAPERS_SIZE[0]:,} simulated alarms each, delta {delta:g}"
+        folder.table("simulated_claims", rows, title, note="The truth is known in closed form.")
 
 
 @main.command()
 @table_options
 @click.option("--positive", multiple=True, help="The target's value of a true alarm; may be repeated.")
 @click.option("--negative", multiple=True, help="Or that of a false one, all others being true.")
-@epsilon_option
-@delta_option
-@seed_option
-@out_option("alarms_output")
+@level_options
+@common.seed_option
+@common.out_option("alarms_output")
 def own(file, target, epsilon, delta, out, **given):
     """The alarms of a table of your own."""
     table, book = read_own(given, file), ledger_beside(file, given["ledger"])
     asked = {name: given[name] for name in ("positive", "negative", "leave_out", "seed")}
     alarms = rules.alarms_in(table, target, **asked)
-    study(table.name, alarms, PACLevel(epsilon, delta), ResultFolder(out), book)
+    study(table.name, alarms, PACLevel(epsilon, delta), common.ResultFolder(out), book)
 
 
 def study(name, alarms, level, folder, ledger):
     """One stream: the certificate at the level asked for, both ways at all levels, tables and figures."""
     real, proved = alarms.true[alarms.test], alarms.true[alarms.calibrate]
-    print(
-        f"\n== {alarms.title}: {len(proved):,} alarms to calibrate, {proved.sum():,} of them true; ", end=""
-    )
-    print(f"{len(real):,} to test, {real.sum():,} of them true")
+    print(f"\n== {alarms.title}")
+    for part, true in (("calibrate", proved), ("test", real)):
+        print(f"{len(true):,} alarms to {part}, {true.sum():,} of them true")
     promise = f"P(suppressed given true alarm) <= {level.epsilon:g}, confidence 1 - {level.delta:g}"
     try:
         certificate = rules.certify_rule(alarms, level, ledger=ledger).certificates[0]
@@ -140,31 +129,23 @@ def study(name, alarms, level, folder, ledger):
 
 def draw_shares(results, title):
     """Shares of true and of false alarms suppressed against epsilon, with what both rules promise."""
-    figure, ((left, right),) = panels(1, 2, (9.0, 4.0))
+    figure, ((left, right),) = common.panels(1, 2, (9.0, 4.0))
     implied, promised = "implied: epsilon / P(true alarm)", "promised: epsilon"
-    for way, ink, shift, style, text in (
-        (PAPERS, INK[1], 0.97, "--", implied),
-        (OURS, INK[0], 1.03, "-", promised),
-    ):
+    ways = (PAPERS, INK[1], 0.97, "--", implied), (OURS, INK[0], 1.03, "-", promised)
+    for way, ink, shift, style, text in ways:
         had = [one for one in results if one.way == way and one.found is not None]
         at = [shift * one.level.epsilon for one in had]
         for axes, kind in ((left, "true"), (right, "false")):
             shares = np.array([getattr(one.found, f"share_of_{kind}") for one in had])
             ends = np.array([getattr(one.found, f"{kind}_interval") for one in had]).reshape(-1, 2).T
-            whiskers = abs(ends - shares)
-            axes.errorbar(at, shares, whiskers, color=ink, marker="o", markersize=4, capsize=3, label=way)
-        limits = [(one.level.epsilon, one.promised) for one in had if one.promised is not None]
-        if limits:
-            left.plot(
-                *zip(*limits, strict=True), color=ink, linestyle=style, linewidth=1, alpha=0.8, label=text
-            )
-    for axes, name in (
-        (left, "true alarms suppressed (the harm)"),
-        (right, "false alarms suppressed (the use)"),
-    ):
+            how = {"color": ink, "marker": "o", "markersize": 4, "capsize": 3, "label": way}
+            axes.errorbar(at, shares, abs(ends - shares), **how)
+        limits = np.array([(one.level.epsilon, one.promised) for one in had if one.promised is not None])
+        if len(limits):
+            left.plot(*limits.T, color=ink, linestyle=style, linewidth=1, alpha=0.8, label=text)
+    for axes, name in ((left, "true alarms suppressed (the harm)"), (right, "false ones (the use)")):
         axes.set_title(name, loc="left", fontsize=9.5)
-        axes.set_ylim(-0.02, 1.02)
-        axes.set_xlim(left=0)
+        axes.set(ylim=(-0.02, 1.02), xlim=(0, None))
     figure.supxlabel(f"epsilon (of all alarms for '{PAPERS}', of true alarms for '{OURS}')", fontsize=9.5)
     left.set_ylabel("share of test alarms (whisker: exact 98%)", fontsize=9.5)
     left.legend(frameon=False, fontsize=8.5)
@@ -174,25 +155,20 @@ def draw_shares(results, title):
 
 def draw_kinds(rows, title):
     """Share of the test alarms with each set, a bar per level, with its error and mean size."""
-    figure, axes = canvas(8.4, 4.4)
-    below = np.zeros(len(rows))
+    figure, axes = common.new_panel(title, "share of test alarms", (8.4, 4.4))
+    below, names = np.zeros(len(rows)), []
     for kind, ink in zip(KINDS, ("#222222", INK[1], INK[2], INK[0]), strict=True):
-        shares = np.array([row[kind] or 0 for row in rows])
+        shares = np.array([row.get(kind, 0) for row in rows])
         axes.bar(range(len(rows)), shares, 0.6, below, color=ink, alpha=0.75, label=kind)
         below += shares
-    names = []
     for row in rows:
-        measured = (
-            "refused" if row["error"] is None else f"error {row['error']:.3f}\nsize {row['mean size']:.2f}"
-        )
-        names.append(f"{row['epsilon']:g}, {row['delta']:g}\n{measured}")
+        made = f"error {row['error']:.3f}\nsize {row['mean size']:.2f}" if "error" in row else "refused"
+        names.append(f"{row['epsilon']:g}, {row['delta']:g}\n{made}")
     axes.set_xticks(range(len(rows)), names, fontsize=8.5)
     axes.set_xlabel("epsilon (promised), delta; measured error; mean size of a set", fontsize=9.5)
-    axes.set_ylabel("share of test alarms")
-    axes.set_title(title, loc="left", fontsize=10.5)
     figure.legend(frameon=False, fontsize=9, loc="outside right upper", title="set")
     return figure
 
 
 if __name__ == "__main__":
-    start(main)
+    common.start(main)

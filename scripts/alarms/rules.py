@@ -1,11 +1,10 @@
 """Alarms that may be suppressed: the paper's rule and the rule for true alarms, on the same alarms."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from common import interval_text
+from common import interval_text, say_refuted
 from scipy.special import ndtr
 from scipy.stats import binom
 from tables.networks import fit_encoder, fit_labels
@@ -15,18 +14,11 @@ from pac_core import InvalidInput, LogitForecast, NotEnoughData, PACLevel
 from pac_core.bounds import max_errors
 from pac_core.certificates import Record, certify_scores, train_record
 from pac_core.errors import NothingAccepted
-from pac_core.risks import (
-    RiskGiven,
-    Suppression,
-    count_suppressed,
-    fit_alarm_rule,
-    risk_given,
-    suppress_by_sets,
-)
+from pac_core.risks import count_suppressed, fit_alarm_rule, risk_given, suppress_by_sets
 from pac_core.scores import nll
-from pac_core.sets import LabelSets, Likelihood, label_sets
+from pac_core.sets import Likelihood, label_sets
 from pac_core.splits import digest_of
-from pac_core.thresholds import Threshold, fit_threshold
+from pac_core.thresholds import fit_threshold
 
 PAPERS = "set is {false}"
 OURS = "true alarms only"
@@ -55,7 +47,7 @@ class Alarms:
     test: Any
     model: Record
     source: Record
-    train_ids: Sequence[str] = ()
+    train_ids: Any = ()
 
     @property
     def scores(self):
@@ -73,12 +65,12 @@ class RuleResult:
 
     way: str
     level: PACLevel
-    threshold: Threshold | None = None
-    promised: float | None = None
-    found: Suppression | None = None
-    given: RiskGiven | None = None
+    threshold: Any = None
+    promised: Any = None
+    found: Any = None
+    given: Any = None
     refused: str = ""
-    sets: LabelSets | None = None
+    sets: Any = None
 
 
 def simulate(n, seed):
@@ -97,10 +89,7 @@ def draw_log_odds(rng, true):
 
 
 def alarms_in(table, target, *, positive=(), negative=(), train=None, calibrate=None, leave_out=(), seed=0):
-    """The rows of a table as alarms; true is a target among `positive`, or one not among `negative`.
-
-    train, calibrate: how many rows for each, by default 45% and 30%; the rest tests
-    """
+    """The rows of a table as alarms; true is a target among `positive`, or one not among `negative`."""
     labels = table.known(target)
     if bool(positive) == bool(negative):
         raise InvalidInput("give the target's values of a true alarm (positive) or of a false one (negative)")
@@ -112,16 +101,15 @@ def alarms_in(table, target, *, positive=(), negative=(), train=None, calibrate=
     if true.all():
         raise InvalidInput(f"target {target!r} must hold true and false alarms, got {len(true):,} true ones")
     names = table.inputs(target, leave_out=leave_out)
-    trained = int(0.45 * len(table)) if train is None else train
-    proved = int(0.3 * len(table)) if calibrate is None else calibrate
-    parts = pac.split(table.ids, tune=trained, calibrate=proved, seed=seed)  # the first part trains
+    train = int(0.45 * len(table)) if train is None else train
+    calibrate = int(0.3 * len(table)) if calibrate is None else calibrate
+    parts = pac.split(table.ids, tune=train, calibrate=calibrate, seed=seed)  # the first part trains
     if not parts.test.n:
-        raise InvalidInput(f"train + calibrate must leave a row to test, got {trained} + {proved}")
-    seen = parts.tune.rows
+        raise InvalidInput(f"train + calibrate must leave a row to test, got {train} + {calibrate}")
+    seen, rows = parts.tune.rows, (parts.calibrate.rows, parts.test.rows)
     inputs = fit_encoder(table, names, seen)(table)
     model = fit_labels(inputs[seen], true[seen].astype(np.int64), ("false", "true"), seed=seed)
     records = Record("five small networks", digest=model.digest), Record(table.name, len(table), table.digest)
-    rows = parts.calibrate.rows, parts.test.rows
     known = table.name, table.ids, model.forecast(inputs), true
     return Alarms(*known, *rows, *records, table.ids[seen].tolist())
 
@@ -148,10 +136,7 @@ def suppress_by_the_paper(alarms, level):
 
 
 def suppress_by_true_alarms(alarms, level):
-    """Suppress what true alarms seldom look like, from a threshold calibrated on true alarms alone.
-
-    P(suppressed given true alarm) <= epsilon with confidence 1 - delta, for alarms drawn like these.
-    """
+    """By a threshold from true alarms alone, which bounds P(suppressed given true alarm) by epsilon."""
     rows, scores = alarms.calibrate, alarms.scores
     try:
         rule = fit_alarm_rule(scores[rows], alarms.true[rows], level)
@@ -162,10 +147,7 @@ def suppress_by_true_alarms(alarms, level):
 
 
 def certify_rule(alarms, level, *, ledger):
-    """The certificate of the rule for true alarms; its unit is a true alarm.
-
-    "Its set misses its truth" then reads: the alarm is suppressed.
-    """
+    """The certificate of that rule; its unit is a true alarm, and a miss is one that is suppressed."""
     rows, scores = alarms.calibrate[alarms.true[alarms.calibrate]], alarms.scores
     return certify_scores(
         Likelihood(),
@@ -184,13 +166,13 @@ def certify_rule(alarms, level, *, ledger):
 
 def rule_row(result):
     """What the rule suppressed of the test alarms, in numbers."""
-    found, given, row = result.found, result.given, {"rule": result.way, "epsilon": result.level.epsilon}
+    found, given = result.found, result.given
+    row = {"rule": result.way, "epsilon": result.level.epsilon, "verdict": result.refused}
     if found is None:
-        heads = ("n", "true suppressed", "share", "98%", "promised", "false suppressed", "share of false")
-        heads += ("true among suppressed", "implied limit")
-        return row | dict.fromkeys(heads) | {"verdict": result.refused}
+        return row
     refuted = result.promised is not None and found.true_interval[0] > result.promised
     return row | {
+        "verdict": "refuted" if refuted else "not refuted",
         "n": result.threshold.n,
         "true suppressed": f"{found.true_suppressed} of {found.true}",
         "share": found.share_of_true,
@@ -200,28 +182,25 @@ def rule_row(result):
         "share of false": found.share_of_false,
         "true among suppressed": found.true_suppressed / found.suppressed if found.suppressed else None,
         "implied limit": given.limit if given else None,
-        "verdict": "refuted" if refuted else "not refuted",
     }
 
 
 def sets_row(alarms, result):
     """Error and size of the sets of the test alarms, and the share of them with each of `KINDS`."""
-    row = {"epsilon": result.level.epsilon, "delta": result.level.delta}
+    row = {"epsilon": result.level.epsilon, "delta": result.level.delta, "verdict": result.refused}
     if result.sets is None:
-        return row | dict.fromkeys(("n", "error", "98%", *KINDS, "mean size")) | {"verdict": result.refused}
+        return row
     found = pac.evaluate(result.sets, alarms.true[alarms.test].astype(np.int64), result.level)
     kinds = np.bincount(result.sets.member @ np.array([1, 2]), minlength=4) / found.all.n
-    row |= {"n": result.threshold.n, "error": found.all.error, "98%": interval_text(found.all.interval, 3)}
-    row |= dict(zip(KINDS, kinds.tolist(), strict=True)) | {"mean size": found.all.mean}
-    return row | {"verdict": "refuted" if found.refuted else "not refuted"}
+    row |= {"verdict": say_refuted(found, "refuted", "not refuted"), "n": result.threshold.n}
+    row |= {"error": found.all.error, "98%": interval_text(found.all.interval, 3)}
+    return row | dict(zip(KINDS, kinds.tolist(), strict=True)) | {"mean size": found.all.mean}
 
 
 def claim_rows(level, repeats, seed):
     """How often each claim is false over many calibrations, where its true value is known."""
-    rng = np.random.default_rng([seed, 1])
-    n, allowed = PAPERS_SIZE[0], max_errors(PAPERS_SIZE[0], level)
-    claimed = implied = direct = 0
-    expected = 0.0
+    rng, n, expected = np.random.default_rng([seed, 1]), PAPERS_SIZE[0], 0.0
+    allowed, claimed, implied, direct = max_errors(n, level), 0, 0, 0
     for _ in range(repeats):
         true = rng.random(n) < SHARE_TRUE
         odds = draw_log_odds(rng, true)
@@ -229,10 +208,9 @@ def claim_rows(level, repeats, seed):
         _, wrong, quiet = known_shares(min(margin, -margin))
         claimed += wrong / quiet > level.epsilon
         implied += wrong / quiet > level.epsilon / quiet
-        count = int(true.sum())
-        most = max_errors(count, level)
+        most = max_errors(int(true.sum()), level)
         direct += known_shares(np.sort(odds[true])[most])[0] > level.epsilon
-        expected += float(binom.cdf(most, count, level.epsilon))
+        expected += float(binom.cdf(most, true.sum(), level.epsilon))
     bound = level.delta * repeats
     return [
         {"rule": way, "epsilon": level.epsilon, "claim": claim, "false in": broken, "of": repeats}

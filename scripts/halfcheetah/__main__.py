@@ -1,13 +1,228 @@
-"""One command for the half-cheetah: `python scripts/halfcheetah figures --help`."""
+"""The paper's half-cheetah experiments, and ours beside them.
 
-from __future__ import annotations
+Each goes on where it was stopped; --smoke-test does the same in seconds, with tiny numbers.
+"""
 
+import os
 import sys
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args, get_type_hints
 
-sys.path[0] = str(Path(__file__).parents[1])  # so that workers find the modules beside as `halfcheetah`
+import click
 
-from halfcheetah.commands import main  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[1]))  # so that workers find the modules as `halfcheetah`
+from common import PATH, option, options, out_option, seed_option, smoke_option, start
+from halfcheetah import guard_results as guarding
+from halfcheetah.experiment import SMOKE, Design, Experiment
+from halfcheetah.figures import FIGURES, certificate, compare_shapes, draw_all
+from halfcheetah.guard import PLANNED, SMALL, TASKS, Guarded, Sizes
+from halfcheetah.pets import SMALL as SMALL_LOOP
+from halfcheetah.pets import compare_in_loop
+from halfcheetah.train_policy import Search, search_policy
+
+from cluster.commands import engine_at
+from pac_rl import Settings
+from pac_rl.pets import Loop
+from pac_rl.planning import returns_in_words
+
+DEMO = Design(
+    **{"tune": 1000, "calibrate": 2000, "test": 2000, "epsilon": 0.02, "delta": 1e-3, "episodes": 600},
+    settings=Settings(hidden=128, epochs=5, batch=256),
+)
+main = click.Group(help=__doc__)
+
+
+def engine_options(out="halfcheetah_output", address="local"):
+    """Where an experiment runs, and where it is kept; without Ray in a smoke test."""
+    where = option("address", address, "Ray: local, auto, HOST:PORT; or none, in this process.")
+    return options(smoke_option, where, out_option(out))
+
+
+task_option = option("task", "speed", "The limit.", type=click.Choice(TASKS))
+guard_options = options(engine_options(), seed_option, task_option)
+
+
+@contextmanager
+def guarded(out, address, smoke_test, seed, task):
+    """A limit and its controllers, on an engine."""
+    design, sizes = (SMOKE, SMALL) if smoke_test else (Design(), Sizes())
+    with engine_at("none" if smoke_test else address) as engine:
+        yield Guarded(Experiment(replace(design, seed=seed), out, engine), task, sizes)
+    print(f"\neverything is in {out / 'results'}")
+
+
+def options_of(kind):
+    """An option for each field of a dataclass that has a text; those that are not given are None."""
+    made, usual = [], kind()
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if hasattr(hint, "__metadata__"):
+            of, default = get_args(hint.__origin__) or (hint.__origin__,), getattr(usual, name)
+            text = hint.__metadata__[0] + (f"  [default: {default}]" if type(default) in (int, float) else "")
+            type_ = PATH if of[0] is Path else of[0]
+            made.append(click.option(f"--{name.replace('_', '-')}", type=type_, help=text))
+    return options(*made)
+
+
+def changed(kind, given):
+    """A dataclass with the options that were given."""
+    return replace(kind, **{name: value for name, value in given.items() if value is not None})
+
+
+@main.command()
+@click.argument("names", nargs=-1, type=click.Choice([*FIGURES, "all"]))
+@engine_options()
+@click.option("--n", type=int, help="Rollouts each to tune, calibrate and test.  [default: 5000]")
+@options_of(Design)
+@option("device", "cpu", "What trains: cpu, cuda, ...")
+def figures(names, out, address, smoke_test, device, n, **given):
+    """The paper's figures and tables, and ours beside them; without NAMES, all but propagation.
+
+    \b
+    certificate  the default tube at one level, with its ledger
+    ablation     figure 3 (a), sizes with C+D, A+D and A+C+D
+    steps        figure 3 (b), sizes at each step
+    levels       figure 3 (c) and (d), sizes against epsilon and delta
+    tables       the appendix, the ablation at fifteen levels
+    baselines    sets of the forecaster's own mass, which promise nothing
+    shapes       the paper's tube and ours, closed loop and given plans
+    coverage     thousands of calibrations in a world whose error is known
+    propagation  one-step, Jacobian, particles; takes minutes
+
+    Trains the ensemble and rolls out first, unless the folder has them. Results are in its folder `results`.
+    """
+    sizes = dict.fromkeys(("tune", "calibrate", "test"), n)
+    design = changed(SMOKE if smoke_test else Design(), given | sizes)
+    print(f"policy    {returns_in_words(*design.open(), steps=100 if smoke_test else 1000)}")
+    with engine_at("none" if smoke_test else address, device) as engine:
+        experiment = Experiment(design, out, engine, device)
+        for name in names or ("all",):
+            (draw_all if name == "all" else FIGURES[name])(experiment)
+    print(f"\neverything is in {out / 'results'}")
+
+
+@main.command()
+@engine_options("demo_output", "none")
+def demo(out, address, smoke_test):
+    """From rollouts to a guarded robot, in about three minutes on two cores.
+
+    Trains a small probabilistic ensemble on rollouts of the policy that comes with pac_rl, rolls out
+    thousands of real trajectories in MuJoCo, tunes and calibrates tubes for the next 20 steps, certifies
+    them, and measures them on rollouts never looked at before. Then it lets the robot run under a speed
+    limit, without and with a guard that checks the tubes of what it might do next.
+    """
+    design, sizes, episodes = DEMO, Sizes(planned=PLANNED[1::3], epochs=8), 32
+    if smoke_test:
+        design, sizes, episodes = SMOKE, SMALL, 2
+    with engine_at("none" if smoke_test else address) as engine:
+        experiment = Experiment(design, out, engine)
+        print(f"1 train      {design.episodes:,} episodes of the policy, half of them with more noise")
+        experiment.ensemble  # noqa: B018
+        units = design.tune + design.calibrate + design.test
+        print(f"2 roll out   {units:,} units of {design.horizon} steps, each from its own reset")
+        _, folder = experiment.run("closed")
+        parts = f"tune on {design.tune:,}, calibrate on {design.calibrate:,}, test on {design.test:,}"
+        print(f"3 certify    {parts}")
+        certificate(experiment)
+        print("\n4 compare    with the paper's tube: same ensemble, same rollouts; one-step variances there")
+        ours = next(row for row in compare_shapes(experiment, "closed") if row["shape"] == "box")
+        print(f"\npromised error   at most {design.epsilon:.2%}, with confidence 1 - {design.delta:g}")
+        print(f"measured error   {ours['error']:.2%} of {design.test:,} rollouts")
+        smaller = f"{ours['times smaller']:.0f} times smaller than the paper's shape"
+        print(f"tube size        {ours['size']:.3g}, {smaller}")
+        print("\n5 guard      speed at most 3.2096 m/s: the policy alone, then with tubes checked each step")
+        guarding.show_guard(Guarded(experiment, "speed", sizes), 1.5, episodes)
+    results, pac = out / "results", os.path.relpath(Path(sys.executable).with_name("pac"))
+    print(f"\nfigures          {results / 'shapes_closed_steps.png'}   size at each step, by shape")
+    print(f"                 {results / 'shapes_closed_tubes.png'}   tubes around real trajectories")
+    print(f"                 {results / 'guard_speed_episode.png'}   speed with and without the guard")
+    issued = f"{folder}/certificate-{design.epsilon!r}-{design.delta!r}.json"
+    print(f"next             {pac} verify {issued} {folder}/scores.parquet")
+
+
+@main.command()
+@guard_options
+@option("episodes", 300, "Compared.")
+def guard(smoke_test, episodes, **where):
+    """Guards compared on the same episodes: none, the predicted mean, the worst member, the paper's, ours.
+
+    Tubes are fitted on rollouts of candidates, and our scale is chosen on tune episodes, none of which is
+    reported on. The ensemble, trained twice in about ten minutes on two cores, is kept.
+    """
+    counts = (4, 2, 3) if smoke_test else (episodes, 64, 200)  # compared, to tune, plans that are timed
+    with guarded(smoke_test=smoke_test, **where) as guards:
+        guarding.compare_guards(guards, *counts)
+
+
+@main.command()
+@guard_options
+@option("episodes", 64, "Of each setting and scale.")
+def guard_settings(smoke_test, episodes, **where):
+    """Which planner suits the guard: horizons, checked steps and choices, weighed on tune episodes.
+
+    A row for each setting, with the ratio of our return to that of the mean constraint, which may run over
+    the limit.
+    """
+    tiny = (((2, 2, "return"), (2, 1, "factor")), 2)
+    with guarded(smoke_test=smoke_test, **where) as guards:
+        guarding.compare_settings(guards, *(tiny if smoke_test else (guarding.SETTINGS, episodes)))
+
+
+@main.command()
+@guard_options
+@option("kind", "episode", "What is an error.", type=click.Choice([*guarding.KINDS]))
+@click.option("--scale", "scales", type=float, multiple=True, help="Of the tubes; several.")
+@options_of(guarding.Plan)
+@click.option("--ledger", type=PATH, help="[default: guard-ledger.json beside --out]")
+def guard_certificate(out, address, smoke_test, seed, task, ledger, **given):
+    """Prove that at most one episode in twenty of the guarded robot breaks its limit, on Ray.
+
+    For the kind "episode" an error is a broken limit anywhere in 200 steps from rest, fallback included; for
+    "tube", the plan chosen at a step that was drawn beforehand leaves its tube when it is carried out, and
+    P(unsafe given accepted) is a claim of its own. All three are charged to one budget of the ledger, which
+    further attempts would have to share: with confidence 0.99 no statement from it is false.
+    """
+    plan = changed(guarding.SMALL_PLAN if smoke_test else guarding.Plan(), given)
+    # Its budget is for these statements; episodes are known by their seeds, whatever folder they lie in.
+    name = "guard-smoke-ledger.json" if smoke_test else "guard-ledger.json"
+    with guarded(out, address, smoke_test, seed, task) as guards:
+        done = guarding.certify_guard(guards, plan, ledger or out.resolve().parent / name)
+    sys.exit(0 if done.certified is not None else 1)
+
+
+@main.command()
+@engine_options("pets_output")
+@option("episodes", 12, "Compared.")
+@option("tune", 4, "Episodes to choose our scale on.")
+@option("rounds", 3, "Of the loop.")
+def pets(out, address, smoke_test, episodes, tune, rounds):
+    """PETS with the guard in its loop, and five guards compared inside its planner.
+
+    Finished episodes are kept; stopped before, the loop begins anew with the same numbers.
+    """
+    counts = (SMALL_LOOP, 1, 1) if smoke_test else (Loop(rounds=rounds, warm=40), tune, episodes)
+    with engine_at("none" if smoke_test else address) as engine:
+        compare_in_loop(out, engine, *counts)
+
+
+@main.command()
+@options_of(Search)
+def train_policy(**given):
+    """Train the linear policy that comes with pac_rl.
+
+    Expect a return above 3,000 per 1,000 steps after two minutes on two cores. The policy that comes with
+    pac_rl went on from there, towards a steady gait that seldom falls (return 5,000 per 1,000 steps):
+
+    \b
+    train-policy --minutes 7 --episodes 1 --judged 1 --out first.npz
+    train-policy --minutes 5 --start first.npz --tilt 0.7 --steps 400 --directions 40
+        --best 15 --rate 0.01 --spread 0.02 --out second.npz
+    train-policy --minutes 4 --start second.npz --speed 4 --tilt 0.7 --steps 250 --directions 40
+        --best 15 --episodes 3 --rate 0.01 --spread 0.02 --out policy.npz
+    """
+    search_policy(changed(Search(), given))
+
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -1,31 +1,45 @@
-"""What determines an experiment, its runs, and where its results go.
+"""What determines an experiment, its runs, and the scores that are fitted to them.
 
 Everything is computed in run folders below one folder: the training episodes and the ensemble in `model`, the
 rollouts with their forecasts in `closed` and `plans`. Interrupted, the same command goes on.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import pandas as pd
+import numpy as np
+from common import ResultFolder, interval_text, say_refuted
 from tqdm import tqdm
 
-from pac_core import GaussianForecast, PACLevel, Trajectories
+import pac_core
+from pac_core import PACLevel, Predictor
 from pac_core.bounds import max_errors
 from pac_core.datasets import file_digest
-from pac_core.runs import Job, Results, RunFolder, Task, View
-from pac_rl import Ensemble, Settings, load_policy, make_environment
-from pac_rl.policies import Policy, check_policy
+from pac_core.runs import RunFolder, View
+from pac_core.scores import fit_temperature
+from pac_core.sets import Likelihood, accumulate_variance, deviation, score_units
+from pac_core.thresholds import fit_threshold
+from pac_core.tubes import fit_shape
+from pac_rl import Settings, load_policy, make_environment
+from pac_rl.policies import check_policy
 from pac_rl.policy_files import NOT_NORMALISED, SHIPPED
-from pac_rl.systems import Environment
-from pac_rl.tasks import Engine, rollout_task, train_ensemble, training_job, unit_seeds
+from pac_rl.tasks import rollout_task, train_ensemble, training_job, unit_seeds
 
-WIDTH = 110
-"""Of a terminal."""
+ABLATIONS = {
+    "C+D": (fit_temperature,),
+    "A+D": (accumulate_variance,),
+    "A+C+D": (accumulate_variance, fit_temperature),
+}
+"""Preparations of the paper's figures: A accumulated variance, C calibrated; D, the direct bound, in all."""
+WATCHED = {"forward velocity": "forward velocity", "rooty": "torso pitch"}
+"""The state's numbers that limits read, with their names for people; in m/s and radians."""
+PARTS = ("tune", "calibrate", "test")
+
+
+def say(what):
+    """A line that does not disturb a progress bar."""
+    tqdm.write(f"  {what}")
 
 
 @dataclass(frozen=True)
@@ -55,32 +69,32 @@ class Design:
     settings: Settings = field(default_factory=Settings)
 
     @property
-    def level(self) -> PACLevel:
+    def level(self):
         return PACLevel(self.epsilon, self.delta)
 
     @property
-    def sizes(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in ("tune", "calibrate", "test", "seed")}
+    def sizes(self):
+        return {name: getattr(self, name) for name in (*PARTS, "seed")}
 
     @property
-    def training(self) -> dict[str, int]:
+    def training(self):
         return {"episodes": self.episodes, "steps": self.episode_steps, "seed": self.seed}
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.env}, n = {self.calibrate:,}, epsilon {self.epsilon:g}, delta {self.delta:g}"
 
-    def about(self) -> dict[str, Any]:
+    def about(self):
         """The design as JSON can say it; files are known by their content."""
         found = asdict(self) | {"policy": file_digest(self.policy)}
         if self.vecnormalize not in (None, NOT_NORMALISED):
             found["vecnormalize"] = file_digest(self.vecnormalize)
         return found
 
-    def open(self) -> tuple[Environment, Policy]:
+    def open(self):
         """Robot and policy; a design that cannot lead anywhere is refused here, before any long work."""
         max_errors(self.calibrate, self.level)
         unit_seeds(**self.sizes)
-        about: Any = {"std": self.policy_std, "vecnormalize": self.vecnormalize, "sees": self.policy_sees}
+        about = {"std": self.policy_std, "vecnormalize": self.vecnormalize, "sees": self.policy_sees}
         robot = make_environment(self.env)
         return robot, check_policy(robot, load_policy(self.policy, **about))
 
@@ -93,33 +107,21 @@ SMOKE = Design(
 """An experiment of seconds; its level is one that so few units can prove."""
 
 
-@dataclass(frozen=True, eq=False)
-class Case:
-    """Forecasts by one propagation and what came true, read from a finished run."""
-
-    name: str
-    results: Results
-    view: View
-
-    @cache  # noqa: B019 - a case lives as long as its process
-    def part(self, name: str) -> tuple[GaussianForecast, Trajectories]:
-        """Forecast and truth of "tune", "calibrate" or "test"; the units that failed are marked."""
-        return self.results.gathered(name, self.view, failed=True)
-
-
 class Experiment:
-    """A design, the folder of its runs, and the engine that runs them.
+    """A design, the folder of its runs, and the engine that runs them; `device` trains."""
 
-    device: what trains
-    """
-
-    def __init__(self, design: Design, out: Path, engine: Engine, device: str = "cpu") -> None:
+    def __init__(self, design, out, engine, device="cpu"):
         self.design, self.out, self.engine, self.device = design, out, engine, device
         self.robot, self.policy = design.open()
-        self.report = Report(out / "results")
+        self.watched = {name: words for name, words in WATCHED.items() if name in self.robot.names}
+        self.report = ResultFolder(out / "results")
+
+    def along(self, name):
+        """The unit vector of one number of the state."""
+        return np.eye(len(self.robot.names))[self.robot.names.index(name)]
 
     @cached_property
-    def episodes(self) -> tuple[Job, RunFolder]:
+    def episodes(self):
         """The training episodes: their finished job, and where they lie."""
         job = training_job(self.design.env, self.policy, **self.design.training)
         folder = RunFolder(self.out / "model/episodes")
@@ -127,21 +129,15 @@ class Experiment:
         return job, folder
 
     @cached_property
-    def ensemble(self) -> Ensemble:
+    def ensemble(self):
         """The dynamics model."""
-        options: Any = {"engine": self.engine, "device": self.device, "progress": say}
+        options = {"engine": self.engine, "device": self.device, "progress": say}
         settings, training = self.design.settings, self.design.training
         return train_ensemble(self.out, self.design.env, self.policy, settings, **training, **options)
 
-    def run(self, name: str) -> tuple[Task, RunFolder]:
-        """A finished run: of the policy's own rollouts ("closed"), or of given plans ("plans").
-
-        It holds forecasts by particles, and the paper's one-step forecasts.
-        """
-        return self._run(name, "particles")
-
     @cache  # noqa: B019 - an experiment lives as long as its process
-    def _run(self, name: str, propagation: str) -> tuple[Task, RunFolder]:
+    def run(self, name, propagation="particles"):
+        """Task and folder of a finished run: the policy's own rollouts ("closed") or given "plans"."""
         design, usual = self.design, propagation == "particles"
         folder = RunFolder(self.out / (name if usual else f"{name}-{propagation}"))
         task = rollout_task(
@@ -161,40 +157,85 @@ class Experiment:
         return task, folder
 
     @cache  # noqa: B019
-    def case(self, name: str, propagation: str = "particles") -> Case:
+    def case(self, name, propagation="particles"):
         """The forecasts of a run by one propagation."""
-        task, folder = self._run(name, "particles" if propagation == "one-step" else propagation)
+        task, folder = self.run(name, propagation) if propagation == "jacobian" else self.run(name)
         view = View(propagation="one-step") if propagation == "one-step" else View()
-        case = Case({"closed": "closed loop", "plans": "given plans"}[name], task.results(folder), view)
-        marks = [case.part(part)[0].failed for part in ("tune", "calibrate", "test")]
+        case = Case(self, {"closed": "closed loop", "plans": "given plans"}[name], task.results(folder), view)
+        marks = [case.part(part)[0].failed for part in PARTS]
         if lost := sum(int(failed.sum()) for failed in marks if failed is not None):
             say(f"{case.name}, {propagation}: the ensemble explodes on {lost:,} units, which count as errors")
         return case
 
 
-def say(what: Any) -> None:
-    """A line that does not disturb a progress bar."""
-    tqdm.write(f"  {what}")
+class Case:
+    """Forecasts by one propagation and what came true, read from a finished run; scores fitted to them."""
+
+    def __init__(self, experiment, name, results, view):
+        self.experiment, self.name, self.results, self.view = experiment, name, results, view
+
+    @cache  # noqa: B019
+    def part(self, name):
+        """Forecast and truth of "tune", "calibrate" or "test"; the units that failed are marked."""
+        return self.results.gathered(name, self.view, failed=True)
+
+    def scores(self, score, part):
+        return np.asarray(score_units(score, *self.part(part)))
+
+    @cache  # noqa: B019
+    def fit_ablation(self, name="A+C+D"):
+        """One of `ABLATIONS`, of a case with one-step variances; A+C+D is the paper's tube."""
+        return Fitted(self, Likelihood.fit(*self.part("tune"), ABLATIONS[name]))
+
+    def fit(self, level, **options):
+        """A tube of any shape; its choices are made on the tune part for this level."""
+        return Fitted(self, fit_shape(*self.part("tune"), level, **options))
+
+    @cache  # noqa: B019
+    def fit_box(self, level):
+        """The default tube of this level."""
+        return self.fit(level, shape="box")
+
+    def fit_watched(self, level):
+        """The tube `features` on the watched numbers, whose widths count in their own units."""
+        words, along = self.experiment.watched, self.experiment.along
+        features = pac_core.LinearFeatures(tuple(words.values()), np.stack([along(name) for name in words]))
+        return self.fit(level, shape="features", features=features, units=(1.0,) * len(words))
+
+    def hindsight(self, level):
+        """Boxes of the same heuristic, fitted on the test part itself, scales and threshold; no predictor."""
+        forecast, truth = self.part("test")
+        score = fit_shape(forecast, truth, level, shape="box")
+        ordered = np.sort(self.scores(score, "test"))
+        return score.sets(forecast, float(ordered[-1 - max_errors(len(ordered), level)]))
+
+    def measure(self, tube, level):
+        """Error with its exact interval, and every size, on the test part."""
+        found = pac_core.evaluate(tube, self.part("test")[1], level)
+        unit = deviation(self.part("tune")[1].marked())
+        row = error_cells(found) | {"refuted": say_refuted(found)}
+        names = ("size", "normalised", "volume^(1/d)", "mean width")
+        row |= dict.fromkeys(names, float("nan"))
+        if tube.region.center.shape[-1] == len(unit):  # of the whole state
+            sizes = (tube.normalised_size(unit), tube.volume_root(), tube.mean_width(32))
+            row |= dict(zip(names, (found.all.mean, *(float(np.mean(s)) for s in sizes)), strict=True))
+        for name, words in self.experiment.watched.items():  # the mean over the tubes that are not empty
+            along = self.experiment.along(name)
+            row[f"half-width, {words}"] = float(np.nanmean(tube.support(along) + tube.support(-along)) / 2)
+        return row
 
 
-class Report:
-    """A folder for tables and figures."""
+class Fitted:
+    """A score fitted on the tune part, and its tubes at many levels: a comparison, no certificates."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, case, score):
+        self.case, self.score, self.calibrated = case, score, case.scores(score, "calibrate")
 
-    def table(self, name: str, rows: list[dict[str, Any]], title: str) -> None:
-        """Prints the rows and writes them to `name`.csv, with all digits."""
-        table = pd.DataFrame(rows)
-        table.to_csv(self.folder / f"{name}.csv", index=False, na_rep="nan")
-        cells = table.map(lambda cell: f"{cell:.4g}" if isinstance(cell, float) else str(cell))
-        text = cells.replace("nan", "-").to_string(index=False)
-        if max(map(len, text.splitlines())) > WIDTH:  # a column for each row, then
-            text = cells.replace("nan", "-").T.to_string(header=False)
-        print(f"\n{title}\n{text}\n  (also in {self.folder / name}.csv)", flush=True)
+    def tube(self, level):
+        domain, threshold = self.case.part("calibrate")[0].domain, fit_threshold(self.calibrated, level)
+        return Predictor(self.score, threshold, domain).tube(self.case.part("test")[0])
 
-    def figure(self, name: str, figure: Any) -> None:
-        """Writes the figure to `name`.png."""
-        figure.savefig(self.folder / f"{name}.png")
-        print(f"figure {self.folder / name}.png", flush=True)
+
+def error_cells(found):
+    """The error on the test part with its exact interval."""
+    return {"error": found.all.error, "98% interval": interval_text(found.all.interval)}

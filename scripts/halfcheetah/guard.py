@@ -3,32 +3,30 @@
 Everything is run by the engine, in run folders below `guard` of the experiment's folder.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
-from typing import Any
 
 import numpy as np
 import torch
+from halfcheetah.experiment import say
 
 import pac_core
 import pac_rl
-from halfcheetah.experiment import Experiment, say
 from pac_core import GaussianForecast, HalfSpace, PACLevel, Trajectories
 from pac_core.runs import Job, RunFolder, Stage
 from pac_core.sets import score_units
 from pac_core.thresholds import fit_threshold
 from pac_core.tubes import fit_shape
 from pac_rl import Transitions, tasks
-from pac_rl.planning import BATCH, FACTORS, Episodes, FittedTubes, MeanTubes, MemberTubes
+from pac_rl.planning import BATCH, FACTORS, FittedTubes, MeanTubes, MemberTubes
 from pac_rl.policies import Function, SlowedPolicy
 from pac_rl.rollouts import TRAINING_SEEDS
 from pac_rl.systems import SPEED
 
-TASKS = ("speed", "flip")
+FEATURES = {"speed": "forward velocity", "flip": "rooty"}
+TASKS = tuple(FEATURES)
 PITCH = math.pi / 2
 LEVEL = PACLevel(0.05, 0.01)
 GOVERNED = tuple(product((2.5, 3.0, 3.5, 4.0), (0.3, 1.0), (0.0, 0.5)))
@@ -62,39 +60,32 @@ class Sizes:
     epochs: int = 20
 
 
-SMALL = Sizes(
-    steps=12, rollouts=320, horizon=2, checked=2, governed=GOVERNED[::5], planned=PLANNED[:1], epochs=3
-)
-"""Of a smoke test."""
+FEW = {"steps": 12, "rollouts": 320, "horizon": 2, "checked": 2, "epochs": 3}  # of a smoke test
+SMALL = Sizes(governed=GOVERNED[::5], planned=PLANNED[:1], **FEW)
 
 
 class Guarded:
-    """A limit, and the controllers that are to keep it, on an experiment's robot and policy.
+    """A limit on the forward velocity ("speed") or the torso's pitch ("flip"), and controllers to keep it."""
 
-    task: "speed", Safety-Gymnasium's limit on the forward velocity; or "flip", the torso's pitch within a
-        quarter turn
-    """
-
-    def __init__(self, experiment: Experiment, task: str, sizes: Sizes | None = None) -> None:
+    def __init__(self, experiment, task, sizes=None):
         self.experiment, self.task, self.sizes = experiment, task, sizes or Sizes()
-        self.home, names = experiment.out / "guard", experiment.robot.names
-        self.feature = "forward velocity" if task == "speed" else "rooty"
-        self.along = np.eye(len(names))[names.index(self.feature)]
-        self.limits: tuple[HalfSpace, ...] = (HalfSpace("speed limit", self.along, SPEED),)
+        self.home, self.feature = experiment.out / "guard", FEATURES[task]
+        self.along = experiment.along(self.feature)
+        self.limits = (HalfSpace("speed limit", self.along, SPEED),)
         if task == "flip":
             ends = (("no flip, forward", self.along), ("no flip, back", -self.along))
             self.limits = tuple(HalfSpace(name, normal, PITCH) for name, normal in ends)
 
     @property
-    def _first(self) -> int:
+    def _first(self):
         return TRAINING_SEEDS * (2 * self.experiment.design.seed + 1)
 
-    def seeds(self, part: str, count: int, first: int = 0) -> np.ndarray:
+    def seeds(self, part, count, first=0):
         """Seeds for a part of this study, as many as asked for, from the `first` on."""
         place = TASKS.index(self.task) * len(PARTS) + PARTS.index(part)
         return self._first + 10**8 + 10**7 * place + first + np.arange(count)
 
-    def training_seeds(self, kind: str) -> list[np.ndarray]:
+    def training_seeds(self, kind):
         """Of each sort of "governed" or "planned" training episodes; no part of the study has them."""
         known = {"governed": (1, 2, self.sizes.governed), "planned": (50, 4, self.sizes.planned)}
         place, share, sorts = known[kind]
@@ -102,7 +93,7 @@ class Guarded:
         return [self._first + 10**6 * (place + i) + np.arange(each) for i in range(len(sorts))]
 
     @cached_property
-    def ensemble(self) -> pac_rl.Ensemble:
+    def ensemble(self):
         """Trained twice, because it must know where a guard holds the robot, and the planner's own mistakes.
 
         A planner picks what the model is mistaken about, so the second model also learns from episodes that
@@ -113,58 +104,58 @@ class Guarded:
         policies = tuple(self._governed(*governed) for governed in self.sizes.governed)
         governed = self._collect("governed", tasks.SimulateEpisodes, (policies,))
 
-        def near_the_limit() -> Transitions:
+        def transitions(*collected):
             usual = tasks.read_rollouts(*experiment.episodes).take(slice(0, None, 4))
-            return Transitions.join([Transitions.of(usual), Transitions.of(tasks.read_rollouts(*governed))])
+            episodes = (usual, *(tasks.read_rollouts(*one) for one in collected))
+            return Transitions.join([Transitions.of(one) for one in episodes])
 
-        first = self._fit("first", near_the_limit, settings)
+        first = self._fit("first", lambda: transitions(governed), settings)
         planned = self._collect("planned", SimulatePlanner, (experiment.policy, first, self.sizes.planned))
+        more = replace(settings, epochs=self.sizes.epochs)
+        return self._fit("ensemble", lambda: transitions(governed, planned), more)
 
-        def all_episodes() -> Transitions:
-            return Transitions.join([near_the_limit(), Transitions.of(tasks.read_rollouts(*planned))])
-
-        return self._fit("ensemble", all_episodes, replace(settings, epochs=self.sizes.epochs))
-
-    def _collect(self, kind: str, scorer: Any, acting: tuple[Any, ...]) -> tuple[Job, RunFolder]:
+    def _collect(self, kind, scorer, acting):
         """Training episodes of this kind: their finished job, and where they lie."""
         design, groups = self.experiment.design, self.training_seeds(kind)
         firsts = tuple(int(group[0]) for group in groups)
         stage = Stage(scorer, (design.env, *acting, firsts, design.episode_steps), needs=tasks.NEEDS)
-        ids = np.concatenate(groups).tolist()
-        job = Job.of(kind, ids, [stage], size=len(groups[0]), unit="episode")
-        folder = RunFolder(self.home / kind)
+        job = Job.of(kind, np.concatenate(groups).tolist(), [stage], size=len(groups[0]), unit="episode")
+        return self._run(job, kind)
+
+    def _run(self, job, name):
+        folder = RunFolder(self.home / name)
         self.experiment.engine(job, folder)
         return job, folder
 
-    def _fit(self, name: str, transitions: Any, settings: Any) -> pac_rl.Ensemble:
+    def _fit(self, name, transitions, settings):
         options = {"device": self.experiment.device, "progress": say}
         file = self.home / f"{name}.safetensors"
         return tasks.fit_ensemble(file, transitions, self.experiment.design.env, settings, **options)
 
     @cached_property
-    def base(self) -> pac_rl.Controller:
+    def base(self):
         """The planner without a guard."""
         parts = (self.experiment.robot, self.ensemble, self.experiment.policy, self.limits, None)
         return pac_rl.Controller(*parts, **self.options)
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self):
         """Of the planner, beside what it is made of: what a certificate names."""
         made = {"horizon": self.sizes.horizon, "checked": self.sizes.checked, "factors": FACTORS}
         return made | {"choice": self.sizes.choice, "fallback": "hold"}
 
     @cached_property
-    def ours(self) -> FittedTubes:
+    def ours(self):
         """Intervals of the one number that the limit reads, at scale 1."""
         features = pac_core.LinearFeatures((self.feature,), self.along[None])
         sides = (1,) if self.task == "speed" else (0,)
         return self.tubes(shape="features", features=features, sides=sides, units=(1.0,))
 
-    def guarded(self, scale: float) -> pac_rl.Controller:
+    def guarded(self, scale):
         """Our controller at a scale of its tubes."""
         return replace(self.base, guard=self.ours.scaled(scale))
 
-    def controllers(self, scale: float) -> dict[str, pac_rl.Controller]:
+    def controllers(self, scale):
         """Every guard to compare, on the same ensemble and candidates; ours at this scale."""
         return {
             "no guard": self.base.bare(),
@@ -174,51 +165,48 @@ class Guarded:
             "ours": self.guarded(scale),
         }
 
-    def tubes(self, **options: Any) -> FittedTubes:
-        """Tubes of a shape from one half of the carried out candidates, T from the other."""
-        forecast, truth = self.carried_out
-        half = len(truth) // 2
-        score = fit_shape(forecast.take(slice(half)), truth[:half], LEVEL, **options)
-        scores = score_units(score, forecast.take(slice(half, None)), truth[half:])
-        return FittedTubes(score, fit_threshold(np.asarray(scores), LEVEL))
+    def tubes(self, **options):
+        return fit_tubes(*self.carried_out, LEVEL, **options)
 
     @cached_property
-    def carried_out(self) -> tuple[GaussianForecast, Trajectories]:
-        """Candidates as the planner would weigh them, one drawn for each start, and what came of them.
-
-        The starts lie along governed episodes, up to their last step.
-        """
-        sizes, draw = self.sizes, np.random.default_rng(0)
+    def carried_out(self):
+        """Candidates as the planner would weigh them, one drawn for each start along governed episodes."""
+        sizes, draw, experiment = self.sizes, np.random.default_rng(0), self.experiment
         each = max(1, sizes.rollouts // len(sizes.governed))
         seeds = self.seeds("tubes", each * len(sizes.governed))
         self.ensemble.refuse_seen(seeds, "tubes")
         picks = np.stack([draw.integers(len(FACTORS), size=each) for _ in sizes.governed])
         policies = tuple(self._governed(*governed) for governed in sizes.governed)
-        about = (self.experiment.design.env, self.experiment.policy, self.ensemble, policies, picks)
-        about += (sizes.horizon, sizes.steps - 1)
-        stage = Stage(CarryOutCandidates, about, needs=tasks.NEEDS)
+        about = (experiment.design.env, experiment.policy, self.ensemble, policies, picks, sizes.horizon)
+        stage = Stage(CarryOutCandidates, (*about, sizes.steps - 1), needs=tasks.NEEDS)
         job = Job.of("tubes", range(int(seeds[0]), int(seeds[-1]) + 1), [stage], size=each)
-        folder = RunFolder(self.home / f"tubes-{self.task}-{sizes.horizon}")
-        self.experiment.engine(job, folder)
-        found, mixed = tasks.read_arrays(job, folder), draw.permutation(len(seeds))
+        found = tasks.read_arrays(*self._run(job, f"tubes-{self.task}-{sizes.horizon}"))
+        mixed = draw.permutation(len(seeds))
         forecast = GaussianForecast(found["mean"], found["var"]).mark_failures()
         return forecast.take(mixed), Trajectories(found["truth"], found["lengths"])[mixed]
 
-    def run(self, controller: pac_rl.Controller, part: str, count: int, name: str) -> Episodes:
+    def run(self, controller, part, count, name):
         """Episodes of a controller, on the first so many seeds of a part."""
         seeds = self.seeds(part, count)
         stage = tasks.episodes_stage(controller, self.sizes.steps)
         ids = range(int(seeds[0]), int(seeds[0]) + count)
         job = Job.of("episodes", ids, [stage], size=tasks.EPISODES, unit="episode", guard=name)
         settings = f"{self.sizes.horizon}-{self.sizes.checked}-{self.sizes.choice}"
-        folder = RunFolder(self.home / f"{self.task}-{part}-{count}-{settings}" / name.replace(" ", "-"))
-        self.experiment.engine(job, folder)
-        return tasks.read_episodes(job, folder, controller)
+        where = f"{self.task}-{part}-{count}-{settings}/{name.replace(' ', '-')}"
+        return tasks.read_episodes(*self._run(job, where), controller)
 
-    def _governed(self, bound: float, width: float, jitter: float) -> SlowedPolicy:
+    def _governed(self, bound, width, jitter):
         robot, policy = self.experiment.robot, self.experiment.policy
         column = robot.names.index("forward velocity")
         return SlowedPolicy(policy, robot.view, len(robot.names), column, bound, width, jitter)
+
+
+def fit_tubes(forecast, truth, level, **options):
+    """Tubes of a shape from one half of the carried out plans, T from the other."""
+    half = len(truth) // 2
+    score = fit_shape(forecast.take(slice(half)), truth[:half], level, **options)
+    scores = score_units(score, forecast.take(slice(half, None)), truth[half:])
+    return FittedTubes(score, fit_threshold(np.asarray(scores), level))
 
 
 class SimulatePlanner(tasks.SimulateEpisodes):
@@ -231,28 +219,23 @@ class SimulatePlanner(tasks.SimulateEpisodes):
             limits = (HalfSpace("speed limit", along, SPEED - below),)
             options = {"horizon": 6, "checked": checked, "choice": choice, "fallback": "hold"}
             planner = pac_rl.Controller(robot, model, policy, limits, MeanTubes(), **options)
-            act = partial(first_actions, planner)
+            act = partial(self.act, planner)
             acting.append(Function(act, len(robot.names), len(robot.low), sees="state"))
         super().__init__(env, tuple(acting), firsts, steps, BATCH)
 
-
-def first_actions(planner: pac_rl.Controller, states: np.ndarray) -> np.ndarray:
-    return planner.decide(states).plans[:, 0].double().cpu().numpy()
+    @staticmethod
+    def act(planner, states):
+        return planner.decide(states).plans[:, 0].double().cpu().numpy()
 
 
 class CarryOutCandidates:
-    """From starts along governed episodes, one of the planner's candidates each: forecast, carried out.
-
-    governed: the policies that lead to the starts, one for each shard
-    picks: `[G, n]` which candidate
-    last: step at which a start may lie
-    """
+    """From starts along governed episodes up to step `last`, one candidate each, forecast and carried out."""
 
     def __init__(self, env, policy, ensemble, governed, picks, horizon, last, *, device="cpu"):
         self.robot, self.policy, self.ensemble = pac_rl.make_environment(env), policy, ensemble.to(device)
         self.governed, self.picks, self.horizon, self.last = governed, picks, horizon, last
 
-    def __call__(self, shard: Any, given: Any) -> dict[str, np.ndarray]:
+    def __call__(self, shard, given):
         burn_in, seeds = (0, self.last), np.asarray(shard.ids)
         starts = pac_rl.simulate(self.robot, self.governed[shard.number], seeds, horizon=1, burn_in=burn_in)
         around = {"horizon": self.horizon, "factors": FACTORS}

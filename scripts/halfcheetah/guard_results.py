@@ -1,29 +1,39 @@
-"""Guards compared on the same episodes, and how their planner was chosen.
+"""Guards compared on the same episodes, how their planner was chosen, and a certificate for ours.
 
 One policy, one ensemble, the same candidates (the policy's actions, scaled down by 21 factors), the same
 fresh episodes of 200 steps from rest in MuJoCo; only the guard differs. The speed limit is the one of
 Safety-Gymnasium, 3.2096 m/s; no-flip keeps the torso's pitch within a quarter turn. The numbers of
-violations are measurements: a promise takes a certificate of its own.
+violations are measurements.
+
+A planner that picks its favourite of many plans voids the promise of a tube that was calibrated on drawn
+plans. So the certificate tests the whole controller, on fresh episodes: 380 for each scale of the tubes, from
+the widest down, until one has more than 8 errors; the last that passed is certified. Scales, episodes and the
+errors allowed are in the ledger before the first episode, so nothing can be added after a failure.
 """
 
-from __future__ import annotations
-
 import time
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import torch
-
-from halfcheetah.drawing import returns_and_violations
+from common import new_panel
 from halfcheetah.experiment import say
 from halfcheetah.guard import LEVEL, Guarded
-from pac_core.evaluation import error_interval
-from pac_rl import Controller, run_episodes
-from pac_rl.planning import Episodes, MeanTubes
-from pac_rl.plots import plot_episodes
 
-Rows = list[dict[str, Any]]
+from pac_core import PACLevel
+from pac_core.certificates import Descent, descend, open_ledger, score_digest, verify_descent, write_descent
+from pac_core.cli import refuse_unwritable
+from pac_core.datasets import file_digest
+from pac_core.evaluation import error_interval
+from pac_core.plots import INK
+from pac_core.risks import accepted_risk, claim_accepted_risk
+from pac_core.runs import Job, RunFolder, Stage, episodes_through
+from pac_rl import run_episodes
+from pac_rl.planning import MeanTubes
+from pac_rl.plots import plot_episodes
+from pac_rl.tasks import EPISODES, RunEpisodes, RunSelections, episodes_stage, read_arrays
+
 SCALES = (2.0, 1.6, 1.4, 1.2, 1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 """Of our tubes, from wide to narrow; tried in this order on tune episodes, until one has a violation."""
 SETTINGS = (
@@ -31,88 +41,70 @@ SETTINGS = (
     *((6, 6, "return"), (6, 6, "factor"), (9, 9, "return")),
 )
 """Horizon, steps that are checked, and which safe plan acts."""
+KINDS = {
+    "episode": (RunEpisodes, "a limit is violated at any step of an episode from rest, fallback included"),
+    "tube": (RunSelections, "the plan chosen at a step drawn beforehand leaves its tube when carried out"),
+}
+CERTIFIED_SCALES = {"episode": (1.0, 0.8, 0.6), "tube": (1.8, 1.6, 1.4)}
+"""Of the tubes, chosen on tune episodes. Later plans mend what leaves a narrow tube, so episodes are safe in
+narrower ones than would hold a plan that is carried out to its end."""
 
 
-@dataclass(frozen=True)
-class Counts:
-    """How many episodes are compared, how many choose our scale, and how many plans are timed."""
-
-    episodes: int = 300
-    tune: int = 64
-    plans: int = 200
-
-
-def compare_guards(guards: Guarded, counts: Counts) -> Rows:
+def compare_guards(guards, episodes, tune, plans):
     """A row for each guard, a figure of all of them, and one of an episode without and with ours."""
-    report, steps = guards.experiment.report, guards.sizes.steps
-    scale, tried = choose_scale(guards, counts.tune)
-    report.table(f"guard_{guards.task}_scales", tried, title="Scales of our tube, on tune episodes")
+    report, name = guards.experiment.report, f"guard_{guards.task}"
+    scale, tried = choose_scale(guards, tune)
+    report.table(f"{name}_scales", tried, title="Scales of our tube, on tune episodes")
     rows, done = [], {}
-    for name, controller in guards.controllers(scale).items():
-        shown = f"ours, scale {scale:g}" if name == "ours" else name
-        done[name] = guards.run(controller, "compare", counts.episodes, shown)
-        rows.append({"guard": shown} | row(done[name]) | latency(controller, counts.plans))
-        say(f"{shown}: {done[name]}")
-    title = f"Guards for the {guards.limits[0].name}, {counts.episodes} episodes of {steps} steps from rest"
-    report.table(f"guard_{guards.task}", rows, title)
-    ratio, wide = quotient(done["ours"].returns, done["mean"].returns)
+    for kind, controller in guards.controllers(scale).items():
+        shown = f"ours, scale {scale:g}" if kind == "ours" else kind
+        done[kind] = one = guards.run(controller, "compare", episodes, shown)
+        row = {"guard": shown, "return": float(one.returns.mean()), "sd": float(one.returns.std(ddof=1))}
+        row |= {"return before a violation": float(one.unbroken.mean()), "violated": say_violated(one)}
+        row |= dict(zip(("low", "high"), interval(one), strict=True))
+        row |= {"steps in violation": float(one.violation_steps.mean()), "fallback rate": fallback_rate(one)}
+        rows.append(row | time_plans(controller, plans))
+        say(f"{shown}: {one}")
+    where = f"{episodes} episodes of {guards.sizes.steps} steps from rest"
+    title = f"Guards for the {guards.limits[0].name}, {where}"
+    report.table(name, rows, title)
+    ours, mean = done["ours"].returns, done["mean"].returns
+    ratio = float(ours.mean() / mean.mean())  # its standard error by the delta method
+    wide = 1.96 * (ours - ratio * mean).std(ddof=1) / (np.sqrt(len(ours)) * abs(mean.mean()))
     say(f"return of ours / mean constraint's: {ratio:.4f} +- {wide:.4f} (95%, on the same episodes)")
-    points = {
-        name: (float(one.returns.mean()), float(one.errors.mean()), interval(one))
-        for name, one in done.items()
-    }
-    figure = returns_and_violations(points, title, allowed=LEVEL.epsilon)
-    report.figure(f"guard_{guards.task}", figure)
-    report.figure(f"guard_{guards.task}_episode", draw_episode(guards, scale))
-    return rows
+    points = {kind: (one.returns.mean(), one.errors.mean(), interval(one)) for kind, one in done.items()}
+    report.figure(name, returns_and_violations(points, title, allowed=LEVEL.epsilon))
+    report.figure(f"{name}_episode", draw_episode(guards, scale))
 
 
-def choose_scale(guards: Guarded, episodes: int, scales: tuple[float, ...] = SCALES) -> tuple[float, Rows]:
+def choose_scale(guards, episodes, scales=SCALES):
     """The narrowest scale before the first that has a violation in the tune episodes, and what was seen."""
-    rows: Rows = []
+    rows, chosen = [], scales[0]
     for scale in scales:
         done = guards.run(guards.guarded(scale), "tune", episodes, f"scale-{scale:g}")
-        rows.append({"scale": scale, "return": float(done.returns.mean())})
-        rows[-1] |= {"violations": int(done.errors.sum()), "fallbacks": fallback_rate(done)}
+        row = {"scale": scale, "return": float(done.returns.mean())}
+        rows.append(row | {"violations": int(done.errors.sum()), "fallbacks": fallback_rate(done)})
         say(f"scale {scale:g}, tune: {done}")
         if done.errors.any():
             break
-    kept = [row["scale"] for row in rows if not row["violations"]]
-    return (kept or scales)[-1 if kept else 0], rows
+        chosen = scale
+    return chosen, rows
 
 
-def quotient(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
-    """The quotient of two means over the same episodes, and 1.96 of its standard errors (delta method)."""
-    ratio = float(ours.mean() / theirs.mean())
-    rest = ours - ratio * theirs
-    return ratio, float(1.96 * rest.std(ddof=1) / (np.sqrt(len(rest)) * abs(theirs.mean())))
-
-
-def fallback_rate(done: Episodes) -> float:
+def fallback_rate(done):
     return float(done.fallbacks.sum() / done.decisions.sum())
 
 
-def interval(done: Episodes) -> tuple[float, float]:
+def say_violated(done):
+    return f"{int(done.errors.sum())} of {len(done.seeds)}"
+
+
+def interval(done, miss=0.025):
     """The exact 95% interval of the share of episodes with a violation."""
-    return error_interval(int(done.errors.sum()), len(done.seeds), 0.025)
+    return error_interval(int(done.errors.sum()), len(done.seeds), miss)
 
 
-def row(done: Episodes) -> dict[str, Any]:
-    """Return, violations with their exact 95% interval, and fallbacks."""
-    low, high = interval(done)
-    return {
-        "return": float(done.returns.mean()),
-        "sd": float(done.returns.std(ddof=1)),
-        "return before a violation": float(done.unbroken.mean()),
-        "violated": f"{int(done.errors.sum())} of {len(done.seeds)}",
-        "low": low,
-        "high": high,
-        "steps in violation": float(done.violation_steps.mean()),
-        "fallback rate": fallback_rate(done),
-    }
-
-
-def latency(controller: Controller, plans: int) -> dict[str, float]:
+def time_plans(controller, plans):
     """Milliseconds of a plan for one robot, on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -125,7 +117,25 @@ def latency(controller: Controller, plans: int) -> dict[str, float]:
     return {"median ms": float(np.median(took)), "99% ms": float(np.quantile(took, 0.99))}
 
 
-def draw_episode(guards: Guarded, scale: float) -> Any:
+def returns_and_violations(guards, title, *, allowed):
+    """Mean return against the share of episodes with a violation and its interval, a point for each guard."""
+    label = "episodes with a violation\n(whisker: exact 95% interval)"
+    figure, axes = new_panel(title, label, (8.4, 4.2))
+    for i, (name, (earned, share, (low, high))) in enumerate(guards.items()):
+        # Rings within rings: guards of the same return and share stay visible, and the names stand apart.
+        ring = {"marker": "o", "markersize": 5 + 4 * (len(guards) - 1 - i), "markerfacecolor": "none"}
+        ring |= {"markeredgewidth": 2, "capsize": 4, "color": INK[i % len(INK)]}
+        ends = [[share - low], [high - share]]
+        axes.errorbar(earned, share, ends, label=f"{name}: {earned:.0f}, {share:.1%}", **ring)
+    axes.axhline(allowed, color="black", linestyle=":", label=f"{allowed:.0%} of the episodes")
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=9, labelspacing=1.2)
+    axes.set_ylim(-0.06, 1.06)
+    axes.margins(x=0.15)
+    axes.set_xlabel("mean return of an episode")
+    return figure
+
+
+def draw_episode(guards, scale):
     """The first compared episode without a guard and with ours, over time; run again for its traces."""
     column, panels = int(np.flatnonzero(guards.along)[0]), {}
     for name, controller in (("no guard", guards.base.bare()), ("ours", guards.guarded(scale))):
@@ -140,25 +150,119 @@ def draw_episode(guards: Guarded, scale: float) -> Any:
     return plot_episodes(panels, bounds, label, title, checked=checked)
 
 
-def compare_settings(usual: Guarded, settings: Any, episodes: int) -> Rows:
-    """Horizons, checked steps and choices of the planner, weighed on tune episodes.
-
-    Nothing here is a promise, and none of these episodes is reported on elsewhere: it is how `Sizes` got its
-    defaults, and what another robot would have to repeat.
-    """
-    rows: Rows = []
-    for horizon, checked, choice in settings:
-        sizes = replace(usual.sizes, horizon=horizon, checked=checked, choice=choice)
-        guards = Guarded(usual.experiment, usual.task, sizes)
+def compare_settings(usual, settings, episodes):
+    """Settings of the planner, weighed on tune episodes that are reported on nowhere else: no promise."""
+    rows = []
+    for setting in settings:
+        row = dict(zip(("horizon", "checked", "choice"), setting, strict=True))
+        guards = Guarded(usual.experiment, usual.task, replace(usual.sizes, **row))
         mean = guards.run(replace(guards.base, guard=MeanTubes()), "tune", episodes, "mean")
         scale, tried = choose_scale(guards, episodes, SCALES[4:])
-        ours = next(row for row in tried if row["scale"] == scale)
-        row = {"horizon": horizon, "checked": checked, "choice": choice}
-        row |= {"mean: return": float(mean.returns.mean())}
-        row |= {"violated": f"{int(mean.errors.sum())} of {episodes}", "ours: scale": scale}
-        row |= {"return": ours["return"], "violations": f"{ours['violations']} of {episodes}"}
+        ours = next(one for one in tried if one["scale"] == scale)
+        row |= {"mean: return": float(mean.returns.mean()), "violated": say_violated(mean)}
+        row |= {"ours: scale": scale, "return": ours["return"]}
+        row |= {"violations": f"{ours['violations']} of {episodes}"}
         rows.append(row | {"ours / mean": ours["return"] / row["mean: return"]})
-        say(f"horizon {horizon}, {checked} checked, by {choice}: {rows[-1]['ours / mean']:.1%}")
+        say("horizon {}, {} checked, by {}: {:.1%}".format(*setting, rows[-1]["ours / mean"]))
     title = f"Settings of the planner, {episodes} tune episodes"
     usual.experiment.report.table(f"guard_{usual.task}_settings", rows, title)
-    return rows
+
+
+def show_guard(guards, scale, episodes):
+    """For the demo, the unguarded robot beside the guarded one: a row of numbers each, and a figure."""
+    rows = []
+    for name, controller in (("unguarded", guards.base.bare()), ("guarded", guards.guarded(scale))):
+        done = guards.run(controller, "compare", episodes, f"demo {name}")
+        row = {"robot": name, "episodes over the limit": say_violated(done)}
+        row |= {"98% interval": "{:.2f} to {:.2f}".format(*interval(done, 0.01))}
+        row |= {"steps over the limit": float(done.violation_steps.mean())}
+        rows.append(row | {"return": float(done.returns.mean())})
+    note = "a measurement; `python scripts/halfcheetah guard-certificate` certifies a larger one"
+    title, report = f"{episodes} episodes of {guards.sizes.steps} steps from rest", guards.experiment.report
+    report.table("guard_demo", rows, title, note=note)
+    report.figure("guard_speed_episode", draw_episode(guards, scale))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be proved, and at what cost: 0.004 for each kind and 0.002 for P(unsafe given accepted)."""
+
+    episodes: Annotated[int, "Of each scale."] = 380
+    allowed: Annotated[int, "Errors with which a scale passes."] = 8
+    epsilon: Annotated[float, "Promised error."] = 0.05
+    delta: Annotated[float, "Probability that the promise fails."] = 0.004
+    confidence: Annotated[float, "Of P(unsafe given accepted)."] = 0.998
+    budget: Annotated[float, "Of a ledger that is begun, for all in it."] = 0.01
+    attempt: Annotated[int, "Another one has fresh episodes."] = 0
+    kind: str = "episode"
+    scales: tuple[float, ...] = ()
+
+
+SMALL_PLAN = Plan(epsilon=0.4, delta=0.4, episodes=10, allowed=3, confidence=0.9, budget=0.9)
+
+
+def certify_guard(guards, asked, ledger):
+    """Runs the plan, or goes on with it, and writes the certificate into the results."""
+    scorer, error = KINDS[asked.kind]
+    scales = tuple(sorted(asked.scales or CERTIFIED_SCALES[asked.kind], reverse=True))
+    # Seeds that no other kind of certificate and no other attempt has.
+    first = (asked.attempt * len(KINDS) + list(KINDS).index(asked.kind)) * 10**5
+    seeds = guards.seeds("certify", len(scales) * asked.episodes, first=first)
+    guards.ensemble.refuse_seen(seeds, "episodes")
+    plan = Descent(
+        scales=scales,
+        n=asked.episodes,
+        allowed=asked.allowed,
+        level=PACLevel(asked.epsilon, asked.delta),
+        episodes=seeds.reshape(len(scales), asked.episodes),
+        error=error,
+        tested=describe(guards),
+    )
+    refuse_unwritable("--ledger", ledger)
+    open_ledger(ledger, budget=asked.budget)
+    if asked.kind == "tube":
+        claim_accepted_risk(plan.episodes, confidence=asked.confidence, ledger=ledger)
+    counts = f"{len(scales)} scales, {plan.n} episodes each, {plan.allowed} errors allowed"
+    print(f"plan      {counts}; in {ledger}")
+    root = guards.experiment.out / f"certify-{guards.task}-{asked.kind}-{asked.attempt}"
+
+    def stage(scale):
+        return episodes_stage(guards.guarded(scale), guards.sizes.steps, scorer)
+
+    about = {"size": EPISODES, "controller": plan.controller, "unit": "episode"}
+    done = descend(plan, episodes_through(guards.experiment.engine, stage, str(root), **about), ledger=ledger)
+    print(f"\n{done}")
+    if asked.kind == "tube" and done.certified is not None:
+        print(f"accepted  {bound_accepted_risk(done, root, asked.confidence, ledger)}")
+    file = guards.experiment.report.folder / f"guard_{guards.task}_{asked.kind}_certificate.json"
+    write_descent(done, file)
+    for check in verify_descent(done, ledger):
+        print(f"{check.name:<9} {check.text}")
+    print(f"wrote     {file}")
+    return done
+
+
+def describe(guards):
+    """All that would make it another controller."""
+    base, threshold = guards.base, guards.ours.threshold
+    value = threshold if isinstance(threshold, float) else threshold.value
+    return {
+        "robot": base.environment.id,
+        "policy": guards.experiment.design.about()["policy"],
+        "ensemble": file_digest(guards.home / "ensemble.safetensors"),
+        "trained on": asdict(guards.ensemble.train_record),
+        "limits": [[limit.name, limit.normal.tolist(), limit.bound] for limit in guards.limits],
+        "tubes": {"score": score_digest(guards.ours.score), "threshold": value},
+        **guards.options,
+        "reward": base.reward.__name__,
+        **asdict(guards.sizes),
+    }
+
+
+def bound_accepted_risk(done, root, confidence, ledger):
+    """P(unsafe given accepted) at the certified scale; as it was picked here, the limit is for all scales."""
+    ids = done.plan.episodes[done.plan.scales.index(done.certified)].tolist()
+    job = Job.of("episodes", ids, [Stage(RunSelections)], size=EPISODES)
+    found = read_arrays(job, RunFolder(root / f"scale-{done.certified!r}"))
+    counts = (found["ids"], found["accepted"], found["unsafe"])
+    return accepted_risk(*counts, confidence=confidence, choices=len(done.plan.scales), ledger=ledger)

@@ -6,27 +6,21 @@ guards inside the same CEM. Speed limit 3.2096 m/s, 200 steps from rest. With so
 are wide; they are shown.
 """
 
-from __future__ import annotations
-
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
+from common import ResultFolder
+from halfcheetah.guard import fit_tubes
 
 import pac_rl
-from halfcheetah.experiment import Report
 from pac_core import HalfSpace, LinearFeatures, PACLevel
 from pac_core.evaluation import error_interval
 from pac_core.runs import Job, RunFolder, Stage
-from pac_core.sets import score_units
-from pac_core.thresholds import fit_threshold
-from pac_core.tubes import fit_shape
 from pac_rl import Settings, forecast_plans
-from pac_rl.pets import Loop, Round, Search, replay, run_pets
+from pac_rl.pets import Loop, Search, replay, run_pets
 from pac_rl.planning import FittedTubes, MeanTubes, MemberTubes, cheetah_reward
 from pac_rl.rollouts import TRAINING_SEEDS
-from pac_rl.tasks import NEEDS, Engine, PlanEpisodes, read_arrays
+from pac_rl.tasks import NEEDS, PlanEpisodes, read_arrays
 
 SCALES = (1.0, 0.6)
 LEVEL = PACLevel(0.1, 0.05)
@@ -37,20 +31,19 @@ SMALL = Loop(
     settings=Settings(members=3, hidden=24, layers=2, epochs=2, batch=64),
     search=Search(horizon=4, checked=3, population=20, iterations=2),
 )
-"""Of a smoke test."""
 
 
-def compare_in_loop(out: Path, engine: Engine, loop: Loop, tune: int, episodes: int) -> list[dict[str, Any]]:
+def compare_in_loop(out, engine, loop, tune, episodes):
     """The rounds of the loop, then a row for each guard; ours at the scale that kept the limit on tune."""
-    robot, policy, report = pac_rl.make_environment(), pac_rl.load_policy(), Report(out / "results")
+    robot, policy, report = pac_rl.make_environment(), pac_rl.load_policy(), ResultFolder(out / "results")
     limits, features = (pac_rl.speed_limit(robot),), LinearFeatures(("speed",), np.eye(len(robot.names))[:1])
-    about: Any = {"loop": loop, "policy": policy, "fallback": "hold", "progress": partial(print, flush=True)}
+    about = {"loop": loop, "policy": policy, "fallback": "hold", "progress": partial(print, flush=True)}
     ledger = out / "pets-ledger.json"
     learnt = list(run_pets(robot, limits, features, cheetah_reward, ledger=ledger, **about))
     last = learnt[-1]
     ours = FittedTubes(last.predictor.score, last.predictor.threshold)
 
-    def measure(name: str, guard: Any, kept: Any, first: int, count: int) -> dict[str, Any]:
+    def measure(name, guard, kept, first, count):
         parts = (robot.id, policy, last.ensemble, limits, kept, guard, loop.search, loop.steps)
         seeds = range(FRESH + first, FRESH + first + count)
         stage = Stage(PlanEpisodes, parts, needs=NEEDS)
@@ -67,8 +60,7 @@ def compare_in_loop(out: Path, engine: Engine, loop: Loop, tune: int, episodes: 
 
     scale = SCALES[0]
     for tried in SCALES:
-        row = measure(f"tune {tried:g}", ours.scaled(tried), limits, 10**6, tune)
-        if not row["violated"].startswith("0 "):
+        if measure(f"tune {tried:g}", ours.scaled(tried), limits, 10**6, tune)["violated"][0] != "0":
             break
         scale = tried
     guards = {
@@ -82,14 +74,11 @@ def compare_in_loop(out: Path, engine: Engine, loop: Loop, tune: int, episodes: 
     shown = f"{episodes} episodes of {loop.steps} steps from rest"
     title = f"Guards inside CEM after {loop.rounds} rounds of the loop, {shown}"
     report.table("pets", rows, title)
-    return rows
 
 
-def papers_tubes(robot: Any, learnt: list[Round], loop: Loop) -> FittedTubes:
+def papers_tubes(robot, learnt, loop):
     """The paper's shape for the last model, on replays of what was done before it."""
     recorded = learnt[-2 if len(learnt) > 1 else -1].collected
     units = replay(robot, recorded, np.arange(FRESH, FRESH + 800), horizon=loop.search.checked)
     forecast = forecast_plans(learnt[-1].ensemble, units.start, units.actions, propagation="one-step")
-    tune, rest = ((forecast.take(part), units.truth[part]) for part in (slice(0, 400), slice(400, 800)))
-    score = fit_shape(*tune, LEVEL, shape="joint")
-    return FittedTubes(score, fit_threshold(np.asarray(score_units(score, *rest)), LEVEL))
+    return fit_tubes(forecast, units.truth, LEVEL, shape="joint")

@@ -4,8 +4,6 @@ Tries random directions in the space of linear policies on normalised observatio
 the best ones in proportion to what they gained (Mania, Guy and Recht, 2018, V2-t).
 """
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,9 +18,6 @@ from pac_rl import load_policy, make_environment
 from pac_rl.policies import Network, check_policy
 from pac_rl.policy_files import save_policy
 from pac_rl.rollouts import Simulator
-
-Normal = tuple[np.ndarray, np.ndarray]
-"""Mean and scale of the observations."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ class Search:
     seed: Annotated[int, "Of the search."] = 0
 
 
-def search_policy(args: Search) -> None:
+def search_policy(args):
     """Searches until the time is over, and writes the best policy that was seen."""
     environment = make_environment(args.env)
     rng = np.random.default_rng(args.seed)
@@ -92,9 +87,7 @@ def search_policy(args: Search) -> None:
     print(f"wrote {args.out}: a linear policy with a return of {best[0]:.0f}")
 
 
-def in_threads(
-    simulator: Simulator, weights: np.ndarray, normal: Normal, args: Search, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def in_threads(simulator, weights, normal, args, rng):
     """`episodes`, with a share of the weights for each CPU."""
     count = count_threads()
     shares, draws = np.array_split(weights, count), rng.spawn(count)
@@ -104,9 +97,7 @@ def in_threads(
     return np.concatenate(returns), np.concatenate(seen)
 
 
-def episodes(
-    simulator: Simulator, weights: np.ndarray, normal: Normal, args: Search, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def episodes(simulator, weights, normal, args, rng):
     """`[B]` the return of one episode with each of the weights `[B, A, I]`, and the observations seen."""
     environment = simulator.environment
     physics = np.stack([environment.reset(int(seed)) for seed in rng.integers(2**31, size=len(weights))])

@@ -22,10 +22,9 @@ import numpy as np
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from common import PATH, ResultFolder, ledger_option, out_option, seed_option, smoke_option, start
-from imagenet.inputs import fit_levels, read_predictions
+from common import PATH, ResultFolder, ledger_option, option, out_option, seed_option, smoke_option, start
 from imagenet.report import show_results, summarise
-from imagenet.sets import OURS, compare_sets
+from imagenet.sets import OURS, compare_sets, fit_levels, read_predictions
 
 from pac_core import InvalidInput, write_certificate
 from pac_core.arrays import round_up
@@ -38,11 +37,7 @@ from pac_vision import find_images
 
 LEDGER = "ledger.txt"
 """Beside logits that were scored here: where the ledger of their images lies."""
-
-
-@click.group(help=__doc__)
-def main():
-    pass
+main = click.Group(help=__doc__)
 
 
 @main.command(context_settings={"ignore_unknown_options": True})
@@ -65,23 +60,16 @@ def score(images, model, out, options):
 @click.argument("logits", nargs=-1, metavar="[NAME=]FILE...")
 @click.option("--images", type=PATH, help="Images to draw, found by id or file name.")
 @click.option("--labels", type=PATH, help="Label file, where the images lie side by side.")
-@click.option(
-    "--classes", type=PATH, help="Names of the classes: ImageNet's class index, or a line for each."
-)
+@click.option("--classes", type=PATH, help="Names: ImageNet's class index, or a line for each class.")
 @click.option("--tune", type=int, help="Images to tune on.  [default: a fifth]")
 @click.option("--n", type=int, help="Images to calibrate on; the rest tests.  [default: two fifths]")
-@click.option(
-    "--epsilon", type=float, help="Promised error.  [default: the least of which n allow 20 errors]"
-)
-@click.option("--delta", default=1e-5, show_default=True, help="Probability that the promise fails.")
+@click.option("--epsilon", type=float, help="Promised error.  [default: the least that allows 20 errors]")
+@option("delta", 1e-5, "Probability that the promise fails.")
 @seed_option
 @ledger_option("the logits, or the images that were scored here")
 @out_option("imagenet_output")
 @smoke_option
-def results(
-    logits, images, labels, classes, tune,
-    n, epsilon, delta, seed, ledger, out, smoke_test,
-):  # fmt: skip
+def results(logits, images, labels, classes, tune, n, epsilon, delta, seed, ledger, out, smoke_test):
     """Every table and figure from stored logits, labels and ids (npz, parquet) of the same images."""
     if smoke_test:
         images, logits = make_logits(out)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from imagenet.inputs import find_places, outcomes
+from imagenet.sets import find_places, outcomes
 from PIL import Image
 
 from pac_core import InvalidInput
@@ -20,12 +20,7 @@ Range = tuple[int, int | None]
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A test image with its set.
-
-    image: reads it
-    label, prediction: the true class and the predicted one
-    members: the labels of its set, ascending
-    """
+    """A test image, read by `image`, with its true and predicted class and the labels of its set."""
 
     image: Callable[[], Image.Image]
     label: int
@@ -41,10 +36,7 @@ class Case:
 
 
 def find_cases(results, found, images):
-    """The images of the test part, which nothing was fitted on, that the folder holds, with their sets.
-
-    A broken image cannot be drawn.
-    """
+    """The test images that the folder holds, with their sets; a broken one cannot be drawn."""
     model = next(model for model in results.models if model.name == found.model)
     where, whole = find_places(model, images), outcomes(model.forecast, model.labels) != "broken"
     at_hand = {row: place for row in results.parts.test.rows if whole[row] and (place := where[row])}
@@ -58,11 +50,9 @@ def find_cases(results, found, images):
 
 def size_columns(classes):
     """Sizes 1, 5 to 10, 50 to 100 and from 200, as in the paper; fewer classes have smaller sets."""
-    if classes >= 250:
-        return ((1, 1), (5, 10), (50, 100), (200, None))
-    if classes >= 25:
-        return ((1, 1), (2, 4), (5, 9), (10, None))
-    return ((1, 1), (2, 2), (3, None)) if classes > 2 else ((1, 1), (2, None))
+    few = ((1, 1), (2, 2), (3, None)) if classes > 2 else ((1, 1), (2, None))
+    some = ((1, 1), (2, 4), (5, 9), (10, None)) if classes >= 25 else few
+    return ((1, 1), (5, 10), (50, 100), (200, None)) if classes >= 250 else some
 
 
 def written_columns(classes):
@@ -71,11 +61,7 @@ def written_columns(classes):
 
 
 def rows_by_class(cases, columns, rows):
-    """For each row of the table its class and one image a column; a class of None has images of several.
-
-    One class per row where the images allow it (at most one column empty), those that fill most columns
-    first; the rows left over take what images there are.
-    """
+    """Rows of one class (at most one column empty), the fullest first; then rows of what is left, of None."""
     by_class = {}
     for case in cases:
         cells = by_class.setdefault(case.label, [None] * len(columns))
@@ -182,9 +168,7 @@ def measure(word, font):
 
 def spread_evenly(cases, count):
     """So many of them, evenly from the first to the last."""
-    if len(cases) <= count:
-        return list(cases)
-    return [cases[round(i)] for i in np.linspace(0, len(cases) - 1, count)]
+    return [cases[round(i)] for i in np.linspace(0, len(cases) - 1, min(count, len(cases)))]
 
 
 def _head(sizes, *, half_open=False):

@@ -1,31 +1,39 @@
 """The report of classification results: each function shows one result, as table and as figure."""
 
 import math
+from functools import partial
 
+import common
 import numpy as np
-from common import interval_text
-from imagenet import figures, pictures
-from imagenet.inputs import mark_chance, outcomes, say_infeasible
-from imagenet.sets import OURS, PAPER, WORDS
+from imagenet import pictures
+from imagenet.sets import OURS, PAPER, WORDS, mark_chance, outcomes, say_infeasible
+from scipy.stats import binom
 
-import pac_core as pac
+from pac_core import PACLevel
 from pac_core.arrays import round_up
 from pac_core.bounds import min_samples, vc_min_samples
 from pac_core.evaluation import calibration_error, error_interval
+from pac_core.plots import INK
 from pac_core.scores import Temperature
 from pac_vision.plots import reliability_bins, reliability_diagram
 
-SIZES = ("mean size", "median", "smallest", "largest")
+NUMBERS = ("mean size", "median", "smallest", "largest")
+SIZES = "labels in the set\n(line: median, diamond: mean)"
+COLOURS = {"C": INK[3], "D": INK[4], PAPER: INK[0], OURS: INK[1], "mass": "#9a9a9a", "mass, C": "#5f6b73"}
+COLOURS |= {"correct": INK[2], "incorrect": INK[3]}
+# From large to small, so that equal sizes do not hide each other.
+MARKS = {
+    "D": {"marker": "s", "markersize": 11, "linewidth": 3.6, "alpha": 0.6},
+    PAPER: {"marker": "o", "markersize": 8, "linewidth": 2.2},
+    OURS: {"marker": "D", "markersize": 4, "linewidth": 1},
+}
 
 
 def show_results(results, folder, names, images):
-    """Everything the paper shows of ImageNet, into the folder and onto the terminal.
-
-    images: to draw the picture tables from; without them there are none
-    """
-    for show in (show_ablation, show_correctness, show_levels, show_grid, show_baselines, show_architectures):
+    """Everything the paper shows of ImageNet; the picture tables where there are images."""
+    every = (show_ablation, show_correctness, show_levels, show_grid, show_baselines, show_architectures)
+    for show in (*every, show_reliability):
         show(results, folder)
-    show_reliability(results, folder)
     show_coverage(results, folder, names)
     if images is not None:
         show_pictures(results, folder, images, names)
@@ -38,14 +46,64 @@ def say_where(results):
     return f"{results.models[0].name}, {at}"
 
 
-def say_verdict(evaluation):
-    return "refuted" if evaluation.refuted else "not refuted"
+def say_verdict(found):
+    return common.say_refuted(found, "refuted", "not refuted")
+
+
+new_figure = partial(common.new_panel, label=SIZES, size=(6.6, 4.0), fontsize=10, pad=14)
+
+
+def draw_kinds(axes, found):
+    """A box for each kind of sets; kinds without sets have the reason, a text, written in their place."""
+    for place, (name, sizes) in enumerate(found.items(), start=1):
+        if isinstance(sizes, str):
+            middle = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "center"}
+            axes.text(place, 0.5, sizes, **middle, fontsize=8, color="#555555")
+        else:
+            common.draw_box(axes, sizes, place, COLOURS[name.partition("\n")[0]])
+    scale_sizes(axes, [sizes for sizes in found.values() if not isinstance(sizes, str)])
+    common.name_places(axes, list(found))
+
+
+def scale_sizes(axes, sizes):
+    """A logarithmic axis of whole numbers, with a place for empty sets."""
+    from matplotlib.ticker import NullLocator
+
+    every = np.concatenate([[1], *sizes])
+    least, most = every.min(), every.max()
+    axes.set_yscale("symlog", linthresh=1, linscale=0.35)
+    ticks = [m * 10**p for p in range(7) for m in (1, 2, 5) if m * 10**p <= 1.2 * most]
+    ticks = [0, *ticks] if least == 0 else ticks
+    axes.set_yticks(ticks, [f"{tick:,g}" for tick in ticks])
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(-0.25 if least == 0 else 0.8, 1.5 * most)
+
+
+def grouped_boxes(groups, title, *, along=""):
+    """Boxes in groups, which may be values `along` an axis; a name has the same colour in every group."""
+    from matplotlib.patches import Patch
+
+    figure, axes = new_figure(title, size=(7.2 if along else 6.6, 4.2))
+    names = list(dict.fromkeys(name for group in groups.values() for name in group))
+    width, drawn = 0.8 / len(names), []
+    for place, group in enumerate(groups.values(), start=1):
+        for i, name in enumerate(names):
+            if name in group and len(group[name]):
+                at = place + (i - (len(names) - 1) / 2) * width
+                common.draw_box(axes, group[name], at, COLOURS[name], width=0.85 * width)
+                drawn.append(group[name])
+    scale_sizes(axes, drawn)
+    common.name_places(axes, list(groups))
+    handles = [Patch(facecolor=COLOURS[name], edgecolor="black", alpha=0.6, label=name) for name in names]
+    figure.legend(handles=handles, frameon=False, loc="outside lower center", ncols=len(names), fontsize=9)
+    axes.set_xlabel(along)
+    return figure
 
 
 def measured_numbers(group, verdict=None):
-    row = {"error": group.error, "98% interval": interval_text(group.interval)}
+    row = {"error": group.error, "98% interval": common.interval_text(group.interval)}
     row |= {} if verdict is None else {"verdict": verdict}
-    return row | dict(zip(SIZES, (group.mean, group.median, group.smallest, group.largest), strict=True))
+    return row | dict(zip(NUMBERS, (group.mean, group.median, group.smallest, group.largest), strict=True))
 
 
 def ablation_row(results, sets, level):
@@ -56,7 +114,7 @@ def ablation_row(results, sets, level):
         return row | measured_numbers(found.evaluation.all, say_verdict(found.evaluation))
     words = say_infeasible(n, vc_min_samples(level) if sets == "C" else min_samples(level))
     row |= dict.fromkeys(("allowed errors", "error", "98% interval"), "")
-    return row | {"verdict": f"not feasible with n = {n:,}, {words}"} | dict.fromkeys(SIZES, "")
+    return row | {"verdict": f"not feasible with n = {n:,}, {words}"} | dict.fromkeys(NUMBERS, "")
 
 
 def ablation_rows(results, level=None):
@@ -65,14 +123,16 @@ def ablation_rows(results, level=None):
 
 
 def show_ablation(results, folder):
-    rows, where = ablation_rows(results), say_where(results)
+    rows, where, found = ablation_rows(results), say_where(results), {}
     note = f"Compared on {results.parts.test.n:,} test images; a verdict is no proof."
     folder.table("ablation", rows, f"Ablation ({where})", hidden=("what", "smallest"), note=note)
-    said = {row["sets"]: row["verdict"].replace(" with ", "\nwith ").replace(", ", ",\n", 1) for row in rows}
-    sizes = {sets: one.size for sets in said if (one := results.at(sets)) is not None}
-    why = {sets: words for sets, words in said.items() if sets not in sizes}
+    for row in rows:
+        one, why = results.at(row["sets"]), row["verdict"].replace(" with ", "\nwith ")
+        found[row["sets"]] = why.replace(", ", ",\n", 1) if one is None else one.size
     title = f"C calibrated, D direct bound (without: VC bound), ours: chosen score\n{where}"
-    folder.figure("ablation", figures.size_boxes(sizes, title, missing=why))
+    figure, axes = new_figure(title)
+    draw_kinds(axes, found)
+    folder.figure("ablation", figure)
 
 
 def show_correctness(results, folder):
@@ -86,7 +146,7 @@ def show_correctness(results, folder):
     note = "The promise is about all images; nothing is promised of either group."
     folder.table("correctness", rows, f"Correct against incorrect predictions ({where})", note=note)
     title = f"Sizes where the classifier is right and where it is wrong\n{where}"
-    folder.figure("correctness", figures.grouped_boxes(groups, title))
+    folder.figure("correctness", grouped_boxes(groups, title))
 
 
 def show_levels(results, folder):
@@ -105,7 +165,7 @@ def show_levels(results, folder):
         hidden = ("what", "98% interval", "smallest", "largest")
         folder.table(f"levels_{name}", rows, f"Sizes against {name} ({model})", hidden=hidden)
         title = f"Sizes against {name}: quartiles, smallest and largest set\n{model}, n = {n:,}, {fixed}"
-        folder.figure(f"levels_{name}", figures.grouped_boxes(groups, title, along=f"{along}, {name}"))
+        folder.figure(f"levels_{name}", grouped_boxes(groups, title, along=f"{along}, {name}"))
 
 
 def grid_cells(results, sets, number):
@@ -115,12 +175,12 @@ def grid_cells(results, sets, number):
         found = results.at(sets, level)
         if found is None:
             return say_infeasible(results.parts.calibrate.n, min_samples(level))
-        row, doubt = found.evaluation.all, " refuted" if found.evaluation.refuted else ""
+        row, doubt = found.evaluation.all, common.say_refuted(found.evaluation, " refuted", "")
         return f"{row.error:.4f}{doubt}" if number == "error" else f"{row.mean:.4g}"
 
     deltas = results.levels.deltas
     return [
-        {"epsilon": epsilon} | {f"delta {delta:g}": cell(pac.PACLevel(epsilon, delta)) for delta in deltas}
+        {"epsilon": epsilon} | {f"delta {delta:g}": cell(PACLevel(epsilon, delta)) for delta in deltas}
         for epsilon in results.levels.epsilons
     ]
 
@@ -138,7 +198,29 @@ def show_grid(results, folder):
         words = f"any of them fails with probability below {round_up(cost, 3)}."
         print(f"  The {cells} levels of {sets} in the table: {words}")
     title = f"{model}, n = {n:,}: C calibrated, D direct bound, ours\nquartiles, smallest and largest set"
-    folder.figure("grid", figures.grid_boxes(results, title))
+    folder.figure("grid", grid_boxes(results, title))
+
+
+def grid_boxes(results, title):
+    """The ablation at each epsilon (down) and delta (across), all with the same axes."""
+    table, n, every = results.levels.table, results.parts.calibrate.n, []
+    kinds = ["C", "D", PAPER, OURS][not any(results.at("C", level) for level in table) :]
+
+    def draw(axes, level):
+        sizes = {kind: one.size for kind in kinds if (one := results.at(kind, level)) is not None}
+        every.extend(sizes.values())
+        if sizes:
+            draw_kinds(axes, {kind: sizes.get(kind, "not\nfeasible") for kind in kinds})
+        else:
+            words = f"not feasible with n = {n:,}\n{say_infeasible(n, min_samples(level))}"
+            axes.text(0.5, 0.5, words, ha="center", va="center", transform=axes.transAxes, fontsize=8.5)
+        if mark := mark_chance(n, level):
+            axes.set_title(f"{common.say_level(level)} ({mark})", fontsize=9)
+
+    figure = common.level_grid(table, draw, title, SIZES.replace("\n", " "))
+    # The panels share an axis, which must have room for all of them and not for the last alone.
+    scale_sizes(figure.axes[0], every)
+    return figure
 
 
 def baseline_rows(results):
@@ -148,7 +230,10 @@ def baseline_rows(results):
         found = results.main(sets).evaluation
         promise, verdict = f"error <= {results.levels.main.epsilon:g}", say_verdict(found)
         if sets.startswith("mass"):
-            promise, verdict = "none", "above epsilon beyond doubt" if found.refuted else "nothing to refute"
+            promise, verdict = (
+                "none",
+                common.say_refuted(found, "above epsilon beyond doubt", "nothing to refute"),
+            )
         rows.append({"sets": sets, "promise": promise} | measured_numbers(found.all, verdict))
     return rows
 
@@ -159,11 +244,15 @@ def show_baselines(results, folder):
     folder.table("baselines", baseline_rows(results), title, hidden=("smallest",))
     label = {"mass": "mass\nas it is", "mass, C": "mass, C\ncalibrated", PAPER: "C+D\npaper", OURS: "ours\n"}
     found = {label[sets]: results.main(sets) for sets in label}
-    errors = {name: (one.evaluation.all.error, one.evaluation.all.interval) for name, one in found.items()}
-    title = f"Measured error of baselines and PAC sets\n{where}"
-    folder.figure("baselines_error", figures.error_bars(errors, results.levels.main.epsilon, title))
-    sizes = {name: one.size for name, one in found.items()}
-    folder.figure("baselines_size", figures.size_boxes(sizes, f"Size of baselines and PAC sets\n{where}"))
+    words = "share of test images whose set misses\n(whisker: exact 98% interval)"
+    figure, axes = new_figure(f"Measured error of baselines and PAC sets\n{where}", label=words)
+    errors = {name: one.evaluation.all for name, one in found.items()}
+    common.draw_errors(axes, errors, results.levels.main.epsilon, [COLOURS[sets] for sets in label])
+    axes.margins(y=0.2)
+    folder.figure("baselines_error", figure)
+    figure, axes = new_figure(f"Size of baselines and PAC sets\n{where}")
+    draw_kinds(axes, {name: one.size for name, one in found.items()})
+    folder.figure("baselines_size", figure)
 
 
 def find_temperature(score):
@@ -179,9 +268,10 @@ def readable_test(results, model):
     return forecast.take(rows), calibrated.take(rows), labels[rows]
 
 
-def count_wrong(model):
-    """Nothing was fitted to the predictions themselves, so their errors are counted on all images."""
-    return int((outcomes(model.forecast, model.labels) != "correct").sum()), len(model.labels)
+def error_of(model):
+    """The top-1 error and its interval; nothing was fitted to it, so it is counted on all images."""
+    wrong, n = int((outcomes(model.forecast, model.labels) != "correct").sum()), len(model.labels)
+    return wrong / n, error_interval(wrong, n)
 
 
 def architecture_rows(results):
@@ -189,15 +279,10 @@ def architecture_rows(results):
     rows = []
     for model in results.models:
         plain, calibrated, labels = readable_test(results, model)
-        wrong, n = count_wrong(model)
-        row = {
-            "classifier": model.name,
-            "top-1 error": wrong / n,
-            "98% interval": interval_text(error_interval(wrong, n)),
-            "tau": find_temperature(results.main(PAPER, model.name).predictor.score),
-            "ECE": calibration_error(plain, labels),
-            "ECE, C": calibration_error(calibrated, labels),
-        }
+        error, ends = error_of(model)
+        row = {"classifier": model.name, "top-1 error": error, "98% interval": common.interval_text(ends)}
+        row |= {"tau": find_temperature(results.main(PAPER, model.name).predictor.score)}
+        row |= {"ECE": calibration_error(plain, labels), "ECE, C": calibration_error(calibrated, labels)}
         for sets in ("D", PAPER, OURS):
             found = results.main(sets, model.name).evaluation
             row |= {f"error, {sets}": found.all.error, f"mean size, {sets}": found.all.mean}
@@ -215,12 +300,38 @@ def show_architectures(results, folder):
     folder.table("architectures", rows, title, hidden=hidden, note=note)
     if len(rows) < 2:
         return
-    intervals = [error_interval(*count_wrong(model)) for model in results.models]
+    ends = [error_of(model)[1] for model in results.models]
+    folder.figure("architectures", size_against_error(rows, ends, words))
+    names = [model.name for model in results.models]
+    sizes = {name: {sets: results.main(sets, name).size for sets in MARKS} for name in names}
+    folder.figure("architectures_size", grouped_boxes(sizes, f"Sizes of each architecture\n{words}"))
+
+
+def size_against_error(rows, ends, words):
+    """Mean set size against top-1 error, a point for each classifier and kind of sets."""
     title = f"Set size against classification error\n{words}"
-    folder.figure("architectures", figures.size_against_error(rows, intervals, title))
-    kinds, names = ("D", PAPER, OURS), [model.name for model in results.models]
-    sizes = {name: {sets: results.main(sets, name).size for sets in kinds} for name in names}
-    folder.figure("architectures_size", figures.grouped_boxes(sizes, f"Sizes of each architecture\n{words}"))
+    figure, axes = new_figure(title, label="mean number of labels in the set", size=(6.6, 4.4))
+    order = np.argsort([row["top-1 error"] for row in rows])
+    rows, ends = [rows[i] for i in order], np.array(ends)[order].T
+    errors = np.array([row["top-1 error"] for row in rows])
+    sizes = np.array([[row[f"mean size, {kind}"] for row in rows] for kind in MARKS])
+    for (kind, mark), means in zip(MARKS.items(), sizes, strict=True):
+        axes.plot(errors, means, color=COLOURS[kind], label=kind, fillstyle="none", **mark)
+    low, top = sizes.min(), sizes.max()
+    floor, ceiling = max(0, low - 0.5 * (top - low) - 0.05 * top), top + 1.1 * (top - low) + 0.25 * top
+    axes.set_ylim(floor, ceiling)
+    heights = floor + (ceiling - floor) * (0.03 + 0.035 * np.arange(len(errors)))
+    grey = {"color": "#8a8a8a", "linestyle": "none", "capsize": 2, "elinewidth": 1, "marker": "|"}
+    axes.errorbar(errors, heights, xerr=abs(ends - errors), label="exact 98% interval of the error", **grey)
+    place, apart = -np.inf, 0.035 * np.diff(axes.get_xlim())[0]
+    how = {"rotation": 90, "ha": "center", "va": "top", "fontsize": 8.5}
+    how |= {"arrowprops": {"arrowstyle": "-", "color": "#bbbbbb", "shrinkB": 4}}
+    for row, error, tallest in zip(rows, errors, sizes.max(axis=0), strict=True):
+        place = max(error, place + apart)
+        axes.annotate(row["classifier"], (error, tallest), xytext=(place, ceiling), **how)
+    axes.set_xlabel("top-1 error")
+    figure.legend(frameon=False, loc="outside lower center", ncols=4, fontsize=9)
+    return figure
 
 
 def show_reliability(results, folder):
@@ -240,10 +351,7 @@ def show_reliability(results, folder):
 
 
 def coverage_rows(results, names, sets=OURS):
-    """The share of each class's test images whose set holds the truth, the surely least covered first.
-
-    The promise is about all images together. A class that is covered less than 1 - epsilon breaks nothing.
-    """
+    """The coverage of each class, which nothing is promised of; the surely least covered first."""
     found, (_, labels), rows = results.main(sets), results.test, []
     for label in np.unique(labels).tolist():
         mine = labels == label
@@ -266,13 +374,46 @@ def show_coverage(results, folder, names):
     title = f"Coverage of each class by our sets, those with the lowest interval ({where})"
     folder.table("coverage", rows, title, first=8, note=note)
     title = f"Misses class by class: the promise is about all images, not each class\n{where}"
-    folder.figure("coverage", figures.class_coverage(rows, epsilon, title))
+    figure, axes = new_figure(title, size=(7.0, 4.2))
+    (draw_few_classes if len(rows) <= 40 else draw_many_classes)(axes, rows, epsilon)
+    axes.legend(frameon=False)
+    folder.figure("coverage", figure)
+
+
+def draw_few_classes(axes, rows, epsilon):
+    """The coverage of each class with its exact interval."""
+    values, low, high = (np.array([row[key] for row in rows]) for key in ("coverage", "low", "high"))
+    places, ends = np.arange(len(rows)), [values - low, high - values]
+    axes.errorbar(places, values, ends, color=INK[0], marker="o", linestyle="none", capsize=3)
+    axes.set_xticks(places, [row["class"] for row in rows], rotation=45, ha="right", fontsize=8)
+    axes.axhline(1 - epsilon, color="black", linestyle=":", label=f"1 - epsilon = {1 - epsilon:g}")
+    axes.set_ylabel("share of the class's test images covered\n(whisker: exact 98% interval)", fontsize=9)
+
+
+def draw_many_classes(axes, rows, epsilon):
+    """How many classes are missed how often, beside what equal classes would give."""
+    images = np.array([row["images"] for row in rows])
+    missed = images - np.array([row["covered"] for row in rows])
+    places = np.arange(missed.max() + 1)
+    equal = [float(np.sum(binom.pmf(k, images, missed.sum() / images.sum()))) for k in places]
+    for counts, shift, colour, label in (
+        (np.bincount(missed), -0.2, INK[0], "classes found"),
+        (equal, 0.2, "#b5b5b5", "if every class had the same error"),
+    ):
+        bars = axes.bar(places + shift, counts, width=0.38, color=colour, alpha=0.65, label=label)
+        axes.bar_label(bars, [f"{count:.3g}" for count in counts], padding=2, fontsize=8)
+    axes.set_yscale("log")
+    axes.set_ylim(0.5, 3 * max(np.bincount(missed).max(), *equal))
+    axes.set_xticks(places)
+    few, many = images.min(), images.max()
+    axes.set_xlabel(f"images of a class that its sets miss (of {few} to {many} in the test part)")
+    axes.set_ylabel("classes", fontsize=9)
 
 
 def show_pictures(results, folder, images, names):
     """The two picture tables, of the sets that fill most columns; at best ours at the main level."""
     model, main = results.models[0], results.levels.main
-    others = (pac.PACLevel(epsilon, main.delta) for epsilon in sorted(results.levels.epsilons, reverse=True))
+    others = (PACLevel(epsilon, main.delta) for epsilon in sorted(results.levels.epsilons, reverse=True))
     keys = [(sets, level) for sets in (OURS, PAPER) for level in dict.fromkeys((main, *others))]
     found = [one for key in keys if (one := results.at(*key)) is not None]
     cases = [pictures.find_cases(results, one, images) for one in found]

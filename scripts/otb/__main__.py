@@ -18,9 +18,9 @@ import click
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from common import PATH, ResultFolder, ledger_option, out_option, seed_option, smoke_option, start
-from otb.frames import study_frames
+from common import PATH, ResultFolder, ledger_option, option, out_option, seed_option, smoke_option, start
 from otb.generated import write_sequences, write_tracks
+from otb.pairs import study_frames
 from otb.stored import by_frame, by_sequence, compare_scores, frame_against_sequence
 
 from pac_core import InvalidInput, split
@@ -32,17 +32,9 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BACKBONES = "efficientnet-lite0, -lite1, -lite2, pixels, or python:MODULE:FACTORY."
 
 
-def option(name, default, text):
-    return click.option(f"--{name}", default=default, show_default=True, help=text)
-
-
 pairs_option = option("pairs", 5000, "Pairs of frames to calibrate on: the paper's figures have 5,000.")
 backbone_option = option("backbone", TrackerSettings.backbone, BACKBONES)
-
-
-@click.group(help=__doc__)
-def main():
-    pass
+main = click.Group(help=__doc__)
 
 
 @main.command()
@@ -112,9 +104,7 @@ def study(args, settings):
 
 @main.command()
 @click.argument("sequences", type=PATH, required=False)
-@option(
-    "train", 25, "How many of its sequences to train on, drawn by the seed; their names go into the file."
-)
+@option("train", 25, "Sequences to train on, drawn by the seed; their names go into the file.")
 @backbone_option
 @option("epochs", TrackerSettings.epochs, "Passes over the pairs of frames.")
 @seed_option

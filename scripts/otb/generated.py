@@ -7,10 +7,7 @@ from PIL import Image
 
 
 def write_sequences(folder, count, *, frames=20, targets=1, size=(96, 72), seed=0):
-    """Writes so many sequences below a folder, which is returned; each is drawn from the seed and its number.
-
-    targets: of every third sequence; the others have one
-    """
+    """Writes sequences below a folder, by the seed and their numbers; every third has so many targets."""
     root = Path(folder)
     for number in range(count):
         drawn = np.random.default_rng([seed, number])

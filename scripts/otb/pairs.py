@@ -1,7 +1,8 @@
 """The paper's tracking experiment, whose unit is a pair of frames: a reproduction, never a certificate.
 
 Frames of one video depend on each other, so a threshold calibrated on them promises nothing about a new
-video; see `otb.units`.
+video; see `otb.stored.compare_units`. `study_frames` trains a regressor like the paper's on the frames
+of some videos, and measures it on others.
 """
 
 import hashlib
@@ -9,17 +10,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from common import draw_box, interval_text
+from common import draw_bands, draw_boxes, interval_text, log_axis, new_panel, say_level, say_refuted
 
+import pac_vision as vision
 from pac_core import GaussianForecast, InvalidInput, NotEnoughData, PACLevel, evaluate
+from pac_core.bounds import max_errors
 from pac_core.evaluation import ABLATIONS
-from pac_core.plots import INK, canvas
+from pac_vision.plots import Overlay, overlay_grid, write_gif
+from pac_vision.tracking import find_pairs, predict_no_motion
 
 PAPER_PAIRS = (20_882, 22_761, 22_761)
 """Pairs of frames to tune, calibrate and test in the paper, of 99 videos."""
 FEW = PACLevel(0.1, 0.05)
 """Of a pair, where there are few videos."""
 EPSILONS, DELTAS = (0.01, 0.02, 0.03, 0.04, 0.05), (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+SHOWN = 4  # videos to draw, however many there are
+DIAGONAL = "half-diagonal of the set's box (4 dimensions), pixels"
 NOT = "C calibrated, D direct bound; a reproduction, no certificate"
 WHY = (
     "a reproduction of the paper, whose unit is a pair of frames: frames of one video depend on each other, "
@@ -56,11 +62,7 @@ def gather(videos, rows=slice(None)):
 
 
 def paper_parts(counts, *, seed=0):
-    """Three groups of videos, in the paper's proportions of pairs; the order is drawn by the seed.
-
-    counts: pairs of each video; with the paper's benchmark the parts come as near to `PAPER_PAIRS` as whole
-        videos can
-    """
+    """Whole videos in three groups, as near to the paper's proportions of pairs as they can come."""
     if len(counts) < 3:
         raise InvalidInput(f"videos must be 3 or more to tune, calibrate and test, got {len(counts)}")
     key = seed.to_bytes(8, "big")
@@ -109,53 +111,137 @@ def ablation_table(parts, level):
             rows.append(row | dict.fromkeys(heads, "-") | {"why": f"needs {refusal.needed:,} pairs"})
             continue
         found = evaluate(sets, parts.test[1], level)
-        one, refuted = found.all, "yes" if found.refuted else "no"
-        cells = (one.error, interval_text(one.interval), refuted, one.median, one.mean)
+        one = found.all
+        cells = (one.error, interval_text(one.interval), say_refuted(found), one.median, one.mean)
         rows.append(row | dict(zip(heads, cells, strict=True)) | {"why": ""})
         sizes[name] = np.asarray(sets.size())
     return rows, sizes
 
 
-def size_boxes(sizes, title):
+def size_boxes(sizes, what, parts, level):
     """A box per name, of the sets that are not empty."""
-    figure, axes = canvas(7.0, 4.4)
-    for place, (size, ink) in enumerate(zip(sizes.values(), INK, strict=False)):
-        draw_box(axes, size[size > 0], place, ink)
-    axes.set_xticks(range(len(sizes)), list(sizes))
-    return _finish(figure, axes, title)
+    title = f"{what}, n = {parts.sizes[1]:,}, {say_level(level)}\n({NOT})"
+    figure, axes = new_panel(title, DIAGONAL, (7.0, 4.4))
+    draw_boxes(axes, {name: size[size > 0] for name, size in sizes.items()})
+    log_axis(axes)
+    return figure
 
 
 def draw_levels(folder, parts, usual, title, prefix):
     """Median size of C+D against epsilon, and against delta, with the range of nine in ten sets."""
-    for name, values in (("epsilon", EPSILONS), ("delta", DELTAS)):
-        values = [value for value in values if value >= getattr(usual, name)]
-        if not values:
-            continue
-        predictors = [fit_pairs(parts, replace(usual, **{name: value})) for value in values]
-        sizes = [np.asarray(predictor.sets(parts.test[0]).size()) for predictor in predictors]
-        figure, axes = canvas(6.4, 4.2)
-        low, middle, high = np.quantile(sizes, (0.05, 0.5, 0.95), axis=1)
-        axes.fill_between(values, low, high, color=INK[0], alpha=0.15, label="nine in ten sets")
-        axes.plot(values, middle, color=INK[0], marker="o", label="median")
-        axes.set_xscale("log" if name == "delta" else "linear")
-        if name == "epsilon":
-            axes.set_xticks(values, [f"{value:g}" for value in values])
-        axes.set_xlabel(name)
-        axes.legend(frameon=False)
-        fixed = f"delta {usual.delta:g}" if name == "epsilon" else f"epsilon {usual.epsilon:g}"
-        heading = f"{title}, C+D, n = {parts.sizes[1]:,}, {fixed}\n(a reproduction, no certificate)"
-        folder.figure(prefix + name, _finish(figure, axes, heading))
+    for name, values, fixed in (("epsilon", EPSILONS, "delta"), ("delta", DELTAS, "epsilon")):
+        levels = {v: replace(usual, **{name: v}) for v in values if v >= getattr(usual, name)}
+        if levels:
+            sizes = {v: fit_pairs(parts, one).sets(parts.test[0]).size() for v, one in levels.items()}
+            where = f"n = {parts.sizes[1]:,}, {fixed} {getattr(usual, fixed):g}"
+            figure, axes = new_panel(f"{title}, C+D, {where}\n(a reproduction, no certificate)", DIAGONAL)
+            draw_bands(axes, {"median; band: nine in ten sets": sizes}, name)
+            log_axis(axes)
+            axes.set_xlabel(name)
+            folder.figure(prefix + name, figure)
 
 
-def say_level(level):
-    return f"epsilon {level.epsilon:g}, delta {level.delta:g}"
+def study_frames(args, folder, settings, backbone, sequences):
+    targets = sum(len(one.truth) for one in sequences)
+    print(f"\n{len(sequences)} videos with frames of {targets} targets; the unit is a pair: {WHY}")
+
+    def train(videos, name):
+        """A tracker trained on some videos, saved under this name."""
+        print(f"  training on {', '.join(one.name for one in videos)}")
+        options = {"backbone": backbone, "device": backbone.device, "progress": print}
+        tracker = vision.train_tracker(args.sequences, videos, settings, **options)
+        tracker.save(folder.folder / name)
+        return tracker
+
+    study = whole_benchmark if targets >= args.full else few_videos
+    study(args, folder, train, sequences)
 
 
-def _finish(figure, axes, title):
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:,g}")
-    low, high = axes.get_ylim()
-    axes.yaxis.set_minor_formatter("{x:,g}" if high < 10 * low else "")  # one decade has one label of its own
-    axes.set_ylabel("half-diagonal of the set's box (4 dimensions), pixels", fontsize=8.5)
-    axes.set_title(title, loc="left", fontsize=10)
-    return figure
+def few_videos(args, folder, train, sequences):
+    """Two regressors, each trained on one half of the videos and measured on the other."""
+    try:
+        max_errors(len(sequences), FEW)
+    except NotEnoughData as refusal:
+        print(f"  by video, a certificate is refused: {refusal}")
+    print("  tested on the same videos, a result is about further pairs of these very videos; the rows")
+    print("  tested on another video show what that says about a new one")
+    ranked = sorted(sequences, key=lambda one: -one.truth.size)
+    halves = [*ranked[0::4], *ranked[3::4]], [*ranked[1::4], *ranked[2::4]]
+    rows, errors, overlays, few = [], [], [], say_level(FEW)
+    for number, (seen, held) in enumerate((halves, halves[::-1]), start=1):
+        tracker = train(seen, f"tracker{number}.safetensors")
+        videos = [vision.track(tracker, args.sequences, one) for one in held]
+        still = [predict_no_motion(one) for one in held]
+        for kind, known, new, parts in list_cases({"regressor": videos, "box stays": still}, args.seed):
+            found, sizes = ablation_table(parts, FEW)
+            rows += [{"forecast": kind, "calibrated on": known, "tested on": new} | row for row in found]
+            if kind == "regressor" and known == new and sizes:
+                figure = size_boxes(sizes, f"Pairs of {known}", parts, FEW)
+                folder.figure(f"frames_ablation{number}", figure)
+                overlays += draw_sets(args, held, videos, parts, FEW)[: SHOWN // 2]
+        for one, video, same in zip(held, videos, still, strict=True):
+            free = vision.track(tracker, args.sequences, one, free=True)
+            of = {"regressor": video, "box stays": same, "regressor, running freely": free}
+            off = {kind: float(abs(v.truth - v.mean).mean()) for kind, v in of.items()}
+            errors.append({"video": one.name, "pairs": len(video.frames)} | off)
+    folder.table("frame_errors", errors, "Mean error of a side, pixels (from the true box before, or freely)")
+    folder.table("frames", rows, f"Pairs of frames, {few} (reproduction, no certificate)")
+    if overlays:
+        words = f"{few} by pair: a reproduction, no certificate"
+        write_overlays(folder, overlays, f"A regressor that was trained on other videos; {words}")
+
+
+def list_cases(kinds, seed):
+    """Forecast, what it is calibrated on, what it is tested on, and the parts."""
+    found = []
+    for kind, videos in kinds.items():
+        both = " + ".join(video.name for video in videos) if len(videos) < SHOWN else f"{len(videos)} videos"
+        found.append((kind, both, both, split_by_pair(videos, seed=seed, shares=(1, 2, 2))))
+        ways = [(a, b) for a in videos[:SHOWN] for b in videos[:SHOWN] if a is not b]
+        found += [(kind, a.name, b.name, split_across(a, b, seed=seed)) for a, b in ways]
+    return found
+
+
+def whole_benchmark(args, folder, train, sequences):
+    """The paper's split; three quarters of its first part train, the rest fits the temperature."""
+    by_name = {one.name: one for one in sequences}
+    counts = {one.name: len(find_pairs([one])) for one in sequences}
+    groups = paper_parts(counts, seed=args.seed)
+    sizes = [sum(counts[name] for name in group) for group in groups]
+    print(f"  pairs of the three parts: {sizes}; the paper's: {list(PAPER_PAIRS)}")
+    cut = max(1, min(len(groups[0]) - 1, len(groups[0]) * 3 // 4))
+    tracker = train([by_name[name] for name in groups[0][:cut]], "tracker.safetensors")
+    forecast = [
+        [vision.track(tracker, args.sequences, by_name[name]) for name in group]
+        for group in (groups[0][cut:], *groups[1:])
+    ]
+    parts, rows = split_by_video(forecast).draw(args.pairs, args.seed), []
+    print(f"  pairs to tune, calibrate (of the second part, --pairs) and test: {list(parts.sizes)}")
+    paper = PACLevel(args.epsilon, args.delta)
+    for level in (paper, FEW):
+        found, sizes = ablation_table(parts, level)
+        rows += [{"epsilon": level.epsilon, "delta": level.delta} | row for row in found]
+        if sizes:
+            figure = size_boxes(sizes, "All videos by pair", parts, level)
+            folder.figure(f"full_ablation_{level.epsilon:g}", figure)
+    folder.table("full_frames", rows, "All videos by pair (reproduction, no certificate)")
+    draw_levels(folder, parts, paper, "All videos by pair", "full_")
+    shown = forecast[2][:SHOWN]
+    overlays = draw_sets(args, [by_name[video.name] for video in shown], shown, parts, paper)
+    words = f"{say_level(paper)} by pair: a reproduction, no certificate"
+    write_overlays(folder, overlays, f"Test videos; {words}")
+    path = folder.folder / "tracker.safetensors"
+    print(f"  by video, with a certificate: pac run otb --tracker {path} ...")
+
+
+def draw_sets(args, sequences, videos, parts, level):
+    """The videos with their boxes at this level (C+D)."""
+    predictor, floored = fit_pairs(parts, level), vision.BoxScore("nll")
+    sets = [predictor.sets(floored.prepared(video.forecast)) for video in videos]
+    return [Overlay.of(args.sequences, *known) for known in zip(sequences, videos, sets, strict=True)]
+
+
+def write_overlays(folder, overlays, title):
+    folder.figure("overlays", overlay_grid(overlays, title))
+    for overlay in overlays:
+        write_gif(overlay, folder.folder / f"overlay_{overlay.frames.name}.gif")

@@ -1,9 +1,10 @@
 """Stored tracks of an ensemble of trackers: by video, by frame, and one against the other."""
 
+from types import SimpleNamespace
+
 import numpy as np
-from common import interval_text
+from common import interval_text, panels, say_level
 from otb import pairs
-from otb.units import compare_units, unit_histograms
 
 import pac_core as pac
 from pac_core.bounds import max_errors
@@ -11,16 +12,15 @@ from pac_core.certificates import Record, SplitRecord, certify_scores
 from pac_core.cli import ledger_beside
 from pac_core.datasets import file_digest
 from pac_core.evaluation import error_interval
+from pac_core.plots import INK
 from pac_core.sets import GivenScore
 from pac_core.splits import ids_digest
 from pac_core.thresholds import fit_threshold
 from pac_vision import BoxScore
 from pac_vision.plots import Overlay, overlay_grid
-from pac_vision.tracking import CANDIDATES, Video, choose_box_score, choose_smallest
+from pac_vision.tracking import CANDIDATES, check_share, choose_box_score, choose_smallest, share_score
 
 PAPER = pac.PACLevel(0.01, 1e-5)
-SHOWN = 4  # videos to draw, however many there are
-Videos = dict[str, Video]
 
 
 def by_sequence(args, folder, videos, sequences):
@@ -53,10 +53,8 @@ def by_sequence(args, folder, videos, sequences):
     print(f"  promise: with probability {1 - level.epsilon:g} a new video drawn like these has at most")
     print(f"  {gamma:.0%} of its frames missed; {folder.folder / 'certificate.json'}")
     row = {"epsilon": level.epsilon, "delta": level.delta, "gamma": gamma, "n": threshold.n}
-    row |= {"allowed": threshold.errors, "test videos": len(test)}
-    if not test:
-        row |= {"refuted": "not tested"}
-    else:
+    row |= {"allowed": threshold.errors, "test videos": len(test), "refuted": "not tested"}
+    if test:
         missed = sum(score.video_score(video, gamma) > threshold.value for video in test)
         low, high = error_interval(missed, len(test))
         sizes = [threshold.value * score.spread(video) for video in test]
@@ -67,7 +65,7 @@ def by_sequence(args, folder, videos, sequences):
     shown = [s for s in sequences if s.name in videos and videos[s.name].frames.max() < len(s.frames)]
     if shown:
         part_of = {n: part for part in ("tune", "calibrate", "test") for n in getattr(parts, part).units}
-        shown = sorted(shown, key=lambda s: part_of[s.name] != "test")[:SHOWN]
+        shown = sorted(shown, key=lambda s: part_of[s.name] != "test")[: pairs.SHOWN]
         where = ", ".join(f"{s.name} ({part_of[s.name]})" for s in shown)
         title = f"Stored tracks, certified by video at ({level.epsilon:g}, {level.delta:g}); {where}"
         sets = [score.sets(videos[s.name].forecast, threshold) for s in shown]
@@ -78,10 +76,9 @@ def by_sequence(args, folder, videos, sequences):
 def by_frame(args, folder, videos):
     """The paper's experiment: the unit is a frame."""
     groups = pairs.paper_parts({name: len(video.frames) for name, video in videos.items()}, seed=args.seed)
-    others = pairs.split_by_video([[videos[name] for name in group] for group in groups]).draw(
-        args.pairs, args.seed
-    )
-    same = pairs.split_by_pair(list(videos.values()), seed=args.seed).draw(args.pairs, args.seed)
+    others = pairs.split_by_video([[videos[name] for name in group] for group in groups])
+    same = pairs.split_by_pair(list(videos.values()), seed=args.seed)
+    others, same = (parts.draw(args.pairs, args.seed) for parts in (others, same))
     print(f"\nstored tracks, the unit is a frame: {pairs.WHY}")
     print(f"  frames to tune, calibrate, test: {others.sizes}, of {[len(group) for group in groups]} videos")
     rows = []
@@ -91,10 +88,7 @@ def by_frame(args, folder, videos):
             where = {"epsilon": level.epsilon, "delta": level.delta, "tested on": name}
             rows += [where | row for row in found]
             if level == PAPER and parts is others:
-                title = (
-                    f"Stored tracks by frame, n = {parts.sizes[1]:,}, {pairs.say_level(level)}\n({pairs.NOT})"
-                )
-                folder.figure("ablation", pairs.size_boxes(sizes, title))
+                folder.figure("ablation", pairs.size_boxes(sizes, "Stored tracks by frame", parts, level))
     folder.table("by_frame", rows, "By frame (reproduction, no certificate)")
     pairs.draw_levels(folder, others, PAPER, "Stored tracks by frame", "")
 
@@ -104,21 +98,79 @@ def frame_against_sequence(args, folder, videos):
     level, few, draws = pac.PACLevel(args.epsilon, args.delta), args.calibrate, args.draws
     frames = [BoxScore().frame_scores(video) for video in videos.values()]
     found = compare_units(frames, level, args.gamma, calibrate=few, draws=draws, seed=args.seed)
-    rows = [
-        {
-            "calibrated on": f"{unit}s",
-            "promise": one.promise,
-            "fails, promised": f"<= {one.level.delta:g}",
-            "fails": one.breaches / draws,
-            "frames missed": float(one.frames.mean()),
-            f"videos over {args.gamma:.0%}": float(one.videos.mean()),
-            "worst split": float(one.videos.max()),
-        }
-        for unit, one in found.items()
-    ]
+    rows = []
+    for unit, one in found.items():
+        row = {"calibrated on": f"{unit}s", "promise": one.promise, "fails, promised": f"<= {level.delta:g}"}
+        row |= {"fails": one.breaches / draws, "frames missed": one.frames.mean()}
+        row |= {f"videos over {args.gamma:.0%}": one.videos.mean(), "worst split": one.videos.max()}
+        rows.append(row)
     folder.table("units", rows, f"Frame against video, over {draws:,} draws of {few} videos")
     title = f"{draws:,} draws of {few} from {len(videos)} videos, which stand for all there are"
     folder.figure("units", unit_histograms(found, title))
+
+
+def compare_units(frame_scores, level, gamma, *, calibrate, draws, seed=0):
+    """Errors of thresholds from `calibrate` random videos, by what was taken for the unit.
+
+    frame_scores: of each video `[F]`
+    level: of a video; a frame's is that with epsilon = gamma
+
+    Of each unit, by draw: the shares of `frames` missed and of `videos` that miss over gamma, of the videos
+    left over; and `true`, the same of the unit if all videos at hand are the whole world, from which those
+    calibrated on are drawn with replacement: what the promise is about. It fails in `breaches` draws.
+    """
+    gamma, everything = check_share("gamma", gamma), np.arange(len(frame_scores))
+    if not 0 < calibrate < len(everything):
+        raise pac.InvalidInput(f"calibrate must be 1 to {len(everything) - 1} videos, got {calibrate}")
+    levels = {"frame": pac.PACLevel(gamma, level.delta), "sequence": level}
+    scores = np.array([share_score(frames, gamma) for frames in frame_scores])
+    lengths, drawn = np.array([len(frames) for frames in frame_scores]), np.random.default_rng(seed)
+
+    def errors(rows, tested, unit):
+        """The shares of frames missed and of videos over gamma, with the threshold of `rows`."""
+        chosen = scores[rows] if unit == "sequence" else np.concatenate([frame_scores[r] for r in rows])
+        threshold = fit_threshold(chosen, levels[unit]).value
+        missed = sum(int((frame_scores[row] > threshold).sum()) for row in tested)
+        return missed / lengths[tested].sum(), float((scores[tested] > threshold).mean())
+
+    found = {unit: [] for unit in levels}
+    for _ in range(draws):
+        order, world = drawn.permutation(everything), drawn.integers(len(everything), size=calibrate)
+        for place, unit in enumerate(levels):
+            left = errors(order[:calibrate], order[calibrate:], unit)
+            found[unit].append((*left, errors(world, everything, unit)[place]))
+    promises = {"frame": "a frame", "sequence": f"more than {gamma:.0%} of a video's frames"}
+    made = {}
+    for unit, level in levels.items():
+        frames, videos, true = np.array(found[unit]).T
+        known = {"promise": f"P(miss {promises[unit]}) <= {level.epsilon:g}", "level": level, "gamma": gamma}
+        known |= {"breaches": int((true > level.epsilon).sum())}
+        made[unit] = SimpleNamespace(**known, frames=frames, videos=videos, true=true)
+    return made
+
+
+def unit_histograms(found, title):
+    """The true error of each draw, for both units, each against its own promise; broken ones are red."""
+    figure, grid = panels(1, len(found), (9.6, 4.4), sharey=True)
+    for panel, (unit, one) in zip(grid[0], found.items(), strict=True):
+        name, limit = "video" if unit == "sequence" else unit, one.level.epsilon
+        # No bar holds kept and broken promises; a hair above, because just epsilon is kept.
+        edges = limit * (np.arange(max(one.true.max() / limit, 1.5) * 8 + 2) / 8 + 1e-9)
+        edges[0] = 0
+        kept = one.true <= limit
+        panel.hist(one.true[kept], edges, color=INK[0], alpha=0.75)
+        panel.hist(one.true[~kept], edges, color=INK[1], alpha=0.85)
+        panel.axvline(limit, color="black", linestyle="--")
+        beside = {"transform": panel.get_xaxis_transform(), "va": "top", "fontsize": 9}
+        panel.text(limit, 0.98, f"  promised: at most {limit:g}", **beside)
+        words = f"broken in {one.breaches / len(one.true):.1%} of the draws"
+        words = f"calibrated on {name}s: {words}\n(promised: in at most {one.level.delta:.0%})"
+        panel.set_title(words, loc="left", fontsize=10)
+        many = f"videos that miss over {one.gamma:.0%} of their frames"
+        panel.set_xlabel(f"true share of {many if name == 'video' else 'frames missed'}", fontsize=9.5)
+    grid[0][0].set_ylabel("draws")
+    figure.suptitle(f"{title}; red: the promise is broken", x=0.01, ha="left", fontsize=10.5)
+    return figure
 
 
 def compare_scores(args, folder, videos):
@@ -150,4 +202,4 @@ def compare_scores(args, folder, videos):
         row = {"score": name, "error": float(errors.mean()), "mean size": float(sizes.mean())}
         rows.append(row | {"median size": float(np.median(sizes))})
     words = f"test videos of {args.splits} random splits (no certificates)"
-    folder.table("scores", rows, f"Scores by video, {pairs.say_level(level)}: {words}")
+    folder.table("scores", rows, f"Scores by video, {say_level(level)}: {words}")

@@ -125,10 +125,7 @@ def fit_values(inputs, values, *, seed=0):
 
 
 def _train(inputs, targets, outputs, loss, seed):
-    """The weights of each member that did best on the rows it held out.
-
-    loss: from outputs `[M, N, O]` and targets `[M, N]` to -log likelihoods `[M, N]`
-    """
+    """The weights of each member that did best on rows it held out; `loss` is -log likelihood `[M, N]`."""
     n, features = inputs.shape
     if n < 2 * MEMBERS:
         raise InvalidInput(f"training rows must be at least {2 * MEMBERS}, got {n}")

@@ -7,7 +7,6 @@ import csv
 import hashlib
 import json
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 
 import click
@@ -26,12 +25,7 @@ ATTRIBUTE = re.compile(r"@attribute\s+('[^']*'|\"[^\"]*\"|\S+)\s+(.+)", re.IGNOR
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table whose rows are independent units.
-
-    ids: `[N]` a name for each row
-    cells: text as it is written, "" where missing
-    declared: the values that a column of text may take, where the file says so (arff)
-    """
+    """A table whose rows are independent units: cells as written, "" where missing; what arff declares."""
 
     name: str
     ids: np.ndarray
@@ -75,11 +69,7 @@ class Table:
         return self.text(target)
 
     def inputs(self, target, *, leave_out=()):
-        """The columns a model may read: all but the target and those left out.
-
-        A column of more than 50 different texts is refused: those are names of rows, or numbers written
-        in a way this does not read.
-        """
+        """The columns a model may read; one of more than 50 texts, which are names, is refused."""
         for name in (target, *leave_out):
             self.text(name)
         kept = [name for name in self.cells if name not in (target, *leave_out)]
@@ -190,12 +180,9 @@ def cut_arff(lines):
 
 def hash_rows(cells):
     """`[N]` a hash of each row, with a count for equal ones: a row keeps its name whatever the others are."""
-    counts, names = Counter(), []
-    for row in cells.itertuples(index=False, name=None):
-        name = hashlib.sha256(json.dumps(row).encode()).hexdigest()[:16]
-        counts[name] += 1
-        names.append(f"{name}:{counts[name]}")
-    return np.array(names)
+    rows = cells.itertuples(index=False, name=None)
+    names = pd.Series([hashlib.sha256(json.dumps(row).encode()).hexdigest()[:16] for row in rows])
+    return (names + ":" + (names.groupby(names).cumcount() + 1).astype(str)).to_numpy(str)
 
 
 def is_number(cell):

@@ -2,18 +2,19 @@
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
+import pandas as pd
+from common import ResultFolder, draw_box, interval_text, panels, say_refuted
 from scipy.stats import betabinom, binom
-from tables.networks import Encoder, Networks, fit_encoder, fit_labels, fit_values
+from tables.networks import fit_encoder, fit_labels, fit_values
 
 import pac_core as pac
-from pac_core import InvalidInput, PACLevel
+from pac_core import InvalidInput, LogitForecast, PACLevel, verify, write_certificate
 from pac_core.bounds import max_errors
-from pac_core.certificates import Record
+from pac_core.certificates import Record, score_digest
 from pac_core.errors import NoTemperature
-from pac_core.evaluation import Evaluation
+from pac_core.plots import INK, canvas
 from pac_core.sets import Likelihood, calibrate, fit_tempered
 
 OTHER = "(any other)"
@@ -22,12 +23,7 @@ OTHER = "(any other)"
 
 @dataclass(frozen=True)
 class TableDesign:
-    """What is asked of a table: "labels" or "values" of a target, from so many rows each; the rest tests.
-
-    unit: of the target, for "values"
-    leave_out: columns that the model may not read
-    published: the error that the paper measured, where it did
-    """
+    """What is asked of a table: "labels" or "values" of a target, from so many rows each; the rest tests."""
 
     title: str
     target: str
@@ -70,26 +66,11 @@ stands here.
 """
 
 
-@dataclass(frozen=True, eq=False)
-class TableForecast:
-    """What networks trained on some rows (`train_ids`) say of all the others.
-
-    truth: of the others; labels are places in `networks.classes`, values are `[N, 1]`
-    """
-
-    ids: Any
-    train_ids: Any
-    forecast: Any
-    truth: Any
-    encoder: Encoder
-    networks: Networks
-
-
 def forecast_rest(table, design, *, seed):
-    """Train on `design.train` rows drawn by `seed`, forecast all others.
+    """Train on `design.train` rows drawn by `seed` (`train_ids`), forecast all others (`ids`).
 
     Preparation of the columns and of the labels is fitted on the training rows alone, so that the others may
-    calibrate and test.
+    calibrate and test. The truth of labels are places in `networks.classes`, that of values is `[N, 1]`.
     """
     design.test_rows(table)
     names = table.inputs(design.target, leave_out=design.leave_out)
@@ -105,8 +86,9 @@ def forecast_rest(table, design, *, seed):
         table.known(design.target)
         truth = table.numbers(design.target)[:, None]
         networks = fit_values(inputs[seen], truth[seen, 0], seed=seed)
-    forecast = networks.forecast(inputs).take(rest)
-    return TableForecast(table.ids[rest], table.ids[seen], forecast, truth[rest], encoder, networks)
+    made = {"forecast": networks.forecast(inputs).take(rest), "truth": truth[rest]}
+    made |= {"ids": table.ids[rest], "train_ids": table.ids[seen]}
+    return SimpleNamespace(**made, encoder=encoder, networks=networks)
 
 
 def place_labels(table, target, seen):
@@ -127,10 +109,7 @@ def place_labels(table, target, seen):
 
 
 def tempered_if_any(forecast, truth, level):
-    """The paper's C, or the forecaster as it is where the tune rows have no most likely temperature.
-
-    That happens if the model is right about every one of them. Either way it is a choice on the tune rows.
-    """
+    """The paper's C, or the forecaster as it is where it is right about every one of the tune rows."""
     try:
         return fit_tempered(forecast, truth, level)
     except NoTemperature:
@@ -163,25 +142,8 @@ def certify_table(table, design, *, ledger, seed=0):
     return made, found
 
 
-@dataclass(frozen=True, eq=False)
-class Ablated:
-    """D (the forecaster as it is) or C+D (with a temperature) on the test rows.
-
-    sets: of the test rows; size: `[n]` in labels or as a full width
-    """
-
-    name: str
-    predictor: pac.Predictor
-    sets: Any
-    size: Any
-    found: Evaluation
-
-
 def ablate(made, design, *, seed):
-    """D and C+D on the test rows; a comparison, which certifies nothing.
-
-    Both come from the same rows as the certificate of the same seed; C+D has its threshold.
-    """
+    """D and C+D on the test rows of the certificate of the same seed, with its threshold: a comparison."""
     parts = pac.split(made.ids, tune=design.tune, calibrate=design.calibrate, seed=seed)
     tune, cal, (test, truth) = ((made.forecast.take(part.rows), made.truth[part.rows]) for part in parts)
     rows = []
@@ -192,23 +154,19 @@ def ablate(made, design, *, seed):
         size = np.asarray(sets.size()) * (1 if design.task == "labels" else 2)  # intervals: the full width
         known = {"size": lambda size=size: size, "contains": sets.contains, "empty": sets.empty}
         shown = SimpleNamespace(**known, size_in=design.size_in)
-        rows.append(Ablated(name, predictor, sets, size, pac.evaluate(shown, truth, design.level)))
+        row = {"name": name, "predictor": predictor, "sets": sets, "size": size}
+        rows.append(SimpleNamespace(**row, found=pac.evaluate(shown, truth, design.level)))
     return rows
 
 
 def sets_of(predictor, made, table):
-    """A row for each of a table's: its id and the labels of its set, or the ends of its interval.
-
-    The promise holds for rows drawn like those calibrated on. An empty set or interval says that the model
-    holds no answer for likely enough; it counts as a miss.
-    """
+    """The set or interval of each row; an empty one, where no answer is likely enough, counts as a miss."""
     sets, classes = predictor.sets(made.networks.forecast(made.encoder(table))), made.networks.classes
     if classes:
-        held = [" or ".join(classes[place] for place in labels) for labels in sets.labels()]
-        return [{"id": name, "set": text} for name, text in zip(table.ids.tolist(), held, strict=True)]
-    ends = (np.asarray(end)[:, 0].tolist() for end in sets.box())
-    rows = zip(table.ids.tolist(), *ends, strict=True)
-    return [{"id": name, "lower": low, "upper": high} for name, low, high in rows]
+        held = {"set": [" or ".join(classes[place] for place in labels) for labels in sets.labels()]}
+    else:
+        held = dict(zip(("lower", "upper"), (np.asarray(end)[:, 0] for end in sets.box()), strict=True))
+    return pd.DataFrame({"id": table.ids} | held).to_dict("records")
 
 
 def repeat(table, design, seeds):
@@ -239,3 +197,141 @@ def repeat(table, design, seeds):
         "of D": float(np.mean([row.mean for row in plain])),
     }
     return row, errors
+
+
+def draw_sizes(rows, design, truth, wrong):
+    """Sizes of D and C+D on the test rows: shares of each number of labels, or widths of intervals."""
+    figure, ((left, right),) = panels(1, 2, (9.0, 4.0))
+    (_draw_labels if design.task == "labels" else _draw_intervals)(left, right, rows, design, truth, wrong)
+    level, row = design.level, rows[-1].found.all
+    figure.suptitle(
+        f"{design.title}: sets of {row.n} test rows, n = {design.calibrate}, epsilon {level.epsilon:g}, "
+        f"delta {level.delta:g}, measured error {row.error:.3f}",
+        fontsize=10.5,
+    )
+    return figure
+
+
+def _draw_labels(left, right, rows, design, truth, wrong):
+    by_kind = {f"{row.name}, mean {row.found.all.mean:.2f}": row.size for row in rows}
+    found, last = (("right", ~wrong), ("wrong", wrong)), rows[-1].size
+    groups = {f"prediction {name}, {mine.sum()} rows": last[mine] for name, mine in found if mine.any()}
+    for axes, sizes, title in (
+        (left, by_kind, "with (C+D) and without (D) a temperature"),
+        (right, groups, "C+D, by whether the prediction was right"),
+    ):
+        most = int(max(size.max() for size in sizes.values()))
+        for place, (name, size) in enumerate(sizes.items()):
+            share = np.bincount(size, minlength=most + 1) / len(size)
+            at = np.arange(most + 1) + 0.4 * place - 0.2
+            axes.bar(at, share, width=0.38, color=INK[place], alpha=0.7, label=name)
+        if most <= 12:
+            axes.set_xticks(range(most + 1))
+        axes.margins(y=0.2)  # room for the legend
+        axes.legend(frameon=False, fontsize=8.5, loc="upper right")
+        axes.set_title(title, loc="left", fontsize=9.5)
+        axes.set_xlabel("labels in the set", fontsize=10)
+    left.set_ylabel("share of test rows", fontsize=10)
+
+
+def _draw_intervals(left, right, rows, design, truth, wrong):
+    for place, row in enumerate(rows):
+        draw_box(left, row.size, place, INK[place])
+    left.set_xticks(range(len(rows)), [f"{row.name}\nmean {row.found.all.mean:.2f}" for row in rows])
+    left.set_ylim(bottom=0)
+    left.set_ylabel(design.size_in, fontsize=9.5)
+    left.set_title("box: quartiles; whiskers: all test rows", loc="left", fontsize=9.5)
+    order, sets = np.argsort(truth, kind="stable"), rows[-1].sets
+    lower, upper = (np.asarray(end)[order, 0] for end in sets.box())
+    inks = np.where(np.asarray(sets.contains(truth[:, None]))[order], INK[0], INK[1])
+    right.vlines(range(len(order)), lower, upper, colors=inks, linewidth=1.2, alpha=0.75)
+    right.plot(truth[order], "k.", markersize=3, label="truth")
+    right.plot([], [], color=INK[0], label="interval")
+    right.plot([], [], color=INK[1], label="interval that missed")
+    right.set_xlabel("test rows, by their truth")
+    right.set_ylabel(f"truth and interval, {design.unit}", fontsize=9.5)
+    right.legend(frameon=False, fontsize=8.5)
+    right.set_title("C+D", loc="left", fontsize=9.5)
+
+
+def draw_errors(found, repeats):
+    """The measured error of each table with its exact interval, against the promise; other draws as dots."""
+    figure, axes = canvas(8.0, 4.6)
+    names, certified = [], {"color": INK[0], "marker": "o", "capsize": 4, "linestyle": "none"}
+    dots = {"color": INK[2], "marker": ".", "markersize": 7, "linestyle": "none"}
+    for at, (title, (row, design)) in enumerate(found.items()):
+        level, (low, high) = design.level, row.interval
+        names.append(f"{title}\nn = {design.calibrate}\nepsilon {level.epsilon:g}, delta {level.delta:g}")
+        axes.hlines(level.epsilon, at - 0.4, at + 0.4, color="black", linestyle=":")
+        axes.errorbar(at - 0.12, row.error, [[row.error - low], [high - row.error]], **certified)
+        if title in repeats:
+            spread = np.random.default_rng(0).uniform(-0.07, 0.07, len(repeats[title]))
+            axes.plot(at + 0.2 + spread, repeats[title], alpha=0.6, **dots)
+    axes.plot([], [], "k:", label="promised error, epsilon")
+    axes.errorbar([], [], [], label="certified split, exact 98% interval", **certified)
+    if repeats:
+        axes.plot([], [], label="other splits: a comparison, no certificates", **dots)
+    axes.set_xticks(range(len(found)), names, fontsize=8.5)
+    axes.set_xlim(-0.6, len(found) - 0.4)
+    axes.set_ylim(bottom=-0.003)
+    axes.set_ylabel("share of test rows whose set missed the truth (C+D)", fontsize=9)
+    axes.set_title("Measured error on small tables, against the promise", loc="left", fontsize=11)
+    figure.legend(frameon=False, fontsize=8.5, loc="outside lower center", ncols=3)
+    return figure
+
+
+def study(asked, out, repeats, seed, new=None):
+    """Certify each table, show the ablation and the figures, then repeat on other draws."""
+    for table, design, _ in asked:  # refuses before any work
+        design.test_rows(table)
+    folder, found, rows = ResultFolder(out), {}, []
+    for table, design, ledger in asked:
+        print(f"\n== {design.title}: {len(table):,} rows, {table.cells.shape[1] - 1} columns to read")
+        made, certified = certify_table(table, design, ledger=ledger, seed=seed)
+        certificate, parts = certified.certificates[0], certified.parts
+        print(f"score      {certified.score}\nthreshold  {certificate.predictor.threshold}")
+        write_certificate(certificate, folder.folder / f"{table.name}.certificate.json")
+        known = {"scores": certified.scores, "ids": certified.ids, "score": score_digest(certified.score)}
+        path = folder.folder / f"{table.name}.certificate.scores.npz"
+        np.savez(path, **known, tune_ids=made.ids[parts.tune.rows])
+        held = all(check.holds for check in verify(certificate, certified.scores, certified.ids))
+        print(f"certify    {'it follows from its scores' if held else 'IT DOES NOT FOLLOW'}")
+        ablated, test = ablate(made, design, seed=seed), parts.test.rows
+        print(ablated[-1].found)
+        rows += [ablation_row(design, one) for one in ablated]
+        truth, wrong = made.truth[test], None
+        if isinstance(made.forecast, LogitForecast):
+            wrong = made.forecast.take(test).predictions() != truth
+        folder.figure(f"{table.name}_sizes", draw_sizes(ablated, design, truth.reshape(len(test)), wrong))
+        found[design.title] = ablated[-1].found.all, design
+        if new is not None:
+            folder.table("new_sets", sets_of(certificate.predictor, made, new))
+            print(f"sets of {len(new):,} new rows in {folder.folder / 'new_sets.csv'}")
+            if seen := int(np.isin(new.ids, table.ids).sum()):
+                print(f"NOTE: {seen:,} of these are rows of {table.name}; the promise is about others")
+    folder.table("tables", rows, "Small tables: one certified split of each")
+    seeds = range(seed + 1, seed + 1 + repeats)
+    others = {design.title: repeat(table, design, seeds) for table, design, _ in asked if repeats}
+    if others:
+        title = f"{repeats} other splits of each table: a comparison of overlapping draws, NO certificates"
+        folder.table("repeats", [row for row, _ in others.values()], title)
+    folder.figure("errors", draw_errors(found, {title: errors for title, (_, errors) in others.items()}))
+
+
+def ablation_row(design, one):
+    row, level, certified = one.found.all, design.level, one.name == "C+D"
+    refuted = f"refuted: fair in {level.delta:g} of all draws, or rows not alike"
+    return {
+        "table": design.title,
+        "train, tune, n, test": f"{design.train}, {design.tune}, {design.calibrate}, {row.n}",
+        "epsilon": level.epsilon,
+        "delta": level.delta,
+        "sets": "C+D, certified" if certified else "D, ablation",
+        "error": row.error,
+        "98% interval": interval_text(row.interval),
+        "promise": say_refuted(one.found, refuted, "not refuted"),
+        "mean size": row.mean,
+        "in": "labels" if design.task == "labels" else design.unit,
+        "empty": row.empty,
+        "paper's": design.published if certified else None,
+    }

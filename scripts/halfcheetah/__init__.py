@@ -1,1 +1,0 @@
-"""The paper's half-cheetah experiments, and ours beside them: `python scripts/halfcheetah --help`."""

@@ -166,13 +166,11 @@ def certify_rule(alarms, level, *, ledger):
 
 def rule_row(result):
     """What the rule suppressed of the test alarms, in numbers."""
-    found, given = result.found, result.given
-    row = {"rule": result.way, "epsilon": result.level.epsilon, "verdict": result.refused}
+    found, given, row = result.found, result.given, {"rule": result.way, "epsilon": result.level.epsilon}
     if found is None:
-        return row
+        return row | {"verdict": result.refused}
     refuted = result.promised is not None and found.true_interval[0] > result.promised
     return row | {
-        "verdict": "refuted" if refuted else "not refuted",
         "n": result.threshold.n,
         "true suppressed": f"{found.true_suppressed} of {found.true}",
         "share": found.share_of_true,
@@ -182,19 +180,20 @@ def rule_row(result):
         "share of false": found.share_of_false,
         "true among suppressed": found.true_suppressed / found.suppressed if found.suppressed else None,
         "implied limit": given.limit if given else None,
+        "verdict": "refuted" if refuted else "not refuted",
     }
 
 
 def sets_row(alarms, result):
     """Error and size of the sets of the test alarms, and the share of them with each of `KINDS`."""
-    row = {"epsilon": result.level.epsilon, "delta": result.level.delta, "verdict": result.refused}
+    row = {"epsilon": result.level.epsilon, "delta": result.level.delta}
     if result.sets is None:
-        return row
+        return row | {"verdict": result.refused}
     found = pac.evaluate(result.sets, alarms.true[alarms.test].astype(np.int64), result.level)
     kinds = np.bincount(result.sets.member @ np.array([1, 2]), minlength=4) / found.all.n
-    row |= {"verdict": say_refuted(found, "refuted", "not refuted"), "n": result.threshold.n}
-    row |= {"error": found.all.error, "98%": interval_text(found.all.interval, 3)}
-    return row | dict(zip(KINDS, kinds.tolist(), strict=True)) | {"mean size": found.all.mean}
+    row |= {"n": result.threshold.n, "error": found.all.error, "98%": interval_text(found.all.interval, 3)}
+    row |= dict(zip(KINDS, kinds.tolist(), strict=True)) | {"mean size": found.all.mean}
+    return row | {"verdict": say_refuted(found, "refuted", "not refuted")}
 
 
 def claim_rows(level, repeats, seed):

@@ -3,6 +3,7 @@
 A is the accumulated variance, C the calibrated forecaster (a temperature for each step), D the direct bound.
 """
 
+import json
 import math
 import time
 from contextlib import suppress
@@ -306,17 +307,9 @@ def draw_all(experiment):
     found = {draw.__name__: draw(experiment) for draw in BUT_PROPAGATION}
     keep_scores(experiment)
     results = {name: rows for name, rows in found.items() if rows is not None}
-    summary = {"design": experiment.design.about(), "paper": PUBLISHED, "results": results}
-    write_json(experiment.report.folder / "summary.json", without_nan(summary))
-
-
-def without_nan(value):
-    """What JSON can hold: a number that there is not is null."""
-    if isinstance(value, dict):
-        return {name: without_nan(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_nan(part) for part in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+    summary = json.dumps({"design": experiment.design.about(), "paper": PUBLISHED, "results": results})
+    known = json.loads(summary, parse_constant=lambda _: None)  # a number that there is not is null
+    write_json(experiment.report.folder / "summary.json", known)
 
 
 def keep_scores(experiment):

@@ -247,15 +247,10 @@ def compare_sets(models, levels, *, tune, calibrate, seed, ledger, images=None):
     """The paper's sets, its ablations and baselines, and ours, for classifiers of the same images.
 
     The first classifier is asked at every level, the others at the main one. All that is certified is one
-    menu, which goes into the ledger before the calibrate part is looked at. Our score is chosen for each
-    epsilon on the tune part, for all deltas that it serves together: one score at several deltas costs
-    the largest of them. A broken image, marked as failed, is an error of every kind of sets, and nothing is
-    tuned on it.
-
-    images: those at hand to be drawn; labels that are not the classifiers' are refused before the look
-
-    The promise of each certificate is about new images drawn like the calibration images, and of each
-    alone; what they cost together is in `ClassResults.cost`.
+    menu, which goes into the ledger before the calibrate part is looked at, and after other labels of the
+    images to be drawn are refused. Our score is chosen for each epsilon on the tune part, for all its deltas
+    together: they cost the largest of them. A broken image is an error of every kind of sets, and nothing is
+    tuned on it. What certificates cost together is in `ClassResults.cost`.
     """
     models = align(models)
     if images is not None:

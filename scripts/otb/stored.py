@@ -54,8 +54,9 @@ def by_sequence(args, folder, videos, sequences):
     print(f"  {gamma:.0%} of its frames missed; {folder.folder / 'certificate.json'}")
     row = {"epsilon": level.epsilon, "delta": level.delta, "gamma": gamma, "n": threshold.n}
     row |= {"allowed": threshold.errors, "test videos": len(test)}
-    row |= {} if test else {"refuted": "not tested"}
-    if test:
+    if not test:
+        row |= {"refuted": "not tested"}
+    else:
         missed = sum(score.video_score(video, gamma) > threshold.value for video in test)
         low, high = error_interval(missed, len(test))
         sizes = [threshold.value * score.spread(video) for video in test]

@@ -170,18 +170,13 @@ def rule_row(result):
     if found is None:
         return row | {"verdict": result.refused}
     refuted = result.promised is not None and found.true_interval[0] > result.promised
-    return row | {
-        "n": result.threshold.n,
-        "true suppressed": f"{found.true_suppressed} of {found.true}",
-        "share": found.share_of_true,
-        "98%": interval_text(found.true_interval, 3),
-        "promised": result.promised,
-        "false suppressed": f"{found.false_suppressed} of {found.false}",
-        "share of false": found.share_of_false,
-        "true among suppressed": found.true_suppressed / found.suppressed if found.suppressed else None,
-        "implied limit": given.limit if given else None,
-        "verdict": "refuted" if refuted else "not refuted",
-    }
+    row |= {"n": result.threshold.n, "true suppressed": f"{found.true_suppressed} of {found.true}"}
+    row |= {"share": found.share_of_true, "98%": interval_text(found.true_interval, 3)}
+    row |= {"promised": result.promised, "false suppressed": f"{found.false_suppressed} of {found.false}"}
+    among = found.true_suppressed / found.suppressed if found.suppressed else None
+    row |= {"share of false": found.share_of_false, "true among suppressed": among}
+    row |= {"implied limit": given.limit if given else None}
+    return row | {"verdict": "refuted" if refuted else "not refuted"}
 
 
 def sets_row(alarms, result):

@@ -143,10 +143,8 @@ def shorten(models):
 
 def name_classes(names, images, first):
     """What the labels are called: as the file says, or the folders, or by their numbers."""
-    if names is not None and len(names.names) != first.classes:
-        raise InvalidInput(
-            f"--classes must name the {first.classes:,} classes of {first.name}, got {len(names.names):,}"
-        )
+    if names is not None and len(names.names) != (n := first.classes):
+        raise InvalidInput(f"--classes must name the {n:,} classes of {first.name}, got {len(names.names):,}")
     if names is None and images is not None and len(images.classes or ()) == first.classes:
         names = ClassNames.of(images.classes)
     shown = names.names if names else [f"class {label}" for label in range(first.classes)]
@@ -162,14 +160,10 @@ def keep_certificates(found, folder):
             path.parent.mkdir(exist_ok=True)
             write_certificate(one.certificate, path)
     write_certificate(main.certificate, folder / "certificate.json")
-    own = main.predictor.score
-    np.savez_compressed(
-        folder / "certificate.scores.npz",
-        scores=score_units(own, *first.take(parts.calibrate.rows)),
-        ids=first.ids[parts.calibrate.rows],
-        tune_ids=first.ids[parts.tune.rows],
-        score=score_digest(own),
-    )
+    own, rows = main.predictor.score, parts.calibrate.rows
+    known = {"scores": score_units(own, *first.take(rows)), "score": score_digest(own)}
+    ids = {"ids": first.ids[rows], "tune_ids": first.ids[parts.tune.rows]}
+    np.savez_compressed(folder / "certificate.scores.npz", **known, **ids)
 
 
 if __name__ == "__main__":

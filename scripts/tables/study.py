@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
-from common import ResultFolder, draw_box, interval_text, panels, say_refuted
+from common import ResultFolder, draw_box, interval_text, new_panel, panels, say_level, say_refuted
 from scipy.stats import betabinom, binom
 from tables.networks import fit_encoder, fit_labels, fit_values
 
@@ -14,7 +14,7 @@ from pac_core import InvalidInput, LogitForecast, PACLevel, verify, write_certif
 from pac_core.bounds import max_errors
 from pac_core.certificates import Record, score_digest
 from pac_core.errors import NoTemperature
-from pac_core.plots import INK, canvas
+from pac_core.plots import INK
 from pac_core.sets import Likelihood, calibrate, fit_tempered
 
 OTHER = "(any other)"
@@ -203,12 +203,9 @@ def draw_sizes(rows, design, truth, wrong):
     """Sizes of D and C+D on the test rows: shares of each number of labels, or widths of intervals."""
     figure, ((left, right),) = panels(1, 2, (9.0, 4.0))
     (_draw_labels if design.task == "labels" else _draw_intervals)(left, right, rows, design, truth, wrong)
-    level, row = design.level, rows[-1].found.all
-    figure.suptitle(
-        f"{design.title}: sets of {row.n} test rows, n = {design.calibrate}, epsilon {level.epsilon:g}, "
-        f"delta {level.delta:g}, measured error {row.error:.3f}",
-        fontsize=10.5,
-    )
+    row = rows[-1].found.all
+    where = f"n = {design.calibrate}, {say_level(design.level)}, measured error {row.error:.3f}"
+    figure.suptitle(f"{design.title}: sets of {row.n} test rows, {where}", fontsize=10.5)
     return figure
 
 
@@ -256,12 +253,13 @@ def _draw_intervals(left, right, rows, design, truth, wrong):
 
 def draw_errors(found, repeats):
     """The measured error of each table with its exact interval, against the promise; other draws as dots."""
-    figure, axes = canvas(8.0, 4.6)
+    label = "share of test rows whose set missed the truth (C+D)"
+    figure, axes = new_panel("Measured error on small tables, against the promise", label, (8.0, 4.6))
     names, certified = [], {"color": INK[0], "marker": "o", "capsize": 4, "linestyle": "none"}
     dots = {"color": INK[2], "marker": ".", "markersize": 7, "linestyle": "none"}
     for at, (title, (row, design)) in enumerate(found.items()):
         level, (low, high) = design.level, row.interval
-        names.append(f"{title}\nn = {design.calibrate}\nepsilon {level.epsilon:g}, delta {level.delta:g}")
+        names.append(f"{title}\nn = {design.calibrate}\n{say_level(level)}")
         axes.hlines(level.epsilon, at - 0.4, at + 0.4, color="black", linestyle=":")
         axes.errorbar(at - 0.12, row.error, [[row.error - low], [high - row.error]], **certified)
         if title in repeats:
@@ -272,10 +270,7 @@ def draw_errors(found, repeats):
     if repeats:
         axes.plot([], [], label="other splits: a comparison, no certificates", **dots)
     axes.set_xticks(range(len(found)), names, fontsize=8.5)
-    axes.set_xlim(-0.6, len(found) - 0.4)
-    axes.set_ylim(bottom=-0.003)
-    axes.set_ylabel("share of test rows whose set missed the truth (C+D)", fontsize=9)
-    axes.set_title("Measured error on small tables, against the promise", loc="left", fontsize=11)
+    axes.set(xlim=(-0.6, len(found) - 0.4), ylim=(-0.003, None))
     figure.legend(frameon=False, fontsize=8.5, loc="outside lower center", ncols=3)
     return figure
 
@@ -321,17 +316,10 @@ def study(asked, out, repeats, seed, new=None):
 def ablation_row(design, one):
     row, level, certified = one.found.all, design.level, one.name == "C+D"
     refuted = f"refuted: fair in {level.delta:g} of all draws, or rows not alike"
-    return {
-        "table": design.title,
-        "train, tune, n, test": f"{design.train}, {design.tune}, {design.calibrate}, {row.n}",
-        "epsilon": level.epsilon,
-        "delta": level.delta,
-        "sets": "C+D, certified" if certified else "D, ablation",
-        "error": row.error,
-        "98% interval": interval_text(row.interval),
-        "promise": say_refuted(one.found, refuted, "not refuted"),
-        "mean size": row.mean,
-        "in": "labels" if design.task == "labels" else design.unit,
-        "empty": row.empty,
-        "paper's": design.published if certified else None,
-    }
+    sizes = f"{design.train}, {design.tune}, {design.calibrate}, {row.n}"
+    made = {"table": design.title, "train, tune, n, test": sizes, "epsilon": level.epsilon}
+    made |= {"delta": level.delta, "sets": "C+D, certified" if certified else "D, ablation"}
+    made |= {"error": row.error, "98% interval": interval_text(row.interval)}
+    made |= {"promise": say_refuted(one.found, refuted, "not refuted"), "mean size": row.mean}
+    made |= {"in": "labels" if design.task == "labels" else design.unit, "empty": row.empty}
+    return made | {"paper's": design.published if certified else None}

@@ -39,8 +39,7 @@ def one_step(ensemble: Ensemble, states: Tensor, act: Act, horizon: int) -> tupl
     steps = []
     still = torch.zeros((len(states), ensemble.action_dims), device=states.device)
     for t in range(horizon):
-        mean, var = ensemble.step(states, act(t, states, still))
-        states, var = pool_mixture(mean, var)
+        states, var = pool_mixture(*ensemble.step(states, act(t, states, still)))
         steps.append((states, var))
     return _stacked(steps)
 
@@ -85,11 +84,16 @@ def jacobian(ensemble: Ensemble, states: Tensor, act: Act, horizon: int) -> tupl
     still = torch.zeros((batch, ensemble.action_dims), device=states.device)
     steps = []
     for t in range(horizon):
-
-        def following(state: Tensor, noise: Tensor, t: int = t) -> Tensor:
-            return ensemble.step(state, act(t, state, noise))[0].mean(dim=0)
-
-        by_state, by_noise = _jacobians(following, states, still)
+        with torch.enable_grad():
+            inputs = (states.clone().requires_grad_(), still.clone().requires_grad_())
+            following = ensemble.step(inputs[0], act(t, *inputs))[0].mean(dim=0)
+            # Rows do not touch each other, so one sum serves the whole batch; a given plan does not look at
+            # the noise, so its derivative is 0.
+            rows = [
+                torch.autograd.grad(column.sum(), inputs, retain_graph=True, materialize_grads=True)
+                for column in following.unbind(dim=1)
+            ]
+        by_state, by_noise = (torch.stack(part, dim=1) for part in zip(*rows, strict=True))
         states, var = pool_mixture(*ensemble.step(states, act(t, states, still)))
         cov = by_state @ cov @ by_state.mT + by_noise @ by_noise.mT + torch.diag_embed(var)
         steps.append((states, cov.diagonal(dim1=1, dim2=2)))
@@ -97,6 +101,12 @@ def jacobian(ensemble: Ensemble, states: Tensor, act: Act, horizon: int) -> tupl
 
 
 PROPAGATIONS = {"one-step": one_step, "particles": particles, "jacobian": jacobian}
+
+
+def check_propagation(name: str) -> None:
+    """Refuses what is none of `PROPAGATIONS`."""
+    if name not in PROPAGATIONS:
+        raise InvalidInput(f"propagation must be one of {', '.join(PROPAGATIONS)}, got {name!r}")
 
 
 def forecast_closed_loop(
@@ -108,7 +118,6 @@ def forecast_closed_loop(
     horizon: int,
     propagation: str = "particles",
     batch: int = BATCH,
-    progress: Callable[[int], None] | None = None,
 ) -> GaussianForecast:
     """Where the policy will take the robot from `starts` `[B, D]`, numpy or torch.
 
@@ -116,7 +125,6 @@ def forecast_closed_loop(
 
     propagation: "one-step" is the paper's (accumulate its variances for the paper's tubes); see the
         functions of this file
-    progress: called with the number of forecasts that were finished
     """
     check_match(ensemble, environment, policy)
     if propagation == "jacobian" and not has_derivative(environment, policy):
@@ -128,7 +136,7 @@ def forecast_closed_loop(
     def act(t: int, states: Tensor, noise: Tensor) -> Tensor:
         return actions(environment, policy, states, noise)
 
-    return _in_batches(ensemble, starts, lambda rows: act, horizon, propagation, batch, progress)
+    return _in_batches(ensemble, starts, lambda rows: act, horizon, propagation, batch)
 
 
 def forecast_plans(
@@ -138,7 +146,6 @@ def forecast_plans(
     *,
     propagation: str = "particles",
     batch: int = BATCH,
-    progress: Callable[[int], None] | None = None,
 ) -> GaussianForecast:
     """Where the plans `[B, H, A]` will take the robot from `starts` `[B, D]`, numpy or torch.
 
@@ -147,10 +154,13 @@ def forecast_plans(
     given = plan_tensor(ensemble, starts, plans)
 
     def acting(rows: slice) -> Act:
-        wanted = pad_rows(given[rows], batch)
-        return lambda t, states, noise: wanted[:, t].expand(*states.shape[:-1], -1)
+        return _follow(pad_rows(given[rows], batch))
 
-    return _in_batches(ensemble, starts, acting, plans.shape[1], propagation, batch, progress)
+    return _in_batches(ensemble, starts, acting, plans.shape[1], propagation, batch)
+
+
+def _follow(plans: Tensor) -> Act:
+    return lambda t, states, noise: plans[:, t].expand(*states.shape[:-1], -1)
 
 
 def check_match(ensemble: Ensemble, environment: Environment, policy: Policy) -> None:
@@ -191,19 +201,15 @@ def _in_batches(
     horizon: int,
     propagation: str,
     batch: int,
-    progress: Callable[[int], None] | None,
 ) -> GaussianForecast:
     """The forecast of all starts, in batches of one size."""
-    if propagation not in PROPAGATIONS:
-        raise InvalidInput(f"propagation must be one of {', '.join(PROPAGATIONS)}, got {propagation!r}")
+    check_propagation(propagation)
     check_integer("horizon", horizon, least=1)
     given, parts = start_tensor(ensemble, starts), []
     with torch.no_grad():
         for rows, count, states in batches(given, batch):
             mean, var = PROPAGATIONS[propagation](ensemble, states, acting(rows), horizon)
             parts.append((mean[:count], var[:count]))
-            if progress is not None:
-                progress(count)
     mean, var = (torch.cat(part) for part in zip(*parts, strict=True))
     if isinstance(starts, Tensor):
         return GaussianForecast(mean, var).mark_failures()
@@ -245,26 +251,6 @@ def _noise(members: int, horizon: int, width: int) -> Tensor:
     return torch.from_numpy(drawn.reshape(horizon, members, PARTICLES, width))
 
 
-def _jacobians(
-    function: Callable[[Tensor, Tensor], Tensor], states: Tensor, noise: Tensor
-) -> tuple[Tensor, Tensor]:
-    """`[B, D, D]` and `[B, D, A]`: rows do not touch each other, so one sum serves the whole batch."""
-    with torch.enable_grad():
-        inputs = (states.clone().requires_grad_(), noise.clone().requires_grad_())
-        outputs = function(*inputs)
-        # A given plan does not look at the noise: its derivative is 0.
-        rows = [
-            torch.autograd.grad(column.sum(), inputs, retain_graph=True, materialize_grads=True)
-            for column in outputs.unbind(dim=1)
-        ]
-    by_state, by_noise = zip(*rows, strict=True)
-    return torch.stack(by_state, dim=1), torch.stack(by_noise, dim=1)
-
-
-if TYPE_CHECKING:
-    from pac_rl.dynamics.ensemble import Ensemble
-    from pac_rl.systems import Environment
-
 SPREADS = (0.1, 0.3, 0.6)
 """Deviations of the perturbation; each plan draws one of them."""
 
@@ -289,7 +275,9 @@ def propose_plans(
     if len(names) != len(given):
         raise InvalidInput(f"seeds must be one for each start, got {len(names)} for {len(given)} starts")
     low, high = environment.low, environment.high
-    perturbation = np.stack([_drawn(int(seed), horizon, len(low)) for seed in names]) * (high - low) / 2
+    draws = [np.random.default_rng((1, int(seed))) for seed in names]  # another stream than the rollout's
+    noise = [draw.choice(SPREADS) * draw.standard_normal((horizon, len(low))) for draw in draws]
+    perturbation = np.stack(noise) * (high - low) / 2
     plans = np.empty_like(perturbation)
     for rows, n, states in batches(given, batch):
 
@@ -302,15 +290,6 @@ def propose_plans(
         with torch.no_grad():
             one_step(ensemble, states, act, horizon)
     return plans
-
-
-def _drawn(seed: int, horizon: int, width: int) -> NDArray[np.float64]:
-    draw = np.random.default_rng((1, seed))  # another stream than the rollout's
-    return np.asarray(draw.choice(SPREADS) * draw.standard_normal((horizon, width)))
-
-
-if TYPE_CHECKING:
-    from pac_rl.dynamics.ensemble import Ensemble
 
 
 @dataclass(frozen=True, eq=False)
@@ -347,10 +326,7 @@ class ScoredPlans:
         return ScoredForecast(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def _batch(self, origin: Tensor, plans: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        total, wanted = origin.new_zeros(self.batch), pad_rows(plans, self.batch)
-
-        def act(t: int, states: Tensor, noise: Tensor) -> Tensor:
-            return wanted[:, t].expand(*states.shape[:-1], -1)
+        total, act = origin.new_zeros(self.batch), _follow(pad_rows(plans, self.batch))
 
         def reached(states: Tensor, actions: Tensor) -> None:
             rewards = self.reward(states, actions)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from threading import local
 from typing import Any, TypeVar
 
@@ -41,12 +42,15 @@ class Simulator:
         count = len(rows)
         if not count:
             return np.empty((0, len(self.environment.names))), np.empty(0, bool), np.empty(0, bool)
+        if not hasattr(self._own, "pool"):
+            self._own.pool = require_module("mujoco.rollout").Rollout(nthread=0)  # the caller does the work
+            self._own.data = [require_module("mujoco").MjData(self._model)]
         before = physics[rows]
         held = np.repeat(controls[:, None], self._frames, axis=1)
         frames = np.empty((count, self._frames, physics.shape[1]))
         # The arrays are as MuJoCo wants them; its own checks would take a tenth of the time.
         options = {"skip_checks": True, "nstep": self._frames, "state": frames}
-        self._pool().rollout([self._model] * count, self._own.data, before, held, **options)
+        self._own.pool.rollout([self._model] * count, self._own.data, before, held, **options)
         after = frames[:, -1]
         # A simulation that breaks is reset by MuJoCo, and its clock with it.
         diverged = ~(abs(after[:, 0] - before[:, 0] - self.environment.dt) < self._model.opt.timestep / 2)
@@ -59,13 +63,6 @@ class Simulator:
                 f"ends must return a bool for each of {count} robots, got {ended.dtype} of {ended.shape}"
             )
         return states, ended, diverged
-
-    def _pool(self) -> Any:
-        """A pool of no threads: what calls it, does the work."""
-        if not hasattr(self._own, "pool"):
-            self._own.pool = require_module("mujoco.rollout").Rollout(nthread=0)
-            self._own.data = [require_module("mujoco").MjData(self._model)]
-        return self._own.pool
 
 
 def observed(
@@ -141,7 +138,6 @@ def simulate(
     burn_in: tuple[int, int] = (0, 200),
     batch: int = BATCH,
     threads: int | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> Rollouts:
     """Rollouts of the policy, one for each seed: reset, burn in for a drawn number of steps, then H steps.
 
@@ -151,26 +147,16 @@ def simulate(
     burn_in: least and most steps before the start; an episode that ends within them is reset
     batch: see `BATCH`
     threads: of the simulator; the CPUs by default
-    progress: called with the number of rollouts that were finished
     """
     check_integer("horizon", horizon, least=1)
     check_integer("batch", batch, least=1)
     limits = burn_in_range(burn_in)
     check_policy(environment, policy)
-
-    def work(units: NDArray[np.int64]) -> Rollouts:
-        return _simulate(environment, policy, units, horizon, limits, batch)
-
-    return by_seed(work, seeds, batch, threads, progress)
+    work = partial(_simulate, environment, policy, horizon, limits, batch)
+    return by_seed(work, seeds, batch, threads)
 
 
-def execute(
-    environment: Environment,
-    rollouts: Rollouts,
-    plans: NDArray[np.float64],
-    *,
-    threads: int | None = None,
-) -> Rollouts:
+def execute(environment: Environment, rollouts: Rollouts, plans: NDArray[np.float64]) -> Rollouts:
     """What happens if `plans` `[N, H, A]` are carried out from the starts of `rollouts`, come what may."""
     wanted = (len(rollouts.seeds), len(environment.low))
     if plans.ndim != 3 or (plans.shape[0], plans.shape[2]) != wanted or not plans.shape[1]:
@@ -189,13 +175,12 @@ def execute(
             alive = track.record(t, alive, done, *simulator.step(physics, alive, done))
         return replace(part, states=track.states, actions=track.actions, lengths=track.lengths)
 
-    blocks = [slice(first, first + BATCH) for first in range(0, len(plans), BATCH)]
-    return in_threads(work, blocks, threads)
+    return in_threads(work, [slice(first, first + BATCH) for first in range(0, len(plans), BATCH)])
 
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """The record of rollouts under way; the fields are those of `Rollouts`."""
+    """The record of rollouts under way, with fields of `Rollouts`."""
 
     states: NDArray[np.float64]
     actions: NDArray[np.float64]
@@ -226,64 +211,43 @@ class Track:
         return rows[~(ended | diverged)]
 
 
-def by_seed(
-    work: Callable[[NDArray[np.int64]], Part],
-    seeds: Any,
-    batch: int,
-    threads: int | None,
-    progress: Callable[[int], None] | None,
-) -> Part:
+def by_seed(work: Callable[[Any], Part], seeds: Any, batch: int, threads: int | None = None) -> Part:
     """What `work` makes of the seeds of each compute batch, in the order of the seeds."""
     names = check_seeds(seeds)
     blocks = [np.sort(names[names // batch == block]) for block in np.unique(names // batch)]
-    done = in_threads(work, blocks, threads, progress)
+    done = in_threads(work, blocks, threads)
     return take_rows(done, np.searchsorted(np.concatenate(blocks), names))
 
 
-def in_threads(
-    work: Callable[[Any], Part],
-    blocks: Sequence[Any],
-    threads: int | None,
-    progress: Callable[[int], None] | None = None,
-) -> Part:
+def in_threads(work: Callable[[Any], Part], blocks: Sequence[Any], threads: int | None = None) -> Part:
     """The blocks in order, each worked in one thread: while one thinks in Python, the others simulate."""
-    count = min(
-        len(blocks), usual_threads() if threads is None else check_integer("threads", threads, least=1)
-    )
-    parts: list[Part] = []
-    with one_torch_thread(), ThreadPoolExecutor(count) as pool:
-        for part in pool.map(work, blocks):
-            parts.append(part)
-            if progress is not None:
-                progress(len(part.seeds))  # type: ignore[attr-defined]
-    return join_rows(parts)
+    most = usual_threads() if threads is None else check_integer("threads", threads, least=1)
+    with one_torch_thread(), ThreadPoolExecutor(min(len(blocks), most)) as pool:
+        return join_rows(list(pool.map(work, blocks)))
 
 
 def join_rows(parts: Sequence[Part]) -> Part:
     """Dataclasses of arrays, one after the other; what is no array is the same in all."""
-
-    def joined(values: list[Any]) -> Any:
-        if isinstance(values[0], np.ndarray):
-            return np.concatenate(values)
-        return join_rows(values) if is_dataclass(values[0]) else values[0]
-
-    first: Any = parts[0]
-    values = {field.name: joined([getattr(part, field.name) for part in parts]) for field in fields(first)}
-    together: Part = replace(first, **values)
-    return together
+    return _map_arrays(np.concatenate, parts)
 
 
 def take_rows(every: Part, rows: Any) -> Part:
     """The same dataclass with these rows of its arrays."""
+    return _map_arrays(lambda values: values[0][rows], [every])
 
-    def taken(value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            return value[rows]
-        return take_rows(value, rows) if is_dataclass(value) else value
 
-    given: Any = every
-    part: Part = replace(given, **{f.name: taken(getattr(given, f.name)) for f in fields(given)})
-    return part
+def _map_arrays(work: Callable[[list[Any]], Any], parts: Sequence[Part]) -> Part:
+    """The first of some dataclasses, with what `work` makes of the arrays of all in the place of its own."""
+
+    def made(values: list[Any]) -> Any:
+        if isinstance(values[0], np.ndarray):
+            return work(values)
+        return _map_arrays(work, values) if is_dataclass(values[0]) else values[0]
+
+    first: Any = parts[0]
+    values = {field.name: made([getattr(part, field.name) for part in parts]) for field in fields(first)}
+    mapped: Part = replace(first, **values)
+    return mapped
 
 
 @contextmanager
@@ -300,10 +264,10 @@ def one_torch_thread() -> Iterator[None]:
 def _simulate(
     environment: Environment,
     policy: Policy,
-    seeds: NDArray[np.int64],
     horizon: int,
     burn_in: tuple[int, int],
     batch: int,
+    seeds: NDArray[np.int64],
 ) -> Rollouts:
     """One compute batch. All rollouts end at the same time, so each sets out when its burn-in begins."""
     simulator, units = Simulator(environment), (seeds % batch).tolist()
@@ -415,37 +379,20 @@ def policy_ratios(
     check_policy(environment, old)
     weights, drawn = np.empty(len(names)), np.empty(rollouts.actions.shape)
     for i, seed in enumerate(names.tolist()):
-        noise = _noise(seed, (least, most), horizon, len(before))
+        draw = np.random.default_rng(seed)  # as `simulate` draws for a rollout, burn-in first
+        noise = draw.standard_normal((int(draw.integers(least, most + 1)) + horizon, len(before)))
         weights[i], drawn[i] = gaussian_weights(noise[None], before, after)[0], noise[-horizon:]
-    _refuse_others(environment, old, rollouts, drawn, (least, most))
-    return PolicyRatios(names, weights, bound)
-
-
-def _refuse_others(
-    environment: Environment,
-    old: Policy,
-    rollouts: Rollouts,
-    noise: NDArray[np.float64],
-    burn_in: tuple[int, int],
-) -> None:
-    """Refuse rollouts that did other actions than the old policy with this noise `[N, H, A]`."""
     seen = np.concatenate([rollouts.start[:, None], rollouts.states[:, :-1]], axis=1)
-    acted = np.arange(noise.shape[1]) < rollouts.lengths[:, None]
+    acted = np.arange(horizon) < rollouts.lengths[:, None]
     acted &= np.isfinite(seen).all(axis=2)  # a simulation that diverged goes no further
-    again = actions(environment, old, torch.from_numpy(seen[acted]), torch.from_numpy(noise[acted]))
-    other = ~np.isclose(again.numpy(), rollouts.actions[acted], rtol=1e-5, atol=1e-5).all(axis=1)
-    if other.any():
+    again = actions(environment, old, torch.from_numpy(seen[acted]), torch.from_numpy(drawn[acted]))
+    off = ~np.isclose(again.numpy(), rollouts.actions[acted], rtol=1e-5, atol=1e-5).all(axis=1)
+    if off.any():
         raise InvalidInput(
-            f"rollouts must be those that simulate makes of the old policy with burn_in={burn_in}, got other "
-            f"actions at {int(other.sum()):,} of {len(other):,} steps"
+            f"rollouts must be those that simulate makes of the old policy with burn_in={(least, most)}, got "
+            f"other actions at {int(off.sum()):,} of {len(off):,} steps"
         )
-
-
-def _noise(seed: int, burn_in: tuple[int, int], horizon: int, outputs: int) -> NDArray[np.float64]:
-    """`[T, A]` what `simulate` draws for a rollout, burn-in first."""
-    draw = np.random.default_rng(seed)
-    before = int(draw.integers(burn_in[0], burn_in[1] + 1))
-    return draw.standard_normal((before + horizon, outputs))
+    return PolicyRatios(names, weights, bound)
 
 
 def _taken_apart(policy: Policy) -> tuple[tuple[Any, ...], NDArray[np.float64]]:

@@ -26,10 +26,9 @@ from pac_core.cli import say
 from pac_core.datasets import file_digest
 from pac_core.runs import Job, RunFolder, Stage, Task, run_here
 from pac_core.safety import Limit
-from pac_core.splits import refuse_overlap
 from pac_rl.dynamics.ensemble import MOST_ROLLOUTS, Ensemble, Epoch, Settings, Transitions
 from pac_rl.dynamics.training import train
-from pac_rl.forecasts import PROPAGATIONS, forecast_closed_loop, forecast_plans, propose_plans
+from pac_rl.forecasts import check_propagation, forecast_closed_loop, forecast_plans, propose_plans
 from pac_rl.pets import Search, guarded_cem, plan_episode, score_episodes
 from pac_rl.planning import episodes as runs
 from pac_rl.planning.candidates import Tubes
@@ -118,8 +117,7 @@ class ForecastRollouts:
         self.environment = make_robot(env)
         self.policy = check_policy(self.environment, policy)
         for name in (propagation, *also):
-            if name not in PROPAGATIONS:
-                raise InvalidInput(f"propagation must be one of {', '.join(PROPAGATIONS)}, got {name!r}")
+            check_propagation(name)
         whole = ensemble.to(device)
         self.kinds: dict[str, tuple[Ensemble, str]] = {"": (whole, propagation)}
         self.kinds |= {f"_{size}": (whole.first(size), propagation) for size in members}
@@ -174,16 +172,18 @@ class SimulateEpisodes:
         parts = [
             simulate(self.environment, self.policies[i], seeds[group == i], **usual) for i in np.unique(group)
         ]
-        done = Rollouts.join(parts)
-        return {"ids": done.seeds} | {name: part for name, part in vars(done).items() if name != "seeds"}
+        found = dict(vars(Rollouts.join(parts)))
+        return {"ids": found.pop("seeds"), **found}
 
 
 class RunEpisodes:
     """Whole episodes of a guarded controller: the arrays of `Episodes`.
 
-    steps: of an episode
     options: of `Controller`: its fallback, and others such as its horizon
     """
+
+    run: Callable[..., Any] = staticmethod(run_episodes)
+    names: tuple[str, ...] = ("errors", *EPISODE_ARRAYS)
 
     def __init__(
         self,
@@ -201,18 +201,15 @@ class RunEpisodes:
         self.controller, self.steps = Controller(*parts, **options), steps
 
     def __call__(self, shard: Any, given: Arrays) -> Arrays:
-        done = run_episodes(self.controller, np.asarray(shard.ids), steps=self.steps)
-        names = ("errors", *EPISODE_ARRAYS)
-        return {"ids": done.seeds} | {name: getattr(done, name) for name in names}
+        done = self.run(self.controller, np.asarray(shard.ids), steps=self.steps)
+        return {"ids": done.seeds} | {name: getattr(done, name) for name in self.names}
 
 
 class RunSelections(RunEpisodes):
     """One decision of each episode and what came of it: the arrays of `Selections`."""
 
-    def __call__(self, shard: Any, given: Arrays) -> Arrays:
-        done = run_to_selection(self.controller, np.asarray(shard.ids), steps=self.steps)
-        names = ("steps", "errors", "accepted", "unsafe")
-        return {"ids": done.seeds} | {name: getattr(done, name) for name in names}
+    run = staticmethod(run_to_selection)
+    names = ("steps", "errors", "accepted", "unsafe")
 
 
 class PlanEpisodes:
@@ -236,22 +233,14 @@ class PlanEpisodes:
         device: str = "cpu",
     ) -> None:
         self.environment, self.limits, self.steps = make_environment(env), limits, steps
-        model = ensemble.to(device)
-        self.trained_on = model.trained_on
-        self.agent = guarded_cem(
-            self.environment,
-            model,
-            guard,
-            kept,
-            cheetah_reward,
-            search=search,
-            policy=policy,
-            fallback="hold",  # a half-cheetah that is not driven comes to rest
-        )
+        self.ensemble = ensemble.to(device)
+        parts = (self.environment, self.ensemble, guard, kept, cheetah_reward)
+        # A half-cheetah that is not driven comes to rest.
+        self.agent = guarded_cem(*parts, search=search, policy=policy, fallback="hold")
 
     def __call__(self, shard: Any, given: Arrays) -> Arrays:
-        if self.trained_on is not None:
-            refuse_overlap({"train": self.trained_on, "episodes": shard.ids})
+        if self.ensemble.trained_on is not None:
+            self.ensemble.refuse_seen(shard.ids, "episodes")
         done, fallbacks = [], []
         for seed in np.asarray(shard.ids).tolist():
             before = self.agent.fallbacks
@@ -277,23 +266,20 @@ def rl_task(
     burn_in: tuple[int, int],
     propagation: str,
     members: Sequence[int],
-    tune: int,
-    calibrate: int,
-    test: int,
-    seed: int,
     cpus: int = 1,
+    **units: Any,
 ) -> Task:
     """Rollouts of a policy in a file, forecast by an ensemble in a file; see `rollout_task`.
 
     ensemble: a file, or what makes it; it is made last, because that may take long
     trained_on: see `_with_training`; a unit that the ensemble was trained on is refused
+    units: tune, calibrate, test and seed, see `unit_seeds`
     """
-    seeds = unit_seeds(tune=tune, calibrate=calibrate, test=test, seed=seed)
+    seeds = unit_seeds(**units)
     check_integer("horizon", horizon, least=1)
     burn_in_range(burn_in)
     controller = load_policy(policy, std=policy_std, vecnormalize=vecnormalize, sees=policy_sees)
-    if propagation not in PROPAGATIONS:
-        raise InvalidInput(f"--propagation must be one of {', '.join(PROPAGATIONS)}, got {propagation!r}")
+    check_propagation(propagation)
     say("policy", returns_in_words(make_environment(env), controller))
     file = ensemble() if callable(ensemble) else ensemble
     model = _with_training(Ensemble.load(file), file, trained_on)
@@ -318,12 +304,9 @@ def rl_task(
         burn_in=burn_in,
         propagation=propagation,
         members=members,
-        tune=tune,
-        calibrate=calibrate,
-        test=test,
-        seed=seed,
         cpus=cpus,
         policy_std=policy_std,
+        **units,
         **digests,
     )
 
@@ -366,16 +349,13 @@ def rollout_task(
     scorer = ForecastPlans if plans else ForecastRollouts
     scorer(*forecasting)  # refuses here what would not do there
     planning = [Stage(CarryOutPlans, (env, policy, model), cpus, None, NEEDS)] if plans else []
+    simulating = Stage(SimulateRollouts, usual, cpus, 0, NEEDS)
     if also:
         about["also"] = list(also)
     return Task.of(
         "plans" if plans else "rl",
         seeds,
-        [
-            Stage(SimulateRollouts, usual, cpus, 0, NEEDS),
-            *planning,
-            Stage(scorer, forecasting, cpus, None, NEEDS),
-        ],
+        [simulating, *planning, Stage(scorer, forecasting, cpus, None, NEEDS)],
         size=UNITS,
         names=[str(unit) for unit in seeds] if names is None else names,
         unit="rollout",
@@ -472,7 +452,6 @@ def train_ensemble(
     what is finished is read again.
 
     device: what trains
-    progress: called after each epoch
     """
     place = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     if not place.local:
@@ -481,14 +460,8 @@ def train_ensemble(
     job = training_job(env, check_policy(robot, policy), episodes=episodes, steps=steps, seed=seed)
     data = RunFolder(home / "episodes")
     engine(job, data)
-    return fit_ensemble(
-        home / "ensemble.safetensors",
-        lambda: Transitions.of(read_rollouts(job, data)),
-        robot.id,
-        settings or Settings(),
-        device=device,
-        progress=progress,
-    )
+    parts = (home / "ensemble.safetensors", lambda: Transitions.of(read_rollouts(job, data)), robot.id)
+    return fit_ensemble(*parts, settings or Settings(), device=device, progress=progress)
 
 
 def fit_ensemble(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -145,7 +145,6 @@ def run_episodes(
     steps: int = 200,
     along: Any = None,
     threads: int | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> Episodes:
     """Episodes of the controller from rest, one for each seed, fallback included.
 
@@ -155,7 +154,6 @@ def run_episodes(
     steps: of an episode, unless the environment ends it
     along: `[D]` keeps the traces, with the ends of the chosen tubes along this direction
     threads: the CPUs by default
-    progress: called with the number of episodes that were finished
     """
     check_integer("steps", steps, least=1)
     direction = None if along is None else np.asarray(along, dtype=np.float64)
@@ -163,7 +161,7 @@ def run_episodes(
         raise InvalidInput(
             f"along must have shape [{len(controller.environment.names)}], got {direction.shape}"
         )
-    return by_seed(lambda block: _run(controller, block, steps, direction), seeds, BATCH, threads, progress)
+    return by_seed(lambda block: _run(controller, block, steps, direction), seeds, BATCH, threads)
 
 
 def _run(
@@ -201,13 +199,10 @@ def _run(
             kept.states[moving, t], kept.actions[moving, t] = states, done
             if controller.guard is not None:
                 tube = controller.guard.tube(decision.acting.forecast)
-                shape = (BATCH, controller.horizon)
-                ends = (
-                    check_returned("support", tube.support(way), shape, states) for way in (along, -along)
-                )
-                kept.upper[moving, t], kept.lower[moving, t] = (
-                    sign * end[moving] for sign, end in zip((1, -1), ends, strict=True)
-                )
+                for ends, sign in ((kept.upper, 1), (kept.lower, -1)):
+                    given = tube.support(sign * along)
+                    reach = check_returned("support", given, (BATCH, controller.horizon), states)
+                    ends[moving, t] = sign * reach[moving]
     return replace(take_rows(made, run.rows), seeds=seeds)
 
 
@@ -251,8 +246,6 @@ def run_to_selection(
     seeds: Sequence[int] | NDArray[np.int64],
     *,
     steps: int = 200,
-    threads: int | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> Selections:
     """What came of one decision in each episode: the unit of the tube under selection.
 
@@ -263,7 +256,7 @@ def run_to_selection(
     check_integer("steps", steps, least=1)
     if controller.guard is None:
         raise InvalidInput("guard must make tubes, for a plan to leave its own, got None")
-    return by_seed(lambda block: _select(controller, block, steps), seeds, BATCH, threads, progress)
+    return by_seed(lambda block: _select(controller, block, steps), seeds, BATCH)
 
 
 def _select(controller: Controller, seeds: NDArray[np.int64], steps: int) -> Selections:

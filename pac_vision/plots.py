@@ -133,9 +133,8 @@ def reliability_diagram(found: Mapping[str, Sequence[Mapping[str, float]]], titl
     """Accuracy against confidence: a panel for each forecast, by its title, from `reliability_bins`."""
     figure, axes = canvas(3.7 * len(found) + 0.4, 3.9)
     axes.remove()
-    for axes, (name, rows) in zip(
-        figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True
-    ):
+    panels = figure.subplots(1, len(found), squeeze=False)[0]
+    for axes, (name, rows) in zip(panels, found.items(), strict=True):
         some = [row for row in rows if row["images"]]
         middle, accuracy, said, low, high = (
             np.array([row[key] for row in some])

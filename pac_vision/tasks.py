@@ -1,4 +1,4 @@
-"""Scorers of images: made once per worker, called once per shard.
+"""What can be run on an engine: images to classify, and videos to track. Scorers are made once per worker.
 
 What a unit gets depends on the unit alone, to the last bit, whatever shard and worker it falls to.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +24,18 @@ from pac_core.datasets import file_digest
 from pac_core.files import real_path
 from pac_core.runs import RunFolder, Stage, Task, View
 from pac_core.splits import ids_digest
-from pac_vision.images.catalogue import Images
+from pac_vision.images.catalogue import Images, find_images
 from pac_vision.images.sources import FileReader, Read, read_bytes
 from pac_vision.models.classifier import ImageLogits
 from pac_vision.models.libraries import family_of, load_model
 from pac_vision.tracking.scores import BoxScore, check_share, share_score
 from pac_vision.tracking.sequences import Sequence as Frames
-from pac_vision.tracking.sequences import Tracks, Video
+from pac_vision.tracking.sequences import Tracks, Video, find_sequences, read_tracks
 from pac_vision.tracking.tracker import Tracker
 from pac_vision.tracking.training import track
+
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+"""Of a shard, by name."""
 
 
 def list_packages(model_name: str) -> tuple[str, ...]:
@@ -44,14 +47,6 @@ def list_packages(model_name: str) -> tuple[str, ...]:
     """
     family = family_of(model_name)
     return ("numpy", "torch", "pillow", *(family.packages if family else ()))
-
-
-class Shard(Protocol):
-    """What a scorer asks of a shard."""
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """The units to score."""
 
 
 class ClassifyImages:
@@ -89,7 +84,7 @@ class ClassifyImages:
         self.read = _Noted(images.source.read)
         self.logits = ImageLogits(replace(images.source, read=self.read), self.model, batch, broken)
 
-    def __call__(self, shard: Shard, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
         ids = check_ids(shard.ids, self.labels)
         logits, failed = self.logits(ids)
         labels = np.array([self.labels[i] for i in ids], np.int64)
@@ -110,10 +105,8 @@ class _Noted:
         return content
 
 
-def find_replaced_image(images: Images, arrays: Mapping[str, NDArray[Any]]) -> str | None:
-    """Find the first image of a shard whose file is no longer the one that was scored; None if there is none.
-
-    arrays: of the shard, as `ClassifyImages` gave them
+def find_replaced_image(images: Images, arrays: Arrays) -> str | None:
+    """The first image of a shard of `ClassifyImages` whose file is no longer the one that was scored, if any.
 
     Files of their own are compared by size; of every shard the first image is compared by content, too,
     and in tars and parquet files that one alone: reading all of them again would take too long.
@@ -153,21 +146,21 @@ class _ScoreVideos:
     """
 
     units: Mapping[str, Any]
-    gamma: float
-    score: BoxScore
     video: Callable[[str], Video]
 
-    def __call__(self, shard: Shard, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    def __init__(self, gamma: float, score: BoxScore | None) -> None:
+        self.gamma, self.score = check_share("gamma", gamma), score or BoxScore()
+
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
         ids = check_ids(shard.ids, self.units)
-        scores, frames, spreads = [], [], []
+        rows = []
         for name in ids:
             video = self.video(name)
-            of_frames = self.score.frame_scores(video)
-            scores.append(share_score(of_frames, self.gamma))
-            frames.append(len(of_frames))
-            spreads.append(self.score.spread(video))
-        found = {"ids": np.array(ids), "scores": np.array(scores), "frames": np.array(frames)}
-        return found | ({"spreads": np.array(spreads)} if self.score.kind == "max" else {})
+            frames = self.score.frame_scores(video)
+            rows.append((share_score(frames, self.gamma), len(frames), self.score.spread(video)))
+        scores, counts, spreads = (np.array(column) for column in zip(*rows, strict=True))
+        found = {"ids": np.array(ids), "scores": scores, "frames": counts}
+        return found | ({"spreads": spreads} if self.score.kind == "max" else {})
 
 
 class ScoreTracks(_ScoreVideos):
@@ -189,8 +182,8 @@ class ScoreTracks(_ScoreVideos):
     def __init__(
         self, tracks: Tracks, gamma: float, score: BoxScore | None = None, *, device: str = "cpu"
     ) -> None:
+        super().__init__(gamma, score)
         self.units, self.video = tracks.targets, tracks.video
-        self.gamma, self.score = check_share("gamma", gamma), score or BoxScore()
 
 
 class TrackSequences(_ScoreVideos):
@@ -217,11 +210,11 @@ class TrackSequences(_ScoreVideos):
         *,
         device: str = "cpu",
     ) -> None:
+        super().__init__(gamma, score)
         self.units, self.folder, tracker = dict(sequences), folder, tracker.to(device)
         self.video = lambda name: track(tracker, folder, self.units[name], free=free)
-        self.gamma, self.score = check_share("gamma", gamma), score or BoxScore()
 
-    def __call__(self, shard: Shard, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    def __call__(self, shard: Any, given: Arrays) -> Arrays:
         found = super().__call__(shard, given)
         marks = [checksum_frames(self.folder, self.units[name]) for name in found["ids"].tolist()]
         return found | {"contents": np.array(marks, np.int64)}
@@ -234,13 +227,8 @@ def checksum_frames(folder: str, sequence: Frames) -> int:
     return zlib.crc32(sizes.encode(), zlib.crc32(read_bytes(paths[0])))
 
 
-def find_replaced_sequence(
-    folder: str, sequences: Mapping[str, Frames], arrays: Mapping[str, NDArray[Any]]
-) -> str | None:
-    """Find the first sequence of a shard whose frames are no longer those that were scored; None if none is.
-
-    arrays: of the shard, as `TrackSequences` gave them
-    """
+def find_replaced_sequence(folder: str, sequences: Mapping[str, Frames], arrays: Arrays) -> str | None:
+    """The first sequence of a shard of `TrackSequences` whose frames are no longer those scored, if any."""
     stored = zip(arrays["ids"].tolist(), arrays["contents"].tolist(), strict=True)
     return next((name for name, mark in stored if checksum_frames(folder, sequences[name]) != mark), None)
 
@@ -271,10 +259,6 @@ def image_task(
     batch: see `ImageLogits`
     preprocessing: for `load_model`
     """
-    from pac_vision.images.catalogue import find_images
-    from pac_vision.models.classifier import ImageLogits
-    from pac_vision.models.libraries import load_model
-
     if model.startswith("python:") and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # where `python` itself would look for the module
     found = find_images(Path(images).absolute(), labels=labels, classes=classes)
@@ -321,27 +305,30 @@ def track_task(
     sequences, tracker: a folder in OTB's layout, which every worker must see, and a tracker's file; the
         sequences that it was trained on are left out
     """
-    from pac_vision.tracking.scores import BoxScore, check_share
-    from pac_vision.tracking.sequences import read_tracks
-
     check_share("gamma", gamma)  # refuses here what would not do there
     frame_score = BoxScore(score, power=power)
+    about: dict[str, Any] = {}
     if tracks is not None:
         if sequences is not None or tracker is not None or free:
-            raise InvalidInput(
-                "--tracks are predictions already: it goes without --sequences, --tracker, --free"
-            )
+            raise InvalidInput("--tracks are predictions already: give no --sequences, --tracker or --free")
         found = read_tracks(tracks)
         ids = [str(name) for name in found.ids]
         stage = Stage(ScoreTracks, (found, gamma, frame_score), cpus, 0, ("numpy",))
-        size, model = (
-            max(1, min(8, len(ids) // 8)),
-            Record("ensemble of trackers", digest=file_digest(tracks)),
-        )
-        about: dict[str, Any] = {}
+        size = max(1, min(8, len(ids) // 8))
+        model = Record("ensemble of trackers", digest=file_digest(tracks))
     elif sequences is not None and tracker is not None:
-        ids, stage, model, about = _tracked(sequences, tracker, free, gamma, frame_score, cpus)
-        size = 1
+        trained = Tracker.load(tracker)
+        seen = set(trained.trained_on)
+        units = {one.name: one for one in find_sequences(sequences) if one.name not in seen}
+        if not units:
+            raise InvalidInput(f"{sequences} must have sequences that {tracker} was not trained on, got none")
+        ids, size, model = list(units), 1, Record(str(trained), digest=trained.digest)
+        where, needs = str(real_path(sequences)), list_packages(trained.settings.backbone)
+        args = (where, units, trained, gamma, frame_score, free)
+        stage = Stage(TrackSequences, args, cpus, None, needs, exempt=("folder",))
+        boxes = [f"{name}={hashlib.sha256(one.truth.tobytes()).hexdigest()}" for name, one in units.items()]
+        about = {"free": free, "boxes": ids_digest(boxes), "trained_on": sorted(seen)}
+        about |= {"replaced": partial(find_replaced_sequence, where, units)}
     else:
         raise InvalidInput("either --tracks, or --sequences and --tracker must be given")
     return Task.of(
@@ -364,27 +351,6 @@ def track_task(
     )
 
 
-def _tracked(
-    folder: Path, tracker: Path, free: bool, gamma: float, score: Any, cpus: int
-) -> tuple[list[str], Stage, Record, dict[str, Any]]:
-    """Ids, stage, model and configuration of sequences that are read and tracked in the workers."""
-    from pac_vision.tracking.sequences import find_sequences
-    from pac_vision.tracking.tracker import Tracker
-
-    model = Tracker.load(tracker)
-    seen = set(model.trained_on)
-    units = {one.name: one for one in find_sequences(folder) if one.name not in seen}
-    if not units:
-        raise InvalidInput(f"{folder} must have sequences that {tracker} was not trained on, got none")
-    where = str(real_path(folder))
-    args, needs = (where, units, model, gamma, score, free), list_packages(model.settings.backbone)
-    stage = Stage(TrackSequences, args, cpus, None, needs, exempt=("folder",))
-    boxes = [f"{name}={hashlib.sha256(one.truth.tobytes()).hexdigest()}" for name, one in units.items()]
-    about = {"free": free, "boxes": ids_digest(boxes), "trained_on": sorted(seen)}
-    about |= {"replaced": partial(find_replaced_sequence, where, units)}
-    return list(units), stage, Record(str(model), digest=model.digest), about
-
-
 def box_sizes(task: Task, folder: RunFolder, threshold: float) -> NDArray[np.float64] | None:
     """`[n]` the mean half-diagonal, in pixels, of the boxes of each test sequence; None if not known."""
     parts = [spreads for _, _, spreads in task.results(folder).over("test", _Spreads())]
@@ -394,7 +360,7 @@ def box_sizes(task: Task, folder: RunFolder, threshold: float) -> NDArray[np.flo
 
 
 class _Spreads(View):
-    """Reads the spreads of sequences; see `pac_vision.ScoreTracks`."""
+    """Reads the spreads of sequences, see `_ScoreVideos`."""
 
     def __call__(self, arrays: Any) -> Any:
         return arrays.get("spreads")

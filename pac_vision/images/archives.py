@@ -1,4 +1,4 @@
-"""Images in tar shards, as webdataset writes them: found in one pass, read where they lie."""
+"""Images in tar shards, as webdataset writes them, and in parquet files: read where they lie."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\x
 _BLOCK = 512
 
 
-class Place(NamedTuple):
-    """Where a member's content lies: the shard's name and size, and the member's first byte and size."""
+class Member(NamedTuple):
+    """A file in a tar, and where its content lies: shard and its length, the member's first byte and size."""
 
+    name: str
     shard: str
     length: int
     offset: int
@@ -46,10 +47,10 @@ class TarReader:
     """Reads members of tar shards in a folder by seeking; it holds no open file."""
 
     folder: str
-    places: dict[str, Place]
+    members: dict[str, Member]
 
     def __call__(self, name: str) -> bytes:
-        place = self.places.get(name)
+        place = self.members.get(name)
         if place is None:
             raise UnreadableFile(f"{self.folder} holds no image {name}")
         path = Path(self.folder) / place.shard
@@ -65,22 +66,17 @@ class TarReader:
         return content
 
 
-class _Member(NamedTuple):
-    name: str
-    place: Place
-
-
 class _Sample(NamedTuple):
     """The members of one key: its image, and what may hold its label."""
 
-    image: _Member
-    label: _Member | None
+    image: Member
+    label: Member | None
 
 
 def open_tars(root: Path, shards: Sequence[str]) -> tuple[Source, Label]:
     """Open the images of tar shards, by the ids ``shard.tar/key``."""
     samples = dict(sorted(pair for shard in shards for pair in _samples(root, shard)))
-    reader = TarReader(str(root), {name: sample.image.place for name, sample in samples.items()})
+    reader = TarReader(str(root), {name: sample.image for name, sample in samples.items()})
     return Source(str(root), np.array(list(samples)), reader), partial(_label_samples, root, samples)
 
 
@@ -88,8 +84,19 @@ def _label_samples(
     root: Path, samples: dict[str, _Sample], file: Path | None, classes: ClassNames | None
 ) -> Labelled:
     """By a label file, by `key.cls` or `key.json`, or by folders inside the tar."""
-    if file is not None:
-        return _read_labels(root, samples, file, classes), classes
+    if file is not None:  # its lines follow the names of files, not the keys
+        files = {name: sample.image.name.rpartition("/")[2] for name, sample in samples.items()}
+        id_of: dict[str, str] = {}
+        for name, own in files.items():
+            if (other := id_of.setdefault(own, name)) != name:
+                raise UnreadableFile(
+                    f"{root / name} and {root / other} must have different file names, got {own} twice: "
+                    f"{file} cannot tell them apart"
+                )
+        ordered = sorted(id_of)  # as the files would lie in a folder: photo-1.png goes before photo.png
+        one_place = len({name.rpartition("/")[0] for name in samples}) == 1
+        by_file = dict(zip(ordered, read_labels(file, ordered, classes, ordered=one_place), strict=True))
+        return [by_file[own] for own in files.values()], classes
     labels = {name: sample.label for name, sample in samples.items() if sample.label is not None}
     folder_of = [sample.image.name.rpartition("/")[0].rpartition("/")[2] for sample in samples.values()]
     if not labels and all(folder_of):
@@ -97,7 +104,7 @@ def _label_samples(
     for name in samples:
         if name not in labels:
             raise UnreadableFile(f"{root / name} has no label: a member .cls, or .json with a label")
-    read = TarReader(str(root), {name: member.place for name, member in labels.items()})
+    read = TarReader(str(root), labels)
     found = []
     for name, member in labels.items():
         content, where = read(name), f"{root / name}.{member.name.rpartition('.')[2]}"
@@ -110,35 +117,15 @@ def _label_samples(
     return found, classes
 
 
-def _read_labels(
-    root: Path, samples: dict[str, _Sample], labels: Path, classes: ClassNames | None
-) -> list[int]:
-    """Read a label file, whose lines follow the names of files, not the keys."""
-    files = {name: sample.image.name.rpartition("/")[2] for name, sample in samples.items()}
-    id_of: dict[str, str] = {}
-    for name, file in files.items():
-        if file in id_of:
-            raise UnreadableFile(
-                f"{root / name} and {root / id_of[file]} must have different file names, got {file} twice: "
-                f"{labels} cannot tell them apart"
-            )
-        id_of[file] = name
-    ordered = sorted(id_of)  # as the files would lie in a folder: photo-1.png goes before photo.png
-    one_place = len({name.rpartition("/")[0] for name in samples}) == 1
-    found = dict(zip(ordered, read_labels(labels, ordered, classes, ordered=one_place), strict=True))
-    return [found[file] for file in files.values()]
-
-
 def _samples(root: Path, shard: str) -> Iterator[tuple[str, _Sample]]:
     """(id, sample) of each key of a shard."""
-    groups: dict[str, dict[str, _Member]] = {}
-    for name, place in _members(root, shard):
-        folder, slash, file = name.rpartition("/")
+    groups: dict[str, dict[str, Member]] = {}
+    for member in _members(root, shard):
+        folder, slash, file = member.name.rpartition("/")
         stem, _, ending = file.lower().partition(".")
         fields = groups.setdefault(f"{folder}{slash}{file[: len(stem)]}", {})
-        if ending in fields:
-            raise UnreadableFile(f"{root / shard}/{name} stands there twice")
-        fields[ending] = _Member(name, place)
+        if fields.setdefault(ending, member) is not member:
+            raise UnreadableFile(f"{root / shard}/{member.name} stands there twice")
     if not groups:
         raise UnreadableFile(f"{root / shard} holds no images")
     for key, fields in groups.items():
@@ -151,7 +138,7 @@ def _samples(root: Path, shard: str) -> Iterator[tuple[str, _Sample]]:
         yield f"{shard}/{key}", _Sample(fields[images[0]], fields.get("cls", fields.get("json")))
 
 
-def _members(root: Path, shard: str) -> Iterator[tuple[str, Place]]:
+def _members(root: Path, shard: str) -> Iterator[Member]:
     """The visible files of a tar, in its order; refused unless the tar is whole."""
     path = root / shard
     try:
@@ -174,7 +161,7 @@ def _members(root: Path, shard: str) -> Iterator[tuple[str, Place]]:
                     continue
                 if not member.isreg() or member.issparse():
                     raise UnreadableFile(f"{path}/{name} must be a plain file, got a link or the like")
-                yield name, Place(shard, length, member.offset_data, member.size)
+                yield Member(name, shard, length, member.offset_data, member.size)
     except UnreadableFile:
         raise
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
@@ -298,9 +285,8 @@ def _columns(path: Path) -> _Columns:
     schema, metadata = opened.schema_arrow, opened.metadata
     image, label = _one_of(IMAGES, schema.names, path), _one_of(LABELS, schema.names, path)
     if image is None:
-        raise UnreadableFile(
-            f"{path} must have a column of images ({', '.join(IMAGES)}), got {', '.join(schema.names)}"
-        )
+        got = ", ".join(schema.names)
+        raise UnreadableFile(f"{path} must have a column of images ({', '.join(IMAGES)}), got {got}")
     kind = stored = schema.field(image).type
     if pa.types.is_struct(stored) and stored.get_field_index("bytes") >= 0:
         kind = stored.field("bytes").type

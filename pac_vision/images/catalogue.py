@@ -63,10 +63,9 @@ class Images:
                 f"the model has {classes:,} classes but {self.folder} names {len(self.classes):,}: give "
                 "find_images the names of the model's classes in their order"
             )
-        if self.labels.max() >= classes:
-            worst = int(self.labels.argmax())
-            got = f"{self.labels[worst]} for {self.ids[worst]}"
-            raise InvalidInput(f"labels must lie in 0..{classes - 1}, got {got}")
+        if (most := self.labels.max()) >= classes:
+            worst = self.ids[self.labels.argmax()]
+            raise InvalidInput(f"labels must lie in 0..{classes - 1}, got {most} for {worst}")
         return dict(zip(self.ids.tolist(), self.labels.tolist(), strict=True))
 
 

@@ -78,9 +78,7 @@ class Preprocessing:
         else:
             square = int(min(image.size) * self.crop)
             if square < 1:
-                raise InvalidInput(
-                    f"an image must have a centre of at least one pixel, got size {image.size}"
-                )
+                raise InvalidInput(f"an image must have a centre of at least one pixel, got {image.size}")
             left, top = ((length - square + 1) // 2 for length in image.size)
             scaled = image.resize(side, resampling, box=(left, top, left + square, top + square))
         pixels: NDArray[np.float32] = np.asarray(scaled, np.float32)

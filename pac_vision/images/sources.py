@@ -1,4 +1,4 @@
-"""From the bytes of a file to an RGB image."""
+"""Images in files: where they lie, how bytes become pixels, and how labels are read."""
 
 from __future__ import annotations
 
@@ -109,16 +109,15 @@ def read_label(value: Any, classes: ClassNames | None, where: str) -> int:
         if named is None:
             raise UnreadableFile(f"{where} must have a label in 0..{len(classes.keys) - 1}, got {text}")
         index = None
-    readings = {index, named} - {None}
-    if len(readings) > 1:
+    if None not in (index, named) and index != named:
         raise UnreadableFile(
             f"{where} must have a label that can be read in one way, got {text!r}, which is class {index} by "
             f"its index and class {named} by its name"
         )
-    for reading in readings:
-        if reading is not None:
-            return reading
-    raise UnreadableFile(f"{where} must have a class index from 0, got {text!r}")
+    found = named if index is None else index
+    if found is None:
+        raise UnreadableFile(f"{where} must have a class index from 0, got {text!r}")
+    return found
 
 
 def index_or_text(text: str) -> int | str:

@@ -3,9 +3,4 @@
 from pac_vision.models.classifier import Classifier, ImageLogits, one_thread
 from pac_vision.models.libraries import load_model
 
-__all__ = [
-    "Classifier",
-    "ImageLogits",
-    "load_model",
-    "one_thread",
-]
+__all__ = ["Classifier", "ImageLogits", "load_model", "one_thread"]

@@ -76,10 +76,8 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     if not file.is_file():
         raise UnreadableFile(f"there is no file of weights {file}")
     try:
-        if file.suffix == ".safetensors":
-            tensors = load_file(file)
-        else:
-            tensors = torch.load(file, map_location="cpu", weights_only=True)
+        safe = file.suffix == ".safetensors"
+        tensors = load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
     except UnpicklingError:
         raise UnreadableFile(f"{file} holds Python objects, which are never unpickled") from None
     except Exception as error:  # the readers raise a dozen kinds for a damaged file
@@ -237,10 +235,8 @@ class ImageLogits:
                         f"{ids[group[row]]}: take a batch of 1, or another preprocessing"
                     )
                 stack[row] = image
-            expected = (self.batch, self.model.classes)
-            found = check_returned(
-                f"the logits of {self.model.name}", self.model.logits(stack), expected, stack
-            )
+            said, expected = self.model.logits(stack), (self.batch, self.model.classes)
+            found = check_returned(f"the logits of {self.model.name}", said, expected, stack)
             logits[[group[row] for row in rows]] = found[rows]
         numbers = np.asarray((logits < np.inf).all(axis=1) & (logits > -np.inf).any(axis=1))
         for place in np.flatnonzero(~numbers & ~failed).tolist():

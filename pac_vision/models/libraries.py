@@ -53,7 +53,7 @@ _FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(d
 def load_onnx(name: str, file: str, device: str, stated: Mapping[str, Any]) -> Classifier:
     """Load an ONNX file; layout, size and batch are read from its input where they are fixed.
 
-    stated: the rest of its preprocessing, see `complete`
+    stated: the rest of its preprocessing, see `complete_preprocessing`
     """
     digest = digest_onnx(file)
     runtime = import_library(name, "onnxruntime", "install pac-sets[onnx]")
@@ -310,9 +310,9 @@ def _as_classifier(name: str, made: Any, device: str, stated: Mapping[str, Any])
             return np.asarray(made.logits(batch), np.float32)
 
     fixed = getattr(made, "batch", None)
-    logits = pad_batches(
-        compute, None if fixed is None else check_integer(f"batch of {name}", fixed, least=1)
-    )
+    if fixed is not None:
+        check_integer(f"batch of {name}", fixed, least=1)
+    logits = pad_batches(compute, fixed)
     classes = count_classes(name, made.preprocess, logits)
     if made.classes != classes:
         raise InvalidInput(f"{name} must say how many classes it has, {classes}, got {made.classes!r}")
@@ -329,8 +329,6 @@ MODELS: dict[str, Family] = {
     "timm": Family("timm:NAME:FILE", load_timm, ("timm", "torchvision")),
 }
 """By what precedes the first colon of a name; other packages add to it by ``pac_sets.models``."""
-STATED = frozenset(kind for kind, family in MODELS.items() if family.silent)
-"""Models that may not say how an image goes in."""
 
 
 IMAGES = 32
@@ -339,12 +337,7 @@ IMAGES = 32
 
 @dataclass(frozen=True, eq=False)
 class ImageForecasts:
-    """A model and its logits of new images, some at a time.
-
-    digest, classes: of the model
-    n: images
-    notes: what was left out, in a sentence
-    """
+    """A model and its logits of n new images, some at a time; notes say what was left out."""
 
     digest: str
     classes: int

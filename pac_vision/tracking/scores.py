@@ -9,13 +9,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pac_core import GaussianForecast, InvalidInput, PACLevel
 from pac_core.arrays import check_number, check_numbers
 from pac_core.scores import nll
 from pac_core.sets import Boxes, ConfidenceSets, gaussian_sets, threshold_value, widen
-from pac_vision.tracking.sequences import Video, box_sides
+from pac_vision.tracking.sequences import Floats, Video, box_sides
 
 
 def share_score(frame_scores: Any, gamma: float) -> float:
@@ -63,7 +62,6 @@ def check_share(name: str, value: Any) -> float:
     return number
 
 
-Floats = NDArray[np.float64]
 SCORES = ("nll", "max")
 
 

@@ -1,4 +1,4 @@
-"""Video sequences in the layout of the object tracking benchmark (OTB): frames and true boxes."""
+"""Videos: sequences in the layout of the object tracking benchmark (OTB), and stored tracks of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from pac_core.datasets import read_arrays
 from pac_core.errors import UnreadableFile
 from pac_core.splits import unit_names
 
+Floats: TypeAlias = NDArray[np.float64]
 TRUTH = re.compile(r"groundtruth_rect(?:\.(\d+))?\.txt")
 
 ANNOTATED = {
@@ -43,7 +44,7 @@ class Sequence:
 
     name: str
     frames: tuple[str, ...]
-    truth: NDArray[np.float64]
+    truth: Floats
 
 
 def find_sequences(folder: str | os.PathLike[str]) -> tuple[Sequence, ...]:
@@ -64,7 +65,7 @@ def find_sequences(folder: str | os.PathLike[str]) -> tuple[Sequence, ...]:
     return tuple(_read_sequence(root, name) for name in names)
 
 
-def read_boxes(path: str | os.PathLike[str]) -> NDArray[np.float64]:
+def read_boxes(path: str | os.PathLike[str]) -> Floats:
     """Read `[F, 4]` boxes (xmin, ymin, xmax, ymax) from a text with a line per frame; NaN where absent."""
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").rstrip().splitlines()
@@ -72,9 +73,8 @@ def read_boxes(path: str | os.PathLike[str]) -> NDArray[np.float64]:
         raise UnreadableFile(f"{path} cannot be read as boxes: {error}") from None
     if not lines:
         raise UnreadableFile(f"{path} holds no boxes")
-    return to_true_corners(
-        np.array([_box(f"{path} line {i}", line) for i, line in enumerate(lines, start=1)])
-    )
+    rows = [_box(f"{path} line {i}", line) for i, line in enumerate(lines, start=1)]
+    return to_true_corners(np.array(rows))
 
 
 def _box(where: str, line: str) -> list[float]:
@@ -89,7 +89,7 @@ def _box(where: str, line: str) -> list[float]:
     return box
 
 
-def to_corners(boxes: NDArray[Any]) -> NDArray[np.float64]:
+def to_corners(boxes: NDArray[Any]) -> Floats:
     """Boxes `[..., 4]` (x, y, width, height) as (xmin, ymin, xmax, ymax), in float64.
 
     >>> to_corners(np.array([[2.0, 3.0, 10.0, 20.0]])).tolist()
@@ -99,13 +99,13 @@ def to_corners(boxes: NDArray[Any]) -> NDArray[np.float64]:
     return np.concatenate([wide[..., :2], wide[..., :2] + wide[..., 2:]], axis=-1)
 
 
-def to_true_corners(boxes: NDArray[Any]) -> NDArray[np.float64]:
-    """The `corners` of true boxes `[F, 4]`; NaN where a target is absent: a NaN, or no width or height."""
+def to_true_corners(boxes: NDArray[Any]) -> Floats:
+    """`to_corners` of true boxes `[F, 4]`; NaN where a target is absent: a NaN, or no width or height."""
     absent = np.isnan(boxes).any(axis=1) | (boxes[:, 2:] == 0).any(axis=1)
     return np.where(absent[:, None], np.nan, to_corners(boxes))
 
 
-def is_present(truth: NDArray[np.float64]) -> NDArray[np.bool_]:
+def is_present(truth: Floats) -> NDArray[np.bool_]:
     """`[...]` whether a target is there, from its true boxes `[..., 4]`."""
     return np.asarray(~np.isnan(truth).any(axis=-1))
 
@@ -119,9 +119,8 @@ def _read_sequence(root: Path, name: str) -> Sequence:
     if not numbers:
         raise UnreadableFile(f"{root / name} holds no true boxes (groundtruth_rect.txt)")
     if len(numbers) > 1 and None in numbers.values():
-        raise UnreadableFile(
-            f"{root / name} must have groundtruth_rect.txt or numbered files of several targets, got both"
-        )
+        rule = "must have groundtruth_rect.txt or numbered files of several targets"
+        raise UnreadableFile(f"{root / name} {rule}, got both")
     files = sorted(numbers, key=lambda path: int(numbers[path] or 0))
     empty = [path for path in files if not path.read_bytes().strip()]
     if empty and len(empty) < len(files):
@@ -134,13 +133,9 @@ def _read_sequence(root: Path, name: str) -> Sequence:
         frames = frames[start : start + len(targets[0])]
     for file, boxes in zip(files, targets, strict=True):
         if len(boxes) != len(frames):
-            raise UnreadableFile(
-                f"{file} must have a box per frame, got {len(boxes):,} for {len(frames):,} frames"
-            )
+            got = f"{len(boxes):,} for {len(frames):,} frames"
+            raise UnreadableFile(f"{file} must have a box per frame, got {got}")
     return Sequence(name, tuple(f"{name}/img/{frame}" for frame in frames), np.stack(targets))
-
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,11 +160,9 @@ class Video:
         if not len(self.frames):
             raise InvalidInput(f"the sequence {self.name} must have a frame to predict a target in, got none")
         for name in ("mean", "var", "truth"):
-            array = getattr(self, name)
-            if array.shape != (len(self.frames), 4) or not np.isfinite(array).all():
-                raise InvalidInput(
-                    f"{name} of the sequence {self.name} must be finite numbers [{len(self.frames)}, 4]"
-                )
+            array, shape = getattr(self, name), [len(self.frames), 4]
+            if [*array.shape] != shape or not np.isfinite(array).all():
+                raise InvalidInput(f"{name} of the sequence {self.name} must be finite numbers {shape}")
 
     @property
     def forecast(self) -> GaussianForecast:
@@ -217,8 +210,8 @@ class Tracks:
 
     names: NDArray[np.str_]
     lengths: NDArray[np.int64]
-    truth: NDArray[np.float64]
-    members: NDArray[np.float64]
+    truth: Floats
+    members: Floats
 
     def __post_init__(self) -> None:
         names, lengths = unit_names("names", self.names), check_array("lengths", self.lengths, "[S]")
@@ -231,14 +224,11 @@ class Tracks:
             raise InvalidInput(f"truth must have shape [{lengths.sum()}, 4], got {truth.shape}")
         if len(members) != len(truth):
             raise InvalidInput(f"members must have shape [{len(truth)}, M, 4], got {members.shape}")
-        for name, array, lost in (
-            ("truth", truth, np.isinf(truth)),
-            ("members", members, ~np.isfinite(members)),
-        ):
+        lost_of = {"truth": np.isinf(truth), "members": ~np.isfinite(members)}
+        for (name, lost), array in zip(lost_of.items(), (truth, members), strict=True):
             for row in np.flatnonzero(lost.reshape(len(lost), -1).any(axis=1))[:1]:
-                raise InvalidInput(
-                    f"{name} must be finite numbers, got {array[row][lost[row]][0]} in row {row}"
-                )
+                got = array[row][lost[row]][0]
+                raise InvalidInput(f"{name} must be finite numbers, got {got} in row {row}")
         for field, value in (("names", names), ("lengths", lengths), ("truth", truth), ("members", members)):
             object.__setattr__(self, field, value)
 

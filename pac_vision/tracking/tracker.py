@@ -1,4 +1,4 @@
-"""What a tracker looks at: a box with its surroundings, cut out and resized; and boxes relative to it."""
+"""The tracker: crops around a box, the features of a backbone, and a head that forecasts the next box."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from pac_vision.images.preprocessing import Preprocessing, efficientnet_lite, im
 from pac_vision.images.sources import first_line
 from pac_vision.models.classifier import digest_weights, one_thread
 from pac_vision.models.libraries import SIZES, call_factory, efficientnet_module
+from pac_vision.tracking.sequences import Floats
 
-Floats = NDArray[np.float64]
 LEAST = 4.0
 """The least width and height of a box to look at, in pixels."""
 
@@ -148,9 +148,8 @@ class Backbone:
         try:
             _, features, height, width = found(np.zeros((1, size, size, 3), np.uint8)).shape
         except Exception as error:  # whatever a network raises at a shape that is not its own
-            shape = f"[B, 3, {size}, {size}]"
-            why = f"the backbone {name} must take crops {shape}, but it failed: {first_line(error)}"
-            raise InvalidInput(why) from None
+            rule = f"the backbone {name} must take crops [B, 3, {size}, {size}]"
+            raise InvalidInput(f"{rule}, but it failed: {first_line(error)}") from None
         return replace(found, shape=(features, height, width))
 
     def __call__(self, crops: NDArray[np.uint8]) -> Tensor:
@@ -178,8 +177,7 @@ def load_backbone(name: str, size: int, device: str = "cpu") -> Backbone:
         arguments, that returns a torch module `[B, 3, size, size]` -> `[B, C, h, w]` or a `Backbone`
     """
     if name in SIZES or name == "pixels":
-        pixels = name == "pixels"
-        module = nn.AdaptiveAvgPool2d(16) if pixels else _Features(efficientnet_module(name), size)
+        module = _Features(efficientnet_module(name), size) if name in SIZES else nn.AdaptiveAvgPool2d(16)
         return Backbone.of(name, module, size, partial(_normalise, efficientnet_lite(size)), device=device)
     if not name.startswith("python:"):
         forms = [*SIZES, "pixels", "python:MODULE:FACTORY"]
@@ -215,9 +213,8 @@ class _Features(nn.Module):
 
 
 def _normalise(like: Preprocessing, pixels: Tensor) -> Tensor:
-    mean, deviation = (
-        torch.tensor(v, device=pixels.device)[:, None, None] for v in (like.mean, like.deviation)
-    )
+    both = torch.tensor([like.mean, like.deviation], device=pixels.device)
+    mean, deviation = both[..., None, None].unbind()
     return (pixels / (255 / like.range) - mean) / deviation
 
 
@@ -300,9 +297,7 @@ class Tracker:
     settings: TrackerSettings
     trained_on: tuple[str, ...] = ()
 
-    def __call__(
-        self, before: NDArray[np.uint8], now: NDArray[np.uint8]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def __call__(self, before: NDArray[np.uint8], now: NDArray[np.uint8]) -> tuple[Floats, Floats]:
         """Means and variances `[B, 4]` relative to the last box, from crops `[B, size, size, 3]`."""
         with torch.inference_mode(), one_thread():
             mean, log_var = self.head(self.backbone(before), self.backbone(now))

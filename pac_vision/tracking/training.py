@@ -17,8 +17,8 @@ from torch import Tensor
 from pac_core import InvalidInput
 from pac_vision.images.sources import read_image
 from pac_vision.models.classifier import one_thread
+from pac_vision.tracking.sequences import Floats, Video, box_sides, is_present
 from pac_vision.tracking.sequences import Sequence as Frames
-from pac_vision.tracking.sequences import Video, box_sides, is_present
 from pac_vision.tracking.tracker import (
     Backbone,
     Tracker,
@@ -51,8 +51,8 @@ class Pairs:
     sequence: NDArray[np.int64]
     frame: NDArray[np.int64]
     target: NDArray[np.int64]
-    previous: NDArray[np.float64]
-    current: NDArray[np.float64]
+    previous: Floats
+    current: Floats
 
     def __len__(self) -> int:
         return len(self.now)
@@ -200,11 +200,9 @@ def _step_by_step(tracker: Tracker, read: Callable[[str], Image.Image], sequence
     means, variances = np.empty((2, len(pairs), 4))
     for first in range(0, len(pairs), AT_ONCE):
         rows = range(first, min(first + AT_ONCE, len(pairs)))
-        looks = (
-            np.stack([crop(read(names[i]), parts[i], size) for i in rows])
-            for names in (pairs.before, pairs.now)
-        )
-        means[rows], variances[rows] = tracker(*looks)
+        before = np.stack([crop(read(pairs.before[i]), parts[i], size) for i in rows])
+        now = np.stack([crop(read(pairs.now[i]), parts[i], size) for i in rows])
+        means[rows], variances[rows] = tracker(before, now)
     mean, var = to_absolute(means, variances, pairs.previous)
     return Video(sequence.name, pairs.frame, pairs.target, mean, var, pairs.current)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -15,15 +15,13 @@ from torch import Tensor
 from pac_core import GaussianForecast, InvalidInput
 from pac_core.arrays import Array, convert_like
 from pac_core.bounds import check_integer
+from pac_rl.dynamics.ensemble import Ensemble
 from pac_rl.policies import Policy, actions, check_policy, has_derivative
 from pac_rl.rollouts import check_seeds
-
-if TYPE_CHECKING:
-    from pac_rl.dynamics.ensemble import Ensemble
-    from pac_rl.systems import Environment
+from pac_rl.systems import Environment, Floats
 
 BATCH = 128
-"""Forecasts that are computed together; a smaller batch is padded to it, see `trajectories.BATCH`."""
+"""Forecasts that are computed together; a smaller batch is padded to it, see `rollouts.BATCH`."""
 PARTICLES = 4
 """Particles of each member."""
 
@@ -129,9 +127,7 @@ def forecast_closed_loop(
     check_match(ensemble, environment, policy)
     if propagation == "jacobian" and not has_derivative(environment, policy):
         others = ", ".join(name for name in PROPAGATIONS if name != "jacobian")
-        raise InvalidInput(
-            f"propagation must be one of {others} for a policy that torch cannot derive, got 'jacobian'"
-        )
+        raise InvalidInput(f"propagation must be one of {others} for a policy that torch cannot derive")
 
     def act(t: int, states: Tensor, noise: Tensor) -> Tensor:
         return actions(environment, policy, states, noise)
@@ -140,12 +136,7 @@ def forecast_closed_loop(
 
 
 def forecast_plans(
-    ensemble: Ensemble,
-    starts: Array,
-    plans: Array,
-    *,
-    propagation: str = "particles",
-    batch: int = BATCH,
+    ensemble: Ensemble, starts: Array, plans: Array, *, propagation: str = "particles", batch: int = BATCH
 ) -> GaussianForecast:
     """Where the plans `[B, H, A]` will take the robot from `starts` `[B, D]`, numpy or torch.
 
@@ -259,12 +250,12 @@ def propose_plans(
     ensemble: Ensemble,
     environment: Environment,
     policy: Policy,
-    starts: NDArray[np.float64],
+    starts: Floats,
     seeds: NDArray[np.int64],
     *,
     horizon: int,
     batch: int = BATCH,
-) -> NDArray[np.float64]:
+) -> Floats:
     """`[B, H, A]` one plan for each start `[B, D]`: what a planner that starts from the policy would weigh.
 
     The plan is fixed before the first step is taken; its perturbation comes from the unit's seed.
@@ -329,11 +320,9 @@ class ScoredPlans:
         total, act = origin.new_zeros(self.batch), _follow(pad_rows(plans, self.batch))
 
         def reached(states: Tensor, actions: Tensor) -> None:
-            rewards = self.reward(states, actions)
-            if rewards.shape != states.shape[:-1]:
-                raise InvalidInput(
-                    f"reward must return shape {tuple(states.shape[:-1])}, got {tuple(rewards.shape)}"
-                )
+            rewards, shape = self.reward(states, actions), tuple(states.shape[:-1])
+            if tuple(rewards.shape) != shape:
+                raise InvalidInput(f"reward must return shape {shape}, got {tuple(rewards.shape)}")
             total.add_(rewards.flatten(0, 1).mean(dim=0))
 
         mean, var = particles(self.ensemble, origin, act, plans.shape[1], reached)

@@ -1,7 +1,8 @@
-"""Fresh units for a planner that has no policy: what it did before, replayed with noise from a new reset."""
+"""PETS with a guard in its loop: mbrl-lib's CEM, and fresh units by replaying what it did with noise."""
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from pac_core.safety import Limit
 from pac_core.tubes import fit_shape
 from pac_rl.dynamics.ensemble import Ensemble, Settings, Transitions
 from pac_rl.dynamics.training import train
-from pac_rl.forecasts import as_tensor, forecast_plans, start_tensor
+from pac_rl.forecasts import forecast_plans, plan_tensor, start_tensor
 from pac_rl.planning.candidates import candidates_around, member_trajectories
 from pac_rl.planning.episodes import broken_limits
 from pac_rl.planning.guard import (
@@ -34,7 +35,7 @@ from pac_rl.planning.guard import (
 )
 from pac_rl.policies import Function, NoisyPolicy, Policy
 from pac_rl.rollouts import MOST_SEED, TRAINING_SEEDS, Rollouts, Simulator, Track, execute, observed, simulate
-from pac_rl.systems import Environment, at_every_step, require_module
+from pac_rl.systems import Environment, Floats, at_every_step, require_module
 
 SPREADS = (0.0, 0.1, 0.3)
 """Deviations of the noise on replayed actions; each unit draws one of them."""
@@ -68,8 +69,7 @@ def replay(
     at_rest = simulate(environment, rest_policy(environment), seeds, horizon=1, burn_in=(0, 0))
     done = execute(environment, at_rest, recorded.actions[picked] + noise)
     rows, window = np.arange(len(seeds)), begins[:, None] + np.arange(horizon)
-    before = np.concatenate([done.start[:, None], done.states[:, :-1]], axis=1)
-    start, states = before[rows, begins], done.states[rows[:, None], window]
+    start, states = done.before[rows, begins], done.states[rows[:, None], window]
     ended = done.lengths < begins + horizon
     return Rollouts(
         done.seeds,
@@ -112,7 +112,7 @@ def forecast_with_members(
     if not members:
         return made
     with torch.no_grad():
-        origin, given = start_tensor(ensemble, starts), as_tensor("plans", plans, ensemble)
+        origin, given = start_tensor(ensemble, starts), plan_tensor(ensemble, starts, plans)
         return MemberForecast(made.mean, made.var, member_trajectories(ensemble, origin, given))
 
 
@@ -143,21 +143,21 @@ def guarded_cem(
     bounds = (environment.low, environment.high, search.horizon)
     agent = require_module("mbrl.planning").TrajectoryOptimizerAgent(cem, *bounds)
     if policy is not None:
-        agent.plan = partial(_plan_from_policy, agent, agent.plan, (policy, ensemble, environment))
+        search_on = agent.plan
+
+        def plan_from_policy(observation: Floats) -> Any:
+            """The agent's search, begun at what the policy would do along the predicted mean."""
+            first = agent.optimizer.initial_solution
+            options: Any = {"horizon": len(first), "factors": (1.0,)}
+            found = candidates_around(policy, ensemble, environment, observation[None], **options)
+            agent.optimizer.previous_solution = found.plans[0, 0].to(first)
+            return search_on(observation)
+
+        agent.plan = plan_from_policy
     members = getattr(predictor, "members", False)
     forecast = partial(forecast_with_members, ensemble, members=members, batch=search.population)
     guard = Guard(checker, predictor, fallback, search.checked)
     return GuardedAgent(agent, guard_plans(None, forecast, guard, reward=reward))
-
-
-def _plan_from_policy(agent: Any, plan: Any, around: Any, observation: NDArray[np.float64]) -> Any:
-    """The agent's search, begun at what a policy would do along the predicted mean."""
-    first = agent.optimizer.initial_solution
-    policy, ensemble, environment = around
-    start, options = observation[None], {"horizon": len(first), "factors": (1.0,)}
-    found = candidates_around(policy, ensemble, environment, start, **options)  # type: ignore[arg-type]
-    agent.optimizer.previous_solution = found.plans[0, 0].to(first)
-    return plan(observation)
 
 
 def plan_episode(environment: Environment, agent: GuardedAgent, seed: int, *, steps: int) -> Rollouts:
@@ -181,9 +181,9 @@ def plan_episode(environment: Environment, agent: GuardedAgent, seed: int, *, st
 
 def score_episodes(
     rollouts: Rollouts, limits: tuple[Limit, ...], reward: Reward
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+) -> tuple[Floats, NDArray[np.bool_]]:
     """`[N]` return and `[N]` whether any limit was broken; a simulation that diverged broke them all."""
-    taken = np.arange(rollouts.states.shape[1]) < rollouts.lengths[:, None]
+    taken = rollouts.acted
     lost = np.asarray(~np.isfinite(rollouts.states).all(axis=2))
     known = np.where(lost[..., None], 0.0, rollouts.states)
     given = reward(torch.from_numpy(known), torch.from_numpy(rollouts.actions))
@@ -257,7 +257,7 @@ class Round:
     ensemble: Ensemble
     predictor: Predictor
     collected: Rollouts
-    returns: NDArray[np.float64]
+    returns: Floats
     violated: NDArray[np.bool_]
     fallbacks: int
     decisions: int
@@ -300,10 +300,13 @@ def run_pets(
     TubeChecker(at_every_step(limits))  # refused now, not after a round
     if (policy is None) != (loop.warm == 0):
         raise InvalidInput(f"policy must be given for a warm start and only then, got warm={loop.warm}")
-    seeds = _Seeds(loop.seed)
+    counter = itertools.count(2 * TRAINING_SEEDS * loop.seed)
+
+    def fresh_seeds(count: int) -> NDArray[np.int64]:
+        return np.fromiter(counter, np.int64, count)
 
     def recorded(by: Policy, count: int) -> Rollouts:
-        return simulate(environment, by, seeds.take(count), horizon=loop.steps, burn_in=(0, 0))
+        return simulate(environment, by, fresh_seeds(count), horizon=loop.steps, burn_in=(0, 0))
 
     rollouts = [recorded(rest_policy(environment, std=1.0), loop.random)]
     if policy is not None:
@@ -312,59 +315,31 @@ def run_pets(
         transitions = Transitions.join([Transitions.of(part) for part in rollouts])
         ensemble = train(transitions, environment.id, loop.settings)
         say(f"round {number}: trained on {len(transitions.states):,} steps")
-        predictor = _calibrated(environment, ensemble, rollouts[-1], features, loop, number, seeds, ledger)
+        # Tubes for this very model, from fresh units: those of another model promise nothing of it.
+        fresh = fresh_seeds(loop.tune + loop.calibrate)
+        units = replay(environment, rollouts[-1], fresh, horizon=loop.search.checked)
+        made = certify(
+            forecast_plans(ensemble, units.start, units.actions, propagation="one-step"),
+            units.truth,
+            loop.level_of(number),
+            ids=[f"loop/{seed}" for seed in fresh.tolist()],
+            tune=loop.tune,
+            calibrate=loop.calibrate,
+            ledger=ledger,
+            fit=partial(fit_shape, shape="features", features=features),
+            unit="replayed plan",
+            train_ids=[f"loop/{seed}" for seed in np.asarray(ensemble.trained_on).tolist()],
+            train="recorded episodes",
+        )
+        predictor = made.certificates[0].predictor
         options: Any = {"search": loop.search, "policy": policy, "fallback": fallback}
         agent = guarded_cem(environment, ensemble, predictor, limits, reward, **options)
-        own = seeds.take(loop.episodes).tolist()
+        own = fresh_seeds(loop.episodes).tolist()
         collected = Rollouts.join([plan_episode(environment, agent, seed, steps=loop.steps) for seed in own])
         rollouts.append(collected)
-        counts = (agent.fallbacks, agent.decisions)
-        found = Round(
-            number, ensemble, predictor, collected, *score_episodes(collected, limits, reward), *counts
-        )
+        told = (*score_episodes(collected, limits, reward), agent.fallbacks, agent.decisions)
+        found = Round(number, ensemble, predictor, collected, *told)
         say(str(found))
         for remark in predictor.remarks:
             say(f"round {number}: {remark}")
         yield found
-
-
-def _calibrated(
-    environment: Environment,
-    ensemble: Ensemble,
-    recorded: Rollouts,
-    features: LinearFeatures,
-    loop: Loop,
-    number: int,
-    seeds: _Seeds,
-    ledger: str | os.PathLike[str],
-) -> Predictor:
-    """Tubes for this very model, from fresh units: those of another model promise nothing of it."""
-    fresh = seeds.take(loop.tune + loop.calibrate)
-    units = replay(environment, recorded, fresh, horizon=loop.search.checked)
-    seen = ensemble.trained_on
-    assert seen is not None
-    made = certify(
-        forecast_plans(ensemble, units.start, units.actions, propagation="one-step"),
-        units.truth,
-        loop.level_of(number),
-        ids=[f"loop/{seed}" for seed in fresh.tolist()],
-        tune=loop.tune,
-        calibrate=loop.calibrate,
-        ledger=ledger,
-        fit=partial(fit_shape, shape="features", features=features),
-        unit="replayed plan",
-        train_ids=[f"loop/{seed}" for seed in seen.tolist()],
-        train="recorded episodes",
-    )
-    return made.certificates[0].predictor
-
-
-class _Seeds:
-    """Fresh seeds, each handed out once."""
-
-    def __init__(self, seed: int) -> None:
-        self._next = 2 * TRAINING_SEEDS * seed
-
-    def take(self, count: int) -> NDArray[np.int64]:
-        self._next += count
-        return np.arange(self._next - count, self._next)

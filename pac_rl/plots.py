@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pac_core import InvalidInput
 from pac_core.plots import INK, canvas
 from pac_core.sets import ConfidenceSets
+from pac_rl.systems import Floats
 
 CLOSE_UP = 30
 """Last steps of an episode that are drawn larger."""
@@ -18,7 +18,7 @@ CLOSE_UP = 30
 
 def plot_tubes(
     tubes: Mapping[str, ConfidenceSets],
-    truth: NDArray[np.float64],
+    truth: Floats,
     columns: Mapping[int, str],
     rows: Sequence[int],
     title: str = "",
@@ -58,7 +58,7 @@ def plot_tubes(
     return _finish(figure, panels[0][0], title, fontsize=10)
 
 
-def plot_step_sizes(steps: Mapping[str, NDArray[np.float64]], title: str = "", *, axes: Any = None) -> Any:
+def plot_step_sizes(steps: Mapping[str, Floats], title: str = "", *, axes: Any = None) -> Any:
     """A line for each name: the size of its tubes at each step, `[H]`, on a logarithmic axis.
 
     axes: to draw on, without labels and a figure of their own
@@ -81,7 +81,7 @@ def plot_step_sizes(steps: Mapping[str, NDArray[np.float64]], title: str = "", *
 
 
 def plot_episodes(
-    panels: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64] | None]],
+    panels: Mapping[str, tuple[Floats, Floats | None]],
     bounds: Sequence[float],
     label: str,
     title: str = "",

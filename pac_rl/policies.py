@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import InvalidInput
-
-if TYPE_CHECKING:
-    from pac_rl.systems import Environment
+from pac_rl.systems import Environment
 
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "elu": torch.nn.functional.elu}
 
@@ -76,9 +74,7 @@ class Network:
         heads = (self.std,) if isinstance(self.std, tuple) else ()
         every = (*zip(self.weights, self.biases, strict=True), *heads)
         if any(weight.ndim != 2 or bias.ndim != 1 or not weight.numel() for weight, bias in every):
-            raise InvalidInput(
-                "a layer must have weights [out, in] and biases [out], of at least 1 number each"
-            )
+            raise InvalidInput("a layer must have weights [out, in] and biases [out], at least 1 number each")
         if any(part.ndim != 1 or part.is_complex() for part in (self.shift, self.scale)):
             raise InvalidInput("shift and scale must have one real number per input")
         sizes = [self.inputs, *(len(bias) for bias in self.biases)]
@@ -225,10 +221,7 @@ class SlowedPolicy(_Wrapped):
 
 
 def actions(environment: Environment, policy: Policy, states: Tensor, noise: Tensor) -> Tensor:
-    """`[..., A]` what the policy does in `states` `[..., D]`, in the environment's action range.
-
-    A policy sees Gymnasium's observation, or the state if it says so, see `sight`.
-    """
+    """`[..., A]` what the policy does in `states` `[..., D]`, in the environment's action range."""
     seen = states if policy_input(policy) == "state" else environment.view(states)
     low, high = (torch.from_numpy(end).to(states) for end in (environment.low, environment.high))
     wanted = policy(seen, noise)

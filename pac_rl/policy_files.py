@@ -6,7 +6,6 @@ import io
 import json
 import os
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +20,7 @@ from torch import Tensor
 from pac_core import InvalidInput
 from pac_core.datasets import read_arrays
 from pac_core.errors import UnreadableFile
-from pac_rl.policies import ACTIVATIONS, Network
+from pac_rl.policies import Network
 
 SHIPPED = Path(__file__).parent / "halfcheetah_policy.npz"
 """A linear policy for HalfCheetah-v5, made by `scripts/halfcheetah train-policy`."""
@@ -33,17 +32,6 @@ NOT_NORMALISED = "none"
 """Said of a policy that was trained without VecNormalize's observations."""
 FLATTEN = "<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"
 """The only feature extractor that hands an observation on as it is."""
-BROKEN = (
-    OSError,
-    ValueError,
-    EOFError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-)
-"""What readers raise on files that are not what they seem, beside running out of memory."""
 
 
 def load_policy(
@@ -84,10 +72,8 @@ def load_policy(
     if file.suffix == ".npz" and vecnormalize is not None:
         raise InvalidInput(f"vecnormalize is for a Stable-Baselines3 zip; {file} has shift, scale and clip")
     with _named(file):
-        if file.suffix == ".npz":
-            policy = _read_npz(file, std)
-        else:
-            policy = _read_stable_baselines(file, std, vecnormalize)
+        npz = file.suffix == ".npz"
+        policy = _read_npz(file, std) if npz else _read_stable_baselines(file, std, vecnormalize)
         policy = policy if sees is None else replace(policy, sees=sees)
     return policy if std is None else policy.with_noise(std)
 
@@ -102,7 +88,7 @@ def _named(file: Path) -> Iterator[None]:
         raise type(error)(str(error) if named else f"{file}: {error}") from None
     except UnpicklingError:
         raise UnreadableFile(f"{file} holds Python objects, which are never unpickled") from None
-    except (*BROKEN, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # the readers raise a dozen kinds for a file that is not what it seems
         raise UnreadableFile(f"{file} cannot be read as a policy: {error}") from None
 
 
@@ -122,10 +108,7 @@ def _read_npz(file: Path, std: float | None) -> Network:
     _bounded(file)
     arrays = read_arrays(file)
     hidden = sum(name[:1] == "w" and name[1:].isdecimal() for name in arrays)
-    names = [*(f"{kind}{i}" for i in range(hidden) for kind in "wb"), "mu_w", "mu_b"]
-    if missing := [name for name in names if name not in arrays]:
-        raise UnreadableFile(f"the arrays {', '.join(missing)} are missing; there are {', '.join(arrays)}")
-    layers = [_numbers(arrays, name) for name in names]
+    layers = _all_numbers(arrays, *(f"{kind}{i}" for i in range(hidden) for kind in "wb"), "mu_w", "mu_b")
     inputs, outputs = layers[0].shape[-1], len(layers[-1])
     return Network(
         weights=tuple(layers[::2]),
@@ -146,14 +129,11 @@ def _read_stable_baselines(
     _bounded(file, "data", "policy.pth")
     with zipfile.ZipFile(file) as archive:
         if missing := {"data", "policy.pth"} - {*archive.namelist()}:
-            raise UnreadableFile(
-                f"it is cut off or no Stable-Baselines3 zip, which must hold {', '.join(sorted(missing))}"
-            )
-        settings, content = _settings(archive.read("data")), archive.read("policy.pth")
-    arrays, kwargs = _weights(content), settings["policy_kwargs"]
-    if settings.get("use_sde") or kwargs.get("use_sde"):
-        raise InvalidInput("a policy with state-dependent exploration (use_sde) cannot be read")
-    _refuse_own_code(settings)
+            lost = ", ".join(sorted(missing))
+            raise UnreadableFile(f"it is cut off or no Stable-Baselines3 zip, which must hold {lost}")
+        data, content = archive.read("data"), archive.read("policy.pth")
+    arrays, settings = _weights(content), _settings(data)
+    kwargs = settings["policy_kwargs"]
     squash, default = True, "relu"
     spread: Tensor | tuple[Tensor, Tensor] | None
     if "actor.log_std.weight" in arrays:  # SAC, TQC
@@ -169,9 +149,8 @@ def _read_stable_baselines(
     parts = [name for name in arrays if name.startswith(f"{hidden}.")]
     numbers = sorted({int(name.split(".")[-2]) for name in parts if name.endswith(".weight")})
     plain = {f"{hidden}.{number}.{part}" for number in numbers for part in ("weight", "bias")}
-    odd = sorted({*parts} - plain) + [
-        name for name in arrays if any(part in name for part in ("features_extractor", "lstm", "shared_net"))
-    ]
+    strange = ("features_extractor", "lstm", "shared_net")
+    odd = sorted({*parts} - plain) + [name for name in arrays if any(part in name for part in strange)]
     if odd or numbers != list(range(0, 2 * len(numbers), 2)):
         raise InvalidInput(
             "only policies of dense layers with an activation after each can be read, got "
@@ -180,13 +159,15 @@ def _read_stable_baselines(
     layers = [_layer(arrays, f"{hidden}.{number}") for number in numbers]
     layers += [_layer(arrays, last)] if last else []
     inputs, outputs = layers[0][0].shape[-1], len(layers[-1][1])
+    # A class, as text such as <class 'torch.nn.modules.activation.ReLU'>.
+    activation = str(kwargs.get("activation_fn", default)).strip("<>'").split(".")[-1].lower()
     made = Network(
         weights=tuple(weight for weight, _ in layers),
         biases=tuple(bias for _, bias in layers),
         std=_same(std, outputs) if spread is None else spread,
         shift=torch.zeros(inputs, dtype=torch.float64),
         scale=torch.ones(inputs, dtype=torch.float64),
-        activation=_activation(kwargs, default),
+        activation=activation,
         squash=squash,
     )
     if vecnormalize is not None and str(vecnormalize) != NOT_NORMALISED:
@@ -201,7 +182,10 @@ def _read_stable_baselines(
 
 
 def _settings(content: bytes) -> dict[str, Any]:
-    """The member `data` of a zip: settings and attributes of the algorithm, as JSON."""
+    """The member `data` of a zip: settings and attributes of the algorithm, as JSON.
+
+    What a user's own class computes cannot be told from its weights, so it is refused.
+    """
     try:
         settings = json.loads(content)
     except (ValueError, RecursionError):
@@ -212,23 +196,20 @@ def _settings(content: bytes) -> dict[str, Any]:
     kind = str(space.get(":type:", "Box") if isinstance(space, dict) else "Box")
     if "Box" not in kind:
         raise InvalidInput(f"only policies that see one row of numbers (a Box) can be read, got {kind}")
-    return settings
-
-
-def _refuse_own_code(settings: Mapping[str, Any]) -> None:
-    """What a user's own class computes cannot be told from its weights."""
+    if settings.get("use_sde") or settings["policy_kwargs"].get("use_sde"):
+        raise InvalidInput("a policy with state-dependent exploration (use_sde) cannot be read")
     extractor = settings["policy_kwargs"].get("features_extractor_class")
     if extractor not in (None, FLATTEN):
-        raise InvalidInput(
-            f"only policies that see plain observations can be read, got the feature extractor {extractor}"
-        )
-    kind = settings.get("policy_class")
-    module = kind.get("__module__") if isinstance(kind, dict) else kind
-    if kind is not None and str(module).split(".")[0] not in ("stable_baselines3", "sb3_contrib"):
+        rule = "only policies that see plain observations can be read"
+        raise InvalidInput(f"{rule}, got the feature extractor {extractor}")
+    own = settings.get("policy_class")
+    module = own.get("__module__") if isinstance(own, dict) else own
+    if own is not None and str(module).split(".")[0] not in ("stable_baselines3", "sb3_contrib"):
         raise InvalidInput(
             "only policies of a class of stable_baselines3 or sb3_contrib can be read, got a policy_class of "
             f"the module {module}"
         )
+    return settings
 
 
 def _weights(content: bytes) -> dict[str, Tensor]:
@@ -250,9 +231,8 @@ def _bounded(file: Path | io.BytesIO, *names: str) -> None:
         members = [one for one in archive.infolist() if not names or one.filename in names]
     total = sum(one.file_size for one in members if one.compress_size < one.file_size)
     if total > MOST_BYTES:
-        raise UnreadableFile(
-            f"what a policy file holds must expand to at most {MOST_BYTES >> 20} MB, got {total >> 20:,} MB"
-        )
+        rule = f"what a policy file holds must expand to at most {MOST_BYTES >> 20} MB"
+        raise UnreadableFile(f"{rule}, got {total >> 20:,} MB")
 
 
 def _may_be_normalised(file: Path, settings: Mapping[str, Any], *, on_policy: bool) -> str | None:
@@ -274,19 +254,13 @@ def _may_be_normalised(file: Path, settings: Mapping[str, Any], *, on_policy: bo
 def _normalised(policy: Network, file: Path) -> Network:
     """The policy on observations as VecNormalize makes them, by the statistics in an npz."""
     if file.suffix != ".npz":
-        raise InvalidInput(
-            f"vecnormalize must be an npz of mean, var, clip and epsilon, or {NOT_NORMALISED!r}, got {file}"
-        )
+        rule = f"an npz of mean, var, clip and epsilon, or {NOT_NORMALISED!r}"
+        raise InvalidInput(f"vecnormalize must be {rule}, got {file}")
     if not file.is_file():
         raise UnreadableFile(f"there is no file {file} of VecNormalize's statistics")
     with _named(file):
         _bounded(file)
-        arrays = read_arrays(file)
-        if missing := [name for name in ("mean", "var", "clip", "epsilon") if name not in arrays]:
-            raise UnreadableFile(
-                f"the arrays {', '.join(missing)} are missing; there are {', '.join(arrays)}"
-            )
-        mean, var, clip, epsilon = (_numbers(arrays, name) for name in ("mean", "var", "clip", "epsilon"))
+        mean, var, clip, epsilon = _all_numbers(read_arrays(file), "mean", "var", "clip", "epsilon")
         single = clip.numel() == epsilon.numel() == 1
         if mean.shape != policy.shift.shape or var.shape != mean.shape or not single:
             raise InvalidInput(
@@ -305,14 +279,6 @@ def _same(std: float | None, outputs: int) -> Tensor:
     return torch.full((outputs,), float(std), dtype=torch.float64)
 
 
-def _activation(kwargs: Mapping[str, Any], default: str) -> str:
-    """The data file names a class there, as text such as <class 'torch.nn.modules.activation.ReLU'>."""
-    text = str(kwargs.get("activation_fn", default)).strip("<>'").split(".")[-1].lower()
-    if text not in ACTIVATIONS:
-        raise InvalidInput(f"its activation must be one of {', '.join(ACTIVATIONS)}, got {text}")
-    return text
-
-
 def _layer(arrays: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
     return _real(arrays, f"{name}.weight"), _real(arrays, f"{name}.bias")
 
@@ -323,6 +289,12 @@ def _real(arrays: Mapping[str, Tensor], name: str) -> Tensor:
     if not arrays[name].is_floating_point() or arrays[name].is_sparse:
         raise InvalidInput(f"{name} must hold real numbers, got {arrays[name].dtype}")
     return arrays[name].double()
+
+
+def _all_numbers(arrays: Mapping[str, Any], *names: str) -> list[Tensor]:
+    if missing := [name for name in names if name not in arrays]:
+        raise UnreadableFile(f"the arrays {', '.join(missing)} are missing; there are {', '.join(arrays)}")
+    return [_numbers(arrays, name) for name in names]
 
 
 def _numbers(arrays: Mapping[str, Any], name: str, default: Tensor | None = None) -> Tensor:

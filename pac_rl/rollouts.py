@@ -1,4 +1,4 @@
-"""MuJoCo's batched stepping, and the states that are observed of it."""
+"""True rollouts in MuJoCo: thousands at once, each from its seed; and their weights under another policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pac_core.arrays import count_threads as usual_threads
 from pac_core.bounds import check_integer
 from pac_core.certificates import gaussian_bound, gaussian_weights
 from pac_rl.policies import Function, Network, NoisyPolicy, Policy, actions, check_policy
-from pac_rl.systems import Environment, Physics, require_module
+from pac_rl.systems import Environment, Floats, Physics, require_module
 
 
 class Simulator:
@@ -33,8 +33,8 @@ class Simulator:
         self._own = local()  # data and buffers belong to a thread
 
     def step(
-        self, physics: Physics, rows: NDArray[np.intp], controls: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+        self, physics: Physics, rows: NDArray[np.intp], controls: Floats
+    ) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
         """Moves the given rows of `physics` one step on, in place; their states, and which ended or diverged.
 
         Solver warm starts are not carried over, so that the physics are all there is to know of the past.
@@ -57,17 +57,13 @@ class Simulator:
         diverged |= ~np.isfinite(after.sum(axis=1))  # of numbers that are all finite
         physics[rows] = after
         states = observed(self.environment, before, after, diverged)
-        ended = np.asarray(self.environment.ends(self.environment.gym, after))
-        if ended.shape != (count,) or ended.dtype != np.bool_:
-            raise InvalidInput(
-                f"ends must return a bool for each of {count} robots, got {ended.dtype} of {ended.shape}"
-            )
-        return states, ended, diverged
+        ends = self.environment.ends(self.environment.gym, after)
+        return states, check_bools("ends", ends, (count,), f"{count} robots"), diverged
 
 
 def observed(
     environment: Environment, before: Physics, after: Physics, diverged: NDArray[np.bool_]
-) -> NDArray[np.float64]:
+) -> Floats:
     """`[B, D]` the states after a step; of a simulation that diverged they may be anything."""
     states = np.asarray(environment.observe(environment.gym, before, after), dtype=np.float64)
     wanted = (len(after), len(environment.names))
@@ -76,6 +72,15 @@ def observed(
     if np.isnan(states[~diverged]).any():
         raise InvalidInput("observe must return numbers, got NaN from a simulation that did not diverge")
     return states
+
+
+def check_bools(name: str, values: Any, shape: tuple[int, ...], what: str) -> NDArray[np.bool_]:
+    """What a user's function returned, refused unless it is a bool for each of something."""
+    given = np.asarray(values)
+    if given.shape != shape or given.dtype != np.bool_:
+        got = f"{given.dtype} of {given.shape}"
+        raise InvalidInput(f"{name} must return a bool for each of {what}, got {got}")
+    return given
 
 
 BATCH = 512
@@ -103,10 +108,10 @@ class Rollouts:
     """
 
     seeds: NDArray[np.int64]
-    start: NDArray[np.float64]
+    start: Floats
     physics: Physics
-    states: NDArray[np.float64]
-    actions: NDArray[np.float64]
+    states: Floats
+    actions: Floats
     lengths: NDArray[np.int64]
 
     @property
@@ -118,6 +123,16 @@ class Rollouts:
     def truth(self) -> Trajectories:
         """The states, until the episode ended: what tubes are fitted to and tested on."""
         return Trajectories(self.states, self.lengths)
+
+    @property
+    def before(self) -> Floats:
+        """`[N, H, D]` the state before each step."""
+        return np.concatenate([self.start[:, None], self.states[:, :-1]], axis=1)
+
+    @property
+    def acted(self) -> NDArray[np.bool_]:
+        """`[N, H]` whether the step was taken: the episode had not ended."""
+        return np.asarray(np.arange(self.states.shape[1]) < self.lengths[:, None])
 
     def take(self, rows: Any) -> Rollouts:
         """Some of the rollouts."""
@@ -156,7 +171,7 @@ def simulate(
     return by_seed(work, seeds, batch, threads)
 
 
-def execute(environment: Environment, rollouts: Rollouts, plans: NDArray[np.float64]) -> Rollouts:
+def execute(environment: Environment, rollouts: Rollouts, plans: Floats) -> Rollouts:
     """What happens if `plans` `[N, H, A]` are carried out from the starts of `rollouts`, come what may."""
     wanted = (len(rollouts.seeds), len(environment.low))
     if plans.ndim != 3 or (plans.shape[0], plans.shape[2]) != wanted or not plans.shape[1]:
@@ -182,8 +197,8 @@ def execute(environment: Environment, rollouts: Rollouts, plans: NDArray[np.floa
 class Track:
     """The record of rollouts under way, with fields of `Rollouts`."""
 
-    states: NDArray[np.float64]
-    actions: NDArray[np.float64]
+    states: Floats
+    actions: Floats
     lengths: NDArray[np.int64]
 
     @classmethod
@@ -198,8 +213,8 @@ class Track:
         self,
         t: int,
         rows: NDArray[np.intp],
-        done: NDArray[np.float64],
-        states: NDArray[np.float64],
+        done: Floats,
+        states: Floats,
         ended: NDArray[np.bool_],
         diverged: NDArray[np.bool_],
     ) -> NDArray[np.intp]:
@@ -340,7 +355,7 @@ class PolicyRatios:
     """
 
     seeds: NDArray[np.int64]
-    weights: NDArray[np.float64]
+    weights: Floats
     bound: float
 
 
@@ -382,9 +397,8 @@ def policy_ratios(
         draw = np.random.default_rng(seed)  # as `simulate` draws for a rollout, burn-in first
         noise = draw.standard_normal((int(draw.integers(least, most + 1)) + horizon, len(before)))
         weights[i], drawn[i] = gaussian_weights(noise[None], before, after)[0], noise[-horizon:]
-    seen = np.concatenate([rollouts.start[:, None], rollouts.states[:, :-1]], axis=1)
-    acted = np.arange(horizon) < rollouts.lengths[:, None]
-    acted &= np.isfinite(seen).all(axis=2)  # a simulation that diverged goes no further
+    seen = rollouts.before
+    acted = rollouts.acted & np.isfinite(seen).all(axis=2)  # a simulation that diverged goes no further
     again = actions(environment, old, torch.from_numpy(seen[acted]), torch.from_numpy(drawn[acted]))
     off = ~np.isclose(again.numpy(), rollouts.actions[acted], rtol=1e-5, atol=1e-5).all(axis=1)
     if off.any():
@@ -395,7 +409,7 @@ def policy_ratios(
     return PolicyRatios(names, weights, bound)
 
 
-def _taken_apart(policy: Policy) -> tuple[tuple[Any, ...], NDArray[np.float64]]:
+def _taken_apart(policy: Policy) -> tuple[tuple[Any, ...], Floats]:
     """What the mean action depends on, and `[A]` the deviations around it."""
     if isinstance(policy, Network):
         if isinstance(policy.std, tuple):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,10 @@ from pac_core.safety import Limit
 if TYPE_CHECKING:
     from gymnasium.envs.mujoco import MujocoEnv
 
-Physics: TypeAlias = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.float64]
+Physics: TypeAlias = Floats
 """`[B, S]` what MuJoCo needs to go on: time, qpos, qvel and activations of each simulation."""
-Observe: TypeAlias = "Callable[[MujocoEnv, Physics, Physics], NDArray[np.float64]]"
+Observe: TypeAlias = "Callable[[MujocoEnv, Physics, Physics], Floats]"
 """From the environment and the physics before and after a step to states `[B, D]`."""
 Ends: TypeAlias = "Callable[[MujocoEnv, Physics], NDArray[np.bool_]]"
 """From the environment and physics to `[B]` whether the episode ends there."""
@@ -66,12 +67,12 @@ class Environment:
     view: Callable[[Any], Any]
 
     @cached_property
-    def low(self) -> NDArray[np.float64]:
+    def low(self) -> Floats:
         """`[A]` the smallest action."""
         return np.asarray(self.gym.action_space.low, dtype=np.float64)  # type: ignore[attr-defined]
 
     @cached_property
-    def high(self) -> NDArray[np.float64]:
+    def high(self) -> Floats:
         """`[A]` the largest action."""
         return np.asarray(self.gym.action_space.high, dtype=np.float64)  # type: ignore[attr-defined]
 
@@ -80,7 +81,7 @@ class Environment:
         """Seconds of one step."""
         return float(self.gym.dt)
 
-    def reset(self, seed: int) -> NDArray[np.float64]:
+    def reset(self, seed: int) -> Floats:
         """`[S]` the physics Gymnasium's own reset gives for this seed."""
         with _ONE_AT_A_TIME:
             self.gym.reset(seed=seed)
@@ -90,7 +91,7 @@ class Environment:
         return f"Environment({self.id}: {len(self.names)} state numbers, {len(self.low)} action numbers)"
 
 
-def read_physics(gym: MujocoEnv) -> NDArray[np.float64]:
+def read_physics(gym: MujocoEnv) -> Floats:
     """`[S]` the physics of Gymnasium's simulation as it stands."""
     mujoco = require_module("mujoco")
     full = mujoco.mjtState.mjSTATE_FULLPHYSICS
@@ -119,14 +120,13 @@ def make_environment(
     >>> cheetah.names[:3]
     ('forward velocity', 'rootz', 'rooty')
     """
-    robot = KNOWN.get(id, Robot(None, None, None))
+    robot = KNOWN.get(id, Robot())
     if observe is None:
         observe, view = robot.observe, view or robot.view  # a view is of the robot's own state
     ends = ends or robot.ends
     if observe is None or ends is None:
-        raise InvalidInput(
-            f"id must be one of {', '.join(KNOWN)}; for another, as {id!r}, give observe, names and ends"
-        )
+        known = ", ".join(KNOWN)
+        raise InvalidInput(f"id must be one of {known}; for another, as {id!r}, give observe, names and ends")
     if observe is not pets_state and names is None:
         raise InvalidInput("names must be given with observe, one for each number of the state, got None")
     gymnasium, mujoco = require_module("gymnasium"), require_module("mujoco")
@@ -152,7 +152,7 @@ def _without_total_mass(text: str) -> None:
         warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
-def pets_state(gym: MujocoEnv, before: Physics, after: Physics) -> NDArray[np.float64]:
+def pets_state(gym: MujocoEnv, before: Physics, after: Physics) -> Floats:
     """`[B, D]` forward velocity over the step, then qpos without x, then qvel: the state of PETS."""
     velocity = (after[:, 1:2] - before[:, 1:2]) / gym.dt
     return np.concatenate([velocity, after[:, 2 : 1 + gym.model.nq + gym.model.nv]], axis=1)
@@ -200,13 +200,12 @@ def clipped(states: Any) -> Any:
     return view
 
 
-@dataclass(frozen=True)
-class Robot:
+class Robot(NamedTuple):
     """What belongs to one environment alone; the fields are those of `Environment`."""
 
-    observe: Observe | None
-    ends: Ends | None
-    view: Callable[[Any], Any] | None
+    observe: Observe | None = None
+    ends: Ends | None = None
+    view: Callable[[Any], Any] | None = None
 
 
 KNOWN = {
@@ -215,8 +214,6 @@ KNOWN = {
     "Walker2d-v5": Robot(pets_state, walker_falls, clipped),
 }
 
-
-__all__ = ["SPEED", "Limit", "at_every_step", "no_flip", "speed_limit"]
 
 SPEED = 3.2096
 """m/s: the limit of Safety-Gymnasium's velocity task of the half-cheetah."""

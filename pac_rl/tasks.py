@@ -169,9 +169,8 @@ class SimulateEpisodes:
         seeds = np.asarray(shard.ids)
         group = np.searchsorted(self.firsts, seeds, side="right") - 1
         usual: Any = {"horizon": self.steps, "burn_in": (0, 0), "batch": self.batch}
-        parts = [
-            simulate(self.environment, self.policies[i], seeds[group == i], **usual) for i in np.unique(group)
-        ]
+        groups = [(self.policies[i], seeds[group == i]) for i in np.unique(group)]
+        parts = [simulate(self.environment, *one, **usual) for one in groups]
         found = dict(vars(Rollouts.join(parts)))
         return {"ids": found.pop("seeds"), **found}
 

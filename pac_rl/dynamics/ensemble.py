@@ -25,15 +25,15 @@ from pac_core.certificates import Record
 from pac_core.errors import UnreadableFile
 from pac_core.files import whole_file
 from pac_core.splits import ids_digest, refuse_overlap, unit_names
-from pac_rl.rollouts import Rollouts
-from pac_rl.systems import require_module
+from pac_rl.rollouts import Rollouts, join_rows
+from pac_rl.systems import Floats, require_module
 
 if TYPE_CHECKING:
     from mbrl.models import GaussianMLP, OneDTransitionRewardModel
 
 FORMAT = "pac-sets ensemble 1"
 READ_ANEW = "pac-sets ensemble 2"
-"""The format of an ensemble that a reader of the first one would run as another: see `_header`."""
+"""The format of an ensemble that a reader of the first one would run as another."""
 ACTIVATIONS: dict[str, tuple[type[torch.nn.Module], Callable[..., Tensor], bool]] = {
     "silu": (torch.nn.SiLU, functional.silu, True),
     "relu": (torch.nn.ReLU, functional.relu, True),
@@ -72,9 +72,8 @@ class Settings:
             check_integer(name, getattr(self, name), least=1)
         check_integer("seed", self.seed, least=0)
         if not 0 < self.rate < np.inf or not 0 < self.held_out < 1:
-            raise InvalidInput(
-                f"rate must be above 0 and held_out between 0 and 1, got {self.rate} and {self.held_out}"
-            )
+            got = f"{self.rate} and {self.held_out}"
+            raise InvalidInput(f"rate must be above 0 and held_out between 0 and 1, got {got}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,28 +84,23 @@ class Transitions:
         if nobody says, see `Ensemble.trained_on`
     """
 
-    states: NDArray[np.float64]
-    actions: NDArray[np.float64]
-    following: NDArray[np.float64]
+    states: Floats
+    actions: Floats
+    following: Floats
     ids: NDArray[Any] | None = None
 
     @classmethod
     def of(cls, rollouts: Rollouts) -> Transitions:
         """Every step of the rollouts that was taken and did not diverge."""
-        horizon = rollouts.states.shape[1]
-        before = np.concatenate([rollouts.start[:, None], rollouts.states[:, :-1]], axis=1)
-        taken = np.arange(horizon) < rollouts.lengths[:, None]
-        taken &= np.isfinite(rollouts.states).all(axis=2)
-        return cls(before[taken], rollouts.actions[taken], rollouts.states[taken], rollouts.seeds)
+        taken = rollouts.acted & np.isfinite(rollouts.states).all(axis=2)
+        return cls(rollouts.before[taken], rollouts.actions[taken], rollouts.states[taken], rollouts.seeds)
 
     @classmethod
     def join(cls, parts: list[Transitions]) -> Transitions:
         """All steps; of which rollouts is known only if it is of every part."""
-        names = ("states", "actions", "following")
         known = [part.ids for part in parts if part.ids is not None]
         ids = np.unique(np.concatenate(known)) if len(known) == len(parts) else None
-        joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-        return cls(**joined, ids=ids)
+        return replace(join_rows([replace(part, ids=None) for part in parts]), ids=ids)
 
 
 @dataclass(frozen=True)
@@ -271,14 +265,14 @@ class Ensemble:
             )
         given = model.model
         _check_network(given, elites=True)
-        if given.in_size <= given.out_size - bool(model.learned_rewards):
+        dims = given.out_size - bool(model.learned_rewards)
+        if given.in_size <= dims:
             raise InvalidInput(
                 f"model must have inputs for the state and the action, got {given.in_size} inputs and "
                 f"{given.out_size} outputs"
             )
         everyone = list(range(len(given)))
         elites = [int(i) for i in given.elite_models] if given.elite_models and everyone[1:] else everyone
-        dims = given.out_size - bool(model.learned_rewards)
         itself = [int(i) for i in model.no_delta_list] if model.target_is_delta else range(dims)
         if not {*elites} <= {*everyone} or not all(-dims <= i < dims for i in itself):
             raise InvalidInput(
@@ -320,9 +314,7 @@ class Ensemble:
             ours = (self._normalised(states, actions), *self._forward(inputs))
         off = max(float((one - other).abs().max()) for one, other in zip(ours, theirs, strict=True))
         if not off < 1e-3:
-            raise InvalidInput(
-                f"model must compute what its layers say, got numbers that are off by {off:.2g}"
-            )
+            raise InvalidInput(f"model must compute what its layers say, got numbers off by {off:.2g}")
 
     def for_mbrl(self) -> OneDTransitionRewardModel:
         """The same ensemble as mbrl-lib's own planners and `ModelEnv` take it, in the state's own units."""
@@ -391,26 +383,27 @@ class Ensemble:
     def of(cls, tensors: dict[str, Tensor], about: dict[str, Any], device: str | torch.device) -> Ensemble:
         try:
             settings = Settings(**about["settings"])
-            dims = len(tensors["units"])
-            inputs, activation = len(tensors["shift"]), about.get("activation", "silu")
-            network = new_network(settings, dims, inputs - dims, device, activation)
+            dims, inputs = len(tensors["units"]), len(tensors["shift"])
+            network = new_network(settings, dims, inputs - dims, device, about.get("activation", "silu"))
             weights = {n.removeprefix("network."): t for n, t in tensors.items() if n[:8] == "network."}
             network.load_state_dict(weights)
-            history = tuple(Epoch(**epoch) for epoch in about["history"])
-            parts: dict[str, Any] = {name: tensors[name].to(device) for name in ("shift", "scale", "units")}
-            seen = _unpacked(about.get("trained_on"))
-            about = about | {"settings": settings, "history": history, "trained_on": seen}
-            names = ("environment", "settings", "history", "trained_on")
-            absolute = tuple(about.get("absolute", ()))
-            return cls(network.eval(), **parts, **{name: about[name] for name in names}, absolute=absolute)
+            parts: Any = {name: tensors[name].to(device) for name in ("shift", "scale", "units")}
+            return cls(
+                network.eval(),
+                **parts,
+                environment=about["environment"],
+                settings=settings,
+                history=tuple(Epoch(**epoch) for epoch in about["history"]),
+                trained_on=_unpacked(about.get("trained_on")),
+                absolute=tuple(about.get("absolute", ())),
+            )
         except (KeyError, TypeError, ValueError, RuntimeError, InvalidInput) as error:
             raise UnreadableFile(f"the ensemble's parts do not fit together: {error}") from None
 
     def __repr__(self) -> str:
         shape = f"{self.settings.members} members of {self.settings.layers} x {self.settings.hidden}"
-        return (
-            f"Ensemble({shape} for {self.environment}: {self.dims} state, {self.action_dims} action numbers)"
-        )
+        sizes = f"{self.dims} state, {self.action_dims} action numbers"
+        return f"Ensemble({shape} for {self.environment}: {sizes})"
 
 
 def new_network(
@@ -500,7 +493,10 @@ def _unpacked(stored: Any) -> NDArray[Any] | None:
 def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     """A safetensors file with a description, complete or not there at all."""
     here = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    content = require_module("safetensors.torch").save(here, _header(about))
+    # Programs that read the first format take every network for one of SiLU that forecasts changes.
+    usual = about["activation"] == "silu" and not about["absolute"]
+    header = {"format": FORMAT if usual else READ_ANEW, "about": json.dumps(about)}
+    content = require_module("safetensors.torch").save(here, header)
     with whole_file(path) as part:
         part.write_bytes(content)
 
@@ -518,9 +514,3 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
             return {name: file.get_tensor(name) for name in list(file.keys())}, json.loads(header["about"])
     except (library.SafetensorError, OSError, json.JSONDecodeError, KeyError) as error:
         raise UnreadableFile(f"{path} is cut off or no ensemble: {error}") from None
-
-
-def _header(about: dict[str, Any]) -> dict[str, str]:
-    """Programs that read the first format take every network for one of SiLU that forecasts changes."""
-    usual = about["activation"] == "silu" and not about["absolute"]
-    return {"format": FORMAT if usual else READ_ANEW, "about": json.dumps(about)}

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -46,7 +45,16 @@ def train(
         to the same weights as one that was not interrupted, on the same kind of device
     progress: called after each epoch
     """
-    training = Training(_checked(transitions), environment, settings or Settings(), device)
+    parts = {name: getattr(transitions, name) for name in ("states", "actions", "following")}
+    sizes = {len(part) for part in parts.values()}
+    if len(sizes) != 1 or min(sizes) < 100:
+        raise InvalidInput(f"transitions must be at least 100 steps, all parts as many, got {sorted(sizes)}")
+    for name, part in parts.items():
+        if not np.isfinite(part).all():
+            raise InvalidInput(f"{name} of the transitions must be finite, got NaN or infinity")
+    if transitions.ids is not None:
+        rollout_ids("ids of the transitions", transitions.ids)
+    training = Training(transitions, environment, settings or Settings(), device)
     if checkpoint is not None and Path(checkpoint).exists():
         training.restore(checkpoint)
     while not training.finished:
@@ -137,9 +145,7 @@ class Training:
         tensors, about = read_tensors(path)
         settings, device = self.latest.settings, self.latest.device
         if about.get("data") != self._digest or about.get("settings") != asdict(settings):
-            raise UnreadableFile(
-                f"{path} belongs to a training with other data or settings; remove it to start anew"
-            )
+            raise UnreadableFile(f"{path} is of other data or settings; remove it to start anew")
 
         def part(name: str) -> dict[str, Tensor]:
             return {key.removeprefix(name): t for key, t in tensors.items() if key.startswith(name)}
@@ -163,16 +169,3 @@ class Training:
         for part in (*self._train, *self._held_out):
             hashed.update(part.cpu().numpy().tobytes())
         return hashed.hexdigest()
-
-
-def _checked(transitions: Transitions) -> Transitions:
-    sizes = {len(part) for part in (transitions.states, transitions.actions, transitions.following)}
-    if len(sizes) != 1 or min(sizes) < 100:
-        raise InvalidInput(f"transitions must be at least 100 steps, all parts as many, got {sorted(sizes)}")
-    parts: dict[str, Any] = {name: getattr(transitions, name) for name in ("states", "actions", "following")}
-    for name, part in parts.items():
-        if not np.isfinite(part).all():
-            raise InvalidInput(f"{name} of the transitions must be finite, got NaN or infinity")
-    if transitions.ids is not None:
-        rollout_ids("ids of the transitions", transitions.ids)
-    return transitions

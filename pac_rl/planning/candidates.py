@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from array_api_compat import array_namespace
-from numpy.typing import NDArray
 
 from pac_core import GaussianForecast, InvalidInput, LinearFeatures, Trajectories
 from pac_core.arrays import Array, convert_like, to_float64
@@ -60,14 +59,12 @@ class Candidates:
             taken = mine[each, xp.clip(which, min=0)]
             return xp.where(own[:, None, None], taken, stand_in[:, 0])[:, None]
 
-        other = self if instead is None else instead
-        members = None
+        other: Any = self if instead is None else instead
+        made = {name: part(getattr(self, name), getattr(other, name)) for name in ("plans", "mean", "var")}
         if self.members is not None:
-            ways = other.members if other.members is not None else self.members
-            members = xp.stack([part(*pair) for pair in zip(self.members, ways, strict=True)])
-        return Candidates(
-            part(self.plans, other.plans), part(self.mean, other.mean), part(self.var, other.var), members
-        )
+            ways = zip(self.members, other.members, strict=True)
+            made["members"] = xp.stack([part(*pair) for pair in ways])
+        return Candidates(**made)
 
     def table(self, rows: Array) -> Array:
         """`[E, C]` what was found for each of the rows of `forecast`."""
@@ -103,7 +100,10 @@ def candidates_around(
     check_integer("horizon", horizon, least=1)
     given = start_tensor(ensemble, starts)
     width, count = len(environment.low), len(given)
-    scaled = torch.from_numpy(_factors(factors))
+    scales = np.asarray(factors, dtype=np.float64)
+    if scales.ndim != 1 or not len(scales) or not np.isfinite(scales).all():
+        raise InvalidInput(f"factors must be one or more finite numbers, got {factors!r}")
+    scaled = torch.from_numpy(scales)
     if perturbations is not None:
         extra = convert_like(given, perturbations)
         if extra.ndim != 4 or (len(extra), *extra.shape[2:]) != (count, horizon, width) or not extra.shape[1]:
@@ -125,15 +125,12 @@ def candidates_around(
         plans[:, t] = torch.clamp(wanted, low, high)
         return plans[:, t]
 
-    table = (count, len(scaled), horizon)
+    table, alone = (count, len(scaled), horizon), None
     with torch.no_grad():
         origin = given.repeat_interleave(len(scaled), dim=0)
         mean, var = one_step(ensemble, origin, act, horizon)
-        alone = (
-            member_trajectories(ensemble, origin, plans).reshape(-1, *table, ensemble.dims)
-            if members
-            else None
-        )
+        if members:
+            alone = member_trajectories(ensemble, origin, plans).reshape(-1, *table, ensemble.dims)
     return Candidates(plans.reshape(*table, width), mean.reshape(*table, -1), var.reshape(*table, -1), alone)
 
 
@@ -147,13 +144,6 @@ def member_trajectories(ensemble: Ensemble, starts: Tensor, plans: Tensor) -> Te
         states, _ = ensemble.step(states, plans[:, t].expand(members, -1, -1))
         steps.append(states)
     return torch.stack(steps, dim=2)
-
-
-def _factors(factors: Sequence[float]) -> NDArray[np.float64]:
-    values = np.asarray(factors, dtype=np.float64)
-    if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
-        raise InvalidInput(f"factors must be one or more finite numbers, got {factors!r}")
-    return values
 
 
 class TrajectoryTube(TubeLike, Protocol):
@@ -181,8 +171,7 @@ class ScaledTube:
     center: `[B, H, D]` the forecast means
     scale: above 0; 1 leaves the tube as it is
 
-    >>> from pac_core import GaussianForecast, PACLevel
-    >>> from pac_core.sets import Boxes
+    >>> from pac_core import PACLevel
     >>> from pac_core.tubes import fit_shape
     >>> forecast = GaussianForecast(np.zeros((50, 1, 1)), np.ones((50, 1, 1)))
     >>> box = fit_shape(forecast, np.linspace(-1, 1, 50).reshape(50, 1, 1), PACLevel(0.1, 0.1))
@@ -203,9 +192,8 @@ class ScaledTube:
 
     def support(self, direction: Any) -> Array:
         """`[B, H]` c.d + scale * (support of the tube - c.d)."""
-        along = convert_like(self.center, direction)
-        xp = array_namespace(self.center)
-        middle = xp.sum(self.center * along, axis=-1)
+        along = self.center * convert_like(self.center, direction)
+        middle = array_namespace(along).sum(along, axis=-1)
         return middle + self.scale * (self.tube.support(direction) - middle)
 
     def box(self) -> tuple[Array, Array]:

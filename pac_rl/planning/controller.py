@@ -1,4 +1,4 @@
-"""Returns: of plans by mbrl-lib's model, from one initial state or many; of a policy in the simulator."""
+"""The controller that plans again at every step; and returns, of plans by a model and of policies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import InvalidInput, TubeChecker
@@ -20,7 +19,7 @@ from pac_rl.forecasts import check_match
 from pac_rl.planning.candidates import FACTORS, Candidates, FittedTubes, Tubes, candidates_around
 from pac_rl.planning.guard import Fallback, Guard, NoSafePlan, Reward, check_fallback, shaped
 from pac_rl.policies import Function, Policy, actions, check_policy
-from pac_rl.systems import Environment, at_every_step, read_physics
+from pac_rl.systems import Environment, Floats, at_every_step, read_physics
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +59,8 @@ class ModelReturns:
             for t in range(plans.shape[2]):
                 _, rewards, ends, state = self.model_env.step(follow[:, t], state, sample=True)
                 for name, part in (("reward_fn", rewards), ("termination_fn", ends)):
-                    if part.shape != total.shape:
-                        raise InvalidInput(
-                            f"{name} must return shape {tuple(total.shape)}, got {tuple(part.shape)}"
-                        )
+                    if (shape := tuple(part.shape)) != tuple(total.shape):
+                        raise InvalidInput(f"{name} must return shape {tuple(total.shape)}, got {shape}")
                 total += torch.where(ended, torch.zeros_like(rewards), rewards)
                 ended |= ends
         return total.reshape(*plans.shape[:2], self.particles).mean(dim=2)
@@ -77,7 +74,7 @@ def model_returns(model_env: Any, *, particles: int = 20) -> ModelReturns:
 
 def policy_returns(
     environment: Environment, policy: Policy, *, episodes: int = 3, steps: int = 1000
-) -> NDArray[np.float64]:
+) -> Floats:
     """`[episodes]` what the policy earns by Gymnasium's own reward, with its noise, from resets of their own.
 
     By it one sees whether a file was read as it was meant: on other observations than it was trained on, a
@@ -260,14 +257,13 @@ class Controller:
         sizes = len(self.environment.names), len(self.environment.low)
         return Function(lambda states: np.stack([backup(state) for state in states]), *sizes, sees="state")
 
-    def _shifts(self, count: int) -> NDArray[np.float64] | None:
+    def _shifts(self, count: int) -> Floats | None:
         """`[E, P, H, A]` the same for every state, so that a decision is a function of its state."""
         if not self.perturbed:
             return None
-        environment = self.environment
-        shape = (self.perturbed, self.horizon, len(environment.low))
-        drawn = np.random.default_rng(0).standard_normal(shape)
-        shifts = self.spread * (environment.high - environment.low) / 2 * drawn
+        low, high = self.environment.low, self.environment.high
+        shape = (self.perturbed, self.horizon, len(low))
+        shifts = self.spread * (high - low) / 2 * np.random.default_rng(0).standard_normal(shape)
         return np.broadcast_to(shifts, (count, *shape)).copy()
 
     def _around(
@@ -282,7 +278,5 @@ class Controller:
         """`[E, C]` by which safe candidates are ranked."""
         if self.choice == "factor":
             return torch.as_tensor(self.factors).to(found.mean).expand(found.plans.shape[:2])
-        rewards = shaped(
-            "reward", self.reward(found.mean, found.plans), tuple(found.plans.shape[:3]), found.mean
-        )
-        return rewards.sum(dim=-1)
+        rewards = self.reward(found.mean, found.plans)
+        return shaped("reward", rewards, tuple(found.plans.shape[:3]), found.mean).sum(dim=-1)

@@ -1,4 +1,4 @@
-"""Batches of episodes under way in the simulator, and which limits they break."""
+"""Whole episodes of a controller in the simulator: which limits they break, and what came of one plan."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pac_core import InvalidInput, Trajectories
 from pac_core.arrays import check_returned
 from pac_core.bounds import check_integer
 from pac_core.safety import Limit
-from pac_rl.planning.candidates import TrajectoryTube
 from pac_rl.planning.controller import Controller, Decision
-from pac_rl.rollouts import Simulator, by_seed, observed, take_rows
+from pac_rl.rollouts import Simulator, by_seed, check_bools, observed, take_rows
+from pac_rl.systems import Floats
 
 BATCH = 32
 """Episodes that are computed together, part of the configuration: seed i is always computed in row
-i % BATCH, whoever else is there, see `trajectories.BATCH`."""
+i % BATCH, whoever else is there, see `rollouts.BATCH`."""
 
 
 class Run:
@@ -55,7 +55,7 @@ class Run:
             self.alive &= decision.accepted.cpu().numpy()
         return decision
 
-    def step(self, rows: NDArray[np.intp], actions: NDArray[np.float64]) -> NDArray[np.float64]:
+    def step(self, rows: NDArray[np.intp], actions: Floats) -> Floats:
         """Moves these rows on; the states they reach, infinite where the simulation diverged."""
         states, ended, diverged = self._simulator.step(self.physics, rows, actions)
         states[diverged] = np.inf
@@ -66,18 +66,14 @@ class Run:
         return states
 
 
-def broken_limits(limits: Sequence[Limit], states: NDArray[np.float64]) -> NDArray[np.bool_]:
+def broken_limits(limits: Sequence[Limit], states: Floats) -> NDArray[np.bool_]:
     """`[n, C]` which limits each state `[n, D]` breaks; a state that is not finite breaks all."""
     found = np.ones((len(states), len(limits)), bool)
     went = np.isfinite(states).all(axis=1)
     for i, limit in enumerate(limits):
-        violated, count = np.asarray(limit.violated(states[went, None])), int(went.sum())
-        if violated.shape != (count, 1) or violated.dtype != np.bool_:
-            raise InvalidInput(
-                f"violated of {limit.name!r} must return a bool for each of {count} states x 1 step, got "
-                f"{violated.dtype} of {violated.shape}"
-            )
-        found[went, i] = violated[:, 0]
+        violated, count = limit.violated(states[went, None]), int(went.sum())
+        name, what = f"violated of {limit.name!r}", f"{count} states x 1 step"
+        found[went, i] = check_bools(name, violated, (count, 1), what)[:, 0]
     return found
 
 
@@ -92,12 +88,12 @@ class Traces:
     lower, upper: `[N, T, H]` ends of the acting plan's tube along the direction asked for
     """
 
-    states: NDArray[np.float64]
-    actions: NDArray[np.float64]
+    states: Floats
+    actions: Floats
     chosen: NDArray[np.int64]
-    margin: NDArray[np.float64]
-    lower: NDArray[np.float64]
-    upper: NDArray[np.float64]
+    margin: Floats
+    lower: Floats
+    upper: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +113,8 @@ class Episodes:
     """
 
     seeds: NDArray[np.int64]
-    returns: NDArray[np.float64]
-    unbroken: NDArray[np.float64]
+    returns: Floats
+    unbroken: Floats
     violated: NDArray[np.bool_]
     violation_steps: NDArray[np.int64]
     fallbacks: NDArray[np.int64]
@@ -146,27 +142,21 @@ def run_episodes(
     along: Any = None,
     threads: int | None = None,
 ) -> Episodes:
-    """Episodes of the controller from rest, one for each seed, fallback included.
-
-    Everything random in an episode comes from its seed, and nothing else does: the result is the same,
-    bit for bit, for any order of the seeds, any grouping into calls and any number of threads.
+    """Episodes of the controller from rest, one for each seed, fallback included; bits as in `simulate`.
 
     steps: of an episode, unless the environment ends it
     along: `[D]` keeps the traces, with the ends of the chosen tubes along this direction
     threads: the CPUs by default
     """
     check_integer("steps", steps, least=1)
+    dims = len(controller.environment.names)
     direction = None if along is None else np.asarray(along, dtype=np.float64)
-    if direction is not None and direction.shape != (len(controller.environment.names),):
-        raise InvalidInput(
-            f"along must have shape [{len(controller.environment.names)}], got {direction.shape}"
-        )
+    if direction is not None and direction.shape != (dims,):
+        raise InvalidInput(f"along must have shape [{dims}], got {direction.shape}")
     return by_seed(lambda block: _run(controller, block, steps, direction), seeds, BATCH, threads)
 
 
-def _run(
-    controller: Controller, seeds: NDArray[np.int64], steps: int, along: NDArray[np.float64] | None
-) -> Episodes:
+def _run(controller: Controller, seeds: NDArray[np.int64], steps: int, along: Floats | None) -> Episodes:
     run, limits = Run(controller, seeds), controller.limits
     names = tuple(limit.name for limit in limits)
     kept = _no_traces(controller, steps) if along is not None else None
@@ -209,7 +199,7 @@ def _run(
 def _no_traces(controller: Controller, steps: int) -> Traces:
     dims, width = len(controller.environment.names), len(controller.environment.low)
 
-    def unknown(*shape: int) -> NDArray[np.float64]:
+    def unknown(*shape: int) -> Floats:
         return np.full((BATCH, steps, *shape), np.nan)
 
     ends = unknown(controller.horizon), unknown(controller.horizon)
@@ -242,16 +232,13 @@ class Selections:
 
 
 def run_to_selection(
-    controller: Controller,
-    seeds: Sequence[int] | NDArray[np.int64],
-    *,
-    steps: int = 200,
+    controller: Controller, seeds: Sequence[int] | NDArray[np.int64], *, steps: int = 200
 ) -> Selections:
     """What came of one decision in each episode: the unit of the tube under selection.
 
     The step of the decision is drawn from the seed, evenly from the `steps` of an episode, before it
     begins. The guarded controller runs to that step; the plan that it chooses there is carried out
-    open-loop, whatever happens. Bit for bit the same for any grouping, as `run_episodes`.
+    open-loop, whatever happens.
     """
     check_integer("steps", steps, least=1)
     if controller.guard is None:
@@ -281,7 +268,9 @@ def _select(controller: Controller, seeds: NDArray[np.int64], steps: int) -> Sel
                 states[going, s] = run.step(going, plans[going, s])
                 lengths[going[~run.alive[going] & ~run.diverged[going]]] = s + 1
                 going = going[run.alive[going]]
-            inside, chosen = _inside(tube, states, lengths), decision.accepted.cpu().numpy()
+            holds = tube.contains(Trajectories(states, lengths)).cpu()  # a diverged simulation is in no tube
+            inside = check_bools("contains", holds, lengths.shape, f"{BATCH} trajectories")
+            chosen = decision.accepted.cpu().numpy()
             lived = np.arange(horizon) < np.minimum(lengths[ready, None], controller.checked or horizon)
             broken = broken_limits(controller.limits, states[ready].reshape(-1, dims)).any(axis=1)
             error[ready], accepted[ready] = ~inside[ready], chosen[ready]
@@ -293,16 +282,3 @@ def _select(controller: Controller, seeds: NDArray[np.int64], steps: int) -> Sel
         error[broke] = accepted[broke] = unsafe[broke] = True
     rows = run.rows
     return Selections(seeds, drawn, error[rows], accepted[rows], unsafe[rows])
-
-
-def _inside(
-    tube: TrajectoryTube, states: NDArray[np.float64], lengths: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """`[B]` whether each tube holds what happened; a diverged simulation is in none."""
-    inside = np.asarray(tube.contains(Trajectories(states, lengths)).cpu())
-    if inside.shape != lengths.shape or inside.dtype != np.bool_:
-        raise InvalidInput(
-            f"contains must return a bool for each of {len(lengths)} trajectories, got {inside.dtype} of "
-            f"{inside.shape}"
-        )
-    return inside

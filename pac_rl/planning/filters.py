@@ -15,16 +15,13 @@ from torch import Tensor
 from pac_core import InvalidInput
 from pac_core.arrays import check_returned, convert_like
 from pac_core.bounds import check_integer
+from pac_rl.dynamics.ensemble import Ensemble
 from pac_rl.forecasts import check_match, forecast_plans, one_step, start_tensor
 from pac_rl.planning.guard import UNKNOWN, Forecast, Guard, NoSafePlan, check_fallback
 from pac_rl.policies import Policy, actions
-from pac_rl.systems import Environment, read_physics, require_module
+from pac_rl.systems import Environment, Floats, read_physics, require_module
 
-if TYPE_CHECKING:
-    from pac_rl.dynamics.ensemble import Ensemble
-    from pac_rl.systems import Environment
-
-ContinueWith: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
+ContinueWith: TypeAlias = Callable[[Floats, Floats], Floats]
 """From a state `[D]` and first actions `[N, A]` to whole plans `[N, H, A]`."""
 
 
@@ -40,7 +37,7 @@ class Filtered:
     fallback: whether the fallback acts
     """
 
-    action: NDArray[np.float64]
+    action: Floats
     safe: bool
     replaced: bool
     reason: str
@@ -55,15 +52,15 @@ class ActionFilter:
     low, high: `[A]` the range of actions; what lies outside is cut off before it is checked
     forecast: as for `guard_plans`
     guard: its fallback's action is checked in the same way, and carried out in any case
-    continue_with: what would follow the action, as `continue_with_policy` or `held`
+    continue_with: what would follow the action, as `continue_with_policy` or `hold_action`
     dtype: of the actions that are carried out: they are rounded to it before they are checked
 
     What is promised of a tube holds for plans drawn like the calibration plans. An agent that chooses
     its actions with this filter in the loop draws others: certify the loop.
     """
 
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
+    low: Floats
+    high: Floats
     forecast: Forecast
     guard: Guard
     continue_with: ContinueWith
@@ -106,7 +103,7 @@ class ActionFilter:
         if domain is None or domain[0] != "trajectories":
             raise InvalidInput(f"predictor must be of trajectories, got one of {domain}")
 
-        def act(state: NDArray[np.float64]) -> NDArray[np.float64]:
+        def act(state: Floats) -> Floats:
             row = torch.as_tensor(state)[None]
             return actions(environment, backup, row, torch.zeros(1, len(environment.low)).to(row))[0].numpy()
 
@@ -130,37 +127,34 @@ class ActionFilter:
         # Stopping needs no second candidate: it is not an action.
         stops = self.guard.fallback == "stop"
         stand_in = proposed if stops else self._rounded(self.guard.act(here, self.low, self.high, ""))
-        if not np.isfinite(here).all():
-            if stops:
-                raise NoSafePlan(UNKNOWN)
-            return Filtered(stand_in, False, True, UNKNOWN, -np.inf, fallback=True)
-        plans = self._plans(here, np.stack([proposed, stand_in]))
-        checked = self.guard.check(self.forecast(torch.from_numpy(here).expand(2, -1), plans), plans)
-        safe, worst = (np.asarray(part.tolist()) for part in (checked.safe, checked.worst))
-        reason = checked.reason(0) if known else "the action is not a number"
+        safe, worst, reason = [False, False], [-np.inf, -np.inf], UNKNOWN
+        if np.isfinite(here).all():
+            plans = self._plans(here, np.stack([proposed, stand_in]))
+            checked = self.guard.check(self.forecast(torch.from_numpy(here).expand(2, -1), plans), plans)
+            safe, worst = checked.safe.tolist(), checked.worst.tolist()
+            reason = checked.reason(0) if known else "the action is not a number"
         if known and safe[0]:
-            return Filtered(proposed, True, not np.array_equal(proposed, wanted), reason, float(worst[0]))
+            return Filtered(proposed, True, not np.array_equal(proposed, wanted), reason, worst[0])
         if stops:
             raise NoSafePlan(reason)
         # The very action that was checked: a backup policy asked again may answer otherwise.
-        return Filtered(stand_in, bool(safe[1]), True, reason, float(worst[1]), fallback=True)
+        return Filtered(stand_in, safe[1], True, reason, worst[1], fallback=True)
 
-    def certify_action(self, state: Any, action: Any) -> tuple[NDArray[np.float64], bool]:
+    def certify_action(self, state: Any, action: Any) -> tuple[Floats, bool]:
         """The action to carry out, and whether it was found safe: the way of safe-control-gym."""
         decision = self(state, action)
         return decision.action, decision.safe
 
-    def _rounded(self, action: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _rounded(self, action: Floats) -> Floats:
         """As it will be carried out; the range ends at numbers of the dtype, so it is not left."""
         return np.asarray(action.astype(self.dtype), dtype=np.float64)
 
-    def _plans(self, state: NDArray[np.float64], first: NDArray[np.float64]) -> Tensor:
+    def _plans(self, state: Floats, first: Floats) -> Tensor:
         """`[N, H, A]` whole plans that begin with exactly these actions."""
         given = self.continue_with(state, first)
         steps = max(1, np.shape(given)[1]) if np.ndim(given) == 3 else 1
-        plans = check_returned(
-            "plans of continue_with", given, (len(first), steps, len(self.low)), state
-        ).copy()
+        shape = (len(first), steps, len(self.low))
+        plans = check_returned("plans of continue_with", given, shape, state).copy()
         if not (abs(plans[:, 0] - first) <= 1e-6 * (1 + abs(first))).all():
             raise InvalidInput(f"continue_with must begin with the actions {first}, got {plans[:, 0]}")
         plans[:, 0] = first  # to the last digit: what is checked is what acts
@@ -180,13 +174,11 @@ def continue_with_policy(
     check_match(ensemble, environment, policy)
     check_integer("horizon", horizon, least=1)
 
-    def plans(state: NDArray[np.float64], first: NDArray[np.float64]) -> NDArray[np.float64]:
+    def plans(state: Floats, first: Floats) -> Floats:
         steps: list[Tensor] = []
 
         def act(t: int, states: Tensor, noise: Tensor) -> Tensor:
-            steps.append(
-                convert_like(states, first) if t == 0 else actions(environment, policy, states, noise)
-            )
+            steps.append(actions(environment, policy, states, noise) if t else convert_like(states, first))
             return steps[-1]
 
         with torch.no_grad():
@@ -214,15 +206,14 @@ class MujocoState:
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
-        self._before: NDArray[np.float64] | None = None
+        self._before: Floats | None = None
 
-    def __call__(self, env: Any, observation: Any) -> NDArray[np.float64]:
+    def __call__(self, env: Any, observation: Any) -> Floats:
         """`[D]` to be called once after each reset and each step."""
-        gym = env.unwrapped
-        physics = read_physics(gym)[None]
-        fresh = self._before is None or physics[0, 0] <= self._before[0, 0]  # the clock went back: a reset
-        before = physics if fresh or self._before is None else self._before
-        self._before = physics
+        gym, before = env.unwrapped, self._before
+        self._before = physics = read_physics(gym)[None]
+        if before is None or physics[0, 0] <= before[0, 0]:  # the clock went back: a reset
+            before = physics
         return np.asarray(self.environment.observe(gym, before, physics)[0], dtype=np.float64)
 
 
@@ -246,7 +237,7 @@ class GuardedEnv(Wrapper):
     def __init__(
         self,
         env: Any,
-        certify: Callable[[NDArray[np.float64], Any], Filtered],
+        certify: Callable[[Floats, Any], Filtered],
         *,
         state: Callable[[Any, Any], Any] | None = None,
     ) -> None:
@@ -259,7 +250,7 @@ class GuardedEnv(Wrapper):
         self.certify = replace(certify, dtype=kind) if isinstance(certify, ActionFilter) else certify
         self.state, self._kind = state, kind
         self.decisions = self.replaced = self.fallbacks = self.unsafe = 0
-        self._now: NDArray[np.float64] | None = None
+        self._now: Floats | None = None
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(**options)
@@ -284,12 +275,12 @@ class GuardedEnv(Wrapper):
         self._now = self._seen(observation)
         return observation, *between, {**info, "guard": dict(vars(decision))}
 
-    def certify_action(self, state: Any, action: Any) -> tuple[NDArray[np.float64], bool]:
+    def certify_action(self, state: Any, action: Any) -> tuple[Floats, bool]:
         """The action that would be taken in this state, and whether it was found safe."""
         decision = self.certify(np.asarray(state, dtype=np.float64), self._rounded(action))
         return decision.action, decision.safe
 
-    def _rounded(self, action: Any) -> NDArray[np.float64]:
+    def _rounded(self, action: Any) -> Floats:
         """The action as the environment would take it."""
         with np.errstate(over="ignore"):
             return np.asarray(np.asarray(action).astype(self._kind), dtype=np.float64)
@@ -304,7 +295,7 @@ class GuardedEnv(Wrapper):
             )
         return taken
 
-    def _seen(self, observation: Any) -> NDArray[np.float64]:
+    def _seen(self, observation: Any) -> Floats:
         state = observation if self.state is None else self.state(self.env, observation)
         seen = np.asarray(state, dtype=np.float64)
         if seen.ndim != 1:

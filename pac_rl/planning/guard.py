@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
@@ -20,6 +20,7 @@ from pac_core import GaussianForecast, InvalidInput, PACError, TubeChecker
 from pac_core.arrays import Array, check_returned, convert_like, to_float64
 from pac_core.bounds import check_integer
 from pac_core.safety import CheckResult, TubeLike
+from pac_rl.systems import Floats
 
 FLOOR = 1e30
 """Values of safe plans lie above minus this, those of unsafe ones below; float32 holds both."""
@@ -31,7 +32,7 @@ WORST = 1e35
 Evaluate: TypeAlias = Callable[[Any, Array], Array]
 """From an initial state `[D]` and plans `[B, H, A]` to their values `[B]`."""
 Forecast: TypeAlias = Callable[[Array, Array], GaussianForecast]
-"""From starts `[N, D]` and plans `[N, H, A]` to a forecast, as `partial(for_plans, ensemble)`.
+"""From starts `[N, D]` and plans `[N, H, A]` to a forecast, as `partial(forecast_plans, ensemble)`.
 
 The first steps must not depend on how many follow.
 """
@@ -98,7 +99,11 @@ class Guard:
         """
         steps = self.steps(plans)
         if isinstance(forecast, GaussianForecast) and forecast.mean.shape[1] == plans.shape[1] > steps:
-            forecast = _first_steps(forecast, steps)
+            cut: dict[str, Any] = {name: getattr(forecast, name)[:, :steps] for name in ("mean", "var")}
+            if isinstance(forecast, MemberForecast):
+                cut["members"] = forecast.members[:, :, :steps]
+            # A plan that fails later on has not failed in the steps that are checked.
+            forecast = replace(forecast, failed=None, **cut)
         tube = self.predictor.tube(of_plans(forecast, plans[:, :steps]))
         checked, shape = self.checker(tube), (len(plans), steps)
         if tuple(checked.margin.shape[:2]) != shape:
@@ -108,11 +113,17 @@ class Guard:
             )
         return checked
 
-    def act(
-        self, state: Any, low: NDArray[np.float64], high: NDArray[np.float64], reason: str
-    ) -> NDArray[np.float64]:
-        """`[A]` the fallback's action in this state; raises `NoSafePlan` if the fallback is to stop."""
-        return fallback_action(check_fallback(self.fallback), state, low, high, reason)
+    def act(self, state: Any, low: Floats, high: Floats, reason: str) -> Floats:
+        """`[A]` the fallback's action in this state, in its range; raises `NoSafePlan` if that is to stop."""
+        fallback = check_fallback(self.fallback)
+        if fallback == "stop":
+            raise NoSafePlan(reason)
+        if isinstance(fallback, str):
+            return np.clip(np.zeros_like(low), low, high)
+        action = check_returned("the fallback's action", fallback(np.asarray(state)), low.shape, low)
+        if not np.isfinite(action).all():
+            raise InvalidInput(f"the fallback must return {len(low)} finite numbers, got {action}")
+        return np.asarray(np.clip(action, low, high))
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,21 +194,10 @@ def guard_plans(
     saw, and one that returns a mean of plans may carry out what was never checked. `GuardedAgent` checks
     what is carried out, and lets a fallback act; `ranked_safe` tells which values are those of safe plans.
     """
-    ways = [evaluate is not None, reward is not None, hasattr(forecast, "reward")]
-    if sum(ways) != 1:
-        raise InvalidInput(
-            "returns must come from one of evaluate, reward and a forecast by ScoredPlans, got "
-            f"{sum(ways)} of them"
-        )
+    if (ways := sum([evaluate is not None, reward is not None, hasattr(forecast, "reward")])) != 1:
+        rule = "returns must come from one of evaluate, reward and a forecast by ScoredPlans"
+        raise InvalidInput(f"{rule}, got {ways} of them")
     return GuardedPlans(evaluate, forecast, guard, reward)
-
-
-def _first_steps(forecast: GaussianForecast, steps: int) -> GaussianForecast:
-    """The forecast of so many steps; a plan that fails later on has not failed in them."""
-    cut: dict[str, Any] = {"mean": forecast.mean[:, :steps], "var": forecast.var[:, :steps], "failed": None}
-    if isinstance(forecast, MemberForecast):
-        cut["members"] = forecast.members[:, :, :steps]
-    return replace(forecast, **cut)
 
 
 def rank(values: Array, checked: CheckResult) -> Array:
@@ -261,7 +261,7 @@ def shaped(name: str, values: Any, shape: tuple[int, ...], to: Array) -> Array:
     return given
 
 
-Fallback: TypeAlias = Literal["hold", "stop"] | Callable[[NDArray[np.float64]], Any]
+Fallback: TypeAlias = Literal["hold", "stop"] | Callable[[Floats], Any]
 """`hold` is the action 0, `stop` raises `NoSafePlan`; a backup policy goes from a state to an action.
 
 There is no default: the action 0 is rest for some robots, and for others a fall or full speed ahead.
@@ -290,26 +290,7 @@ def check_fallback(fallback: Any) -> Fallback:
     """`fallback`, refused if it is none."""
     if fallback not in ("hold", "stop") and not callable(fallback):
         raise InvalidInput(f"fallback must be 'hold', 'stop' or a function of the state, got {fallback!r}")
-    chosen: Fallback = fallback
-    return chosen
-
-
-def fallback_action(
-    fallback: Fallback, state: Any, low: NDArray[np.float64], high: NDArray[np.float64], reason: str
-) -> NDArray[np.float64]:
-    """`[A]` the fallback's action in this state, within its range.
-
-    >>> fallback_action("hold", np.zeros(3), np.array([-1.0, 0.5]), np.ones(2), "too fast").tolist()
-    [0.0, 0.5]
-    """
-    if fallback == "stop":
-        raise NoSafePlan(reason)
-    if isinstance(fallback, str):
-        return np.clip(np.zeros_like(low), low, high)
-    action = check_returned("the fallback's action", fallback(np.asarray(state)), low.shape, low)
-    if not np.isfinite(action).all():
-        raise InvalidInput(f"the fallback must return {len(low)} finite numbers, got {action}")
-    return np.asarray(np.clip(action, low, high))
+    return cast(Fallback, fallback)
 
 
 class GuardedAgent:
@@ -332,21 +313,23 @@ class GuardedAgent:
     def __init__(self, agent: Any, plans: GuardedPlans) -> None:
         guard = plans.guard
         check_fallback(guard.fallback)
-        if guard.horizon is not None and agent.replan_freq > guard.horizon:
-            raise InvalidInput(
-                f"replan_freq must be at most the tube's {guard.horizon} steps, got {agent.replan_freq}"
-            )
+        if guard.horizon is not None and (every := agent.replan_freq) > guard.horizon:
+            raise InvalidInput(f"replan_freq must be at most the tube's {guard.horizon} steps, got {every}")
         self.agent, self.plans, self.guard = agent, plans, guard
         self.decisions = self.replaced = self.fallbacks = 0
         self.reason = ""
-        self._plan: NDArray[np.float64] = np.zeros((0, 0))
+        self._plan: Floats = np.zeros((0, 0))
         self._waiting = 0  # actions at the head of the plan that may still be carried out
         self._best: tuple[float, Array | None] = (-np.inf, None)
         agent.set_trajectory_eval_fn(self._watched)
 
-    def act(self, observation: Any, **_: Any) -> NDArray[np.float64]:
+    def act(self, observation: Any, **_: Any) -> Floats:
         """`[A]` the next action: of a plan that is safe from this observation on, or the fallback's."""
-        if not self._waiting or not self._still_safe(observation):
+        # What is left of a plan and shorter than the tube is not known to be safe; a tube without a horizon
+        # is as long as the plan was, of which something is carried out.
+        whole = self.guard.horizon is not None and len(self._plan) >= self.guard.horizon
+        known = np.isfinite(np.asarray(observation)).all()
+        if not (self._waiting and whole and known and self._is_safe(observation, self._plan)):
             plan, self._waiting = self.safe_plan(observation), 0
             if plan is None:
                 self.fallbacks += 1
@@ -358,16 +341,7 @@ class GuardedAgent:
         action, self._plan, self._waiting = self._plan[0], self._plan[1:], self._waiting - 1
         return np.asarray(action)
 
-    def _still_safe(self, observation: Any) -> bool:
-        """Whether what is left of the plan is safe from here; what is shorter than the tube is not known."""
-        horizon = self.guard.horizon  # None: as long as the plan was, of which something is carried out
-        if horizon is None or len(self._plan) < horizon or not np.isfinite(np.asarray(observation)).all():
-            return False
-        checked = self._check(observation, self._plan)
-        self.reason = checked.reason(0)
-        return bool(checked.safe[0])
-
-    def safe_plan(self, observation: Any) -> NDArray[np.float64] | None:
+    def safe_plan(self, observation: Any) -> Floats | None:
         """`[H, A]` a plan that was checked safe, or None; from a state that is not finite, none is."""
         self.decisions += 1
         self._best = (-np.inf, None)
@@ -381,15 +355,12 @@ class GuardedAgent:
         seen = None if self._best[1] is None else self._best[1].cpu().numpy()
         if seen is not None and np.array_equal(plan, seen):
             self.reason = "safe: checked while planning"
-            return np.asarray(plan, dtype=np.float64)
-        checked = self._check(observation, plan)
-        self.reason = checked.reason(0)
-        if bool(checked.safe[0]):
-            return np.asarray(plan, dtype=np.float64)
-        if seen is None:
-            return None
-        self.replaced += 1
-        return np.asarray(seen, dtype=np.float64)
+        elif not self._is_safe(observation, plan):
+            if seen is None:
+                return None
+            self.replaced += 1
+            plan = seen
+        return np.asarray(plan, dtype=np.float64)
 
     def reset(self, planning_horizon: int | None = None) -> None:
         """Forgets the last plan, and what iCEM and MPPI keep of it: an episode begins afresh.
@@ -404,9 +375,12 @@ class GuardedAgent:
         if is_torch_array(mean := getattr(planner, "mean", None)):
             planner.mean = mean.new_zeros(mean.shape)
 
-    def _check(self, observation: Any, plan: NDArray[Any]) -> CheckResult:
+    def _is_safe(self, observation: Any, plan: NDArray[Any]) -> bool:
         where = self.agent.optimizer.initial_solution  # on the planner's device
-        return self.plans.check(observation, array_namespace(where).asarray(plan[None], device=where.device))
+        given = array_namespace(where).asarray(plan[None], device=where.device)
+        checked = self.plans.check(observation, given)
+        self.reason = checked.reason(0)
+        return bool(checked.safe[0])
 
     def _watched(self, initial_state: Any, plans: Array) -> Array:
         """The guarded values, keeping the best safe plan in mind."""

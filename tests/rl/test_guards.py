@@ -414,3 +414,8 @@ def test_a_trained_ensemble_plans_under_guard(ensemble: Ensemble) -> None:
         cloud(torch.from_numpy(starts).repeat_interleave(64, 0), plans.flatten(0, 1)).mean[..., 0].amax(1)
     )
     assert ranked_safe(values).flatten().tolist() == (fastest.double() + WIDTH <= 1.0).tolist()
+
+
+def test_to_hold_is_the_action_nearest_to_zero() -> None:
+    low, high = np.array([-1.0, 0.5]), np.ones(2)
+    assert Guard(WALL, Tubes(), "hold").act(np.zeros(3), low, high, "too fast").tolist() == [0.0, 0.5]

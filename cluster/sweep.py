@@ -18,6 +18,7 @@ from pac_core.bounds import max_errors
 from pac_core.certificates import LedgerPath, Request, score_digest
 from pac_core.cli import say
 from pac_core.fitting import check_score
+from pac_core.forecasts import drop_failed
 from pac_core.runs import (
     ALL,
     Finding,
@@ -301,7 +302,7 @@ def sweep(
     results = results or task.results(folder)
     if task.score is not None or not results.parts.tune.n:
         raise InvalidInput("a sweep needs forecasts and tune units, but the run stores scores or has none")
-    tune = results.gather("tune", views)
+    tune = {view: drop_failed(*pair) for view, pair in results.gather("tune", views).items()}
     kind = next(iter(tune.values()))[0].domain[0]
     sizes = sizes_by_tune(tune, candidates(kind, shapes, views), levels, storage, progress, task.calibrate)
     chosen = choose(sizes, same=same)

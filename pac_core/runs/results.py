@@ -130,7 +130,7 @@ class Results:
         return self.each(part, lambda read: read(view))
 
     def gather(self, part: str, views: Sequence[View]) -> dict[View, tuple[Any, Any]]:
-        """For each view, forecast and truth of the units of a part that have a forecast, in memory.
+        """For each view, forecast and truth of the units of a part, in memory, with failed ones marked.
 
         They are kept: the tune part is gathered once, whoever chooses a score on it.
         """
@@ -140,7 +140,7 @@ class Results:
                 raise InvalidInput(f"the run holds no forecasts for the part {part!r}")
             for view, found in zip(new, zip(*pieces, strict=True), strict=True):
                 self._gathered[part, view] = _concatenate(*zip(*found, strict=True))
-        return {view: drop_failed(*self._gathered[part, view]) for view in views}
+        return {view: self._gathered[part, view] for view in views}
 
     def gathered(self, part: str, view: View = ALL, *, failed: bool = False) -> tuple[Any, Any]:
         """Forecast and truth of the units of a part that have a forecast, in memory, to choose a score on.
@@ -148,7 +148,7 @@ class Results:
         failed: those that have none, too, which are marked
         """
         whole = self.gather(part, [view])[view]
-        return self._gathered[part, view] if failed else whole
+        return whole if failed else drop_failed(*whole)
 
     def fit_paper_score(self, view: View = ALL) -> Likelihood:
         """The paper's score (A + C): its temperatures come from the sums of each shard.

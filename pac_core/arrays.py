@@ -133,10 +133,7 @@ def _here(values: Any) -> Any:
 
 
 def check_returned(name: str, values: Any, shape: tuple[int, ...], to: Array) -> Array:
-    """Return what a user's function returned, as doubles like `to`; refuse any other shape.
-
-    Another shape would be broadcast: one plan's number would stand for all of them.
-    """
+    """Return what a user's function returned, as doubles like `to`; refuse any other shape."""
     given = values if is_torch_array(values) else np.asarray(values)
     kind, tensor = str(given.dtype), is_torch_array(to)
     hidden = isinstance(values, np.ma.MaskedArray)
@@ -167,11 +164,8 @@ def count_threads() -> int:
 
 
 def run_over_rows(work: Callable[[slice, Floats], None], like: Floats, buffers: int, dtype: Any) -> None:
-    """Call `work(rows, scratch)` on slices that cover the rows of `like` `[N, K]`, in threads.
-
-    A slice fits into the cache. Each thread reuses its `scratch` `[buffers, rows, K]` of `dtype`, because
-    allocating memory costs more than the arithmetic.
-    """
+    """Call `work(rows, scratch)` on slices of the rows of `like` `[N, K]`, in threads, each of which reuses
+    its `scratch` `[buffers, rows, K]`, because allocating memory costs more than the arithmetic."""
     n, width = like.shape
     step = max(1, _BLOCK // (width * np.dtype(dtype).itemsize))
     slices = [slice(start, min(start + step, n)) for start in range(0, n, step)]

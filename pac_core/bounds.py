@@ -22,11 +22,8 @@ _MOST = 2**53  # beyond it a double no longer counts in ones
 
 @dataclass(frozen=True)
 class PACLevel:
-    """The level of a promise: an error of at most `epsilon`, with confidence at least 1 - `delta`.
-
-    epsilon: the probability that the set of a new unit misses the truth, in (0, 1)
-    delta: the probability, over the draw of the calibration set, that the promise fails, in (0, 1)
-    """
+    """The level of a promise: the set of a new unit misses the truth with probability at most `epsilon`, with
+    confidence at least 1 - `delta` over the draw of the calibration set; both in (0, 1)."""
 
     epsilon: float
     delta: float
@@ -81,10 +78,7 @@ def min_samples(level: PACLevel, errors: int = 0) -> int:
 
 
 def proves(n: int, errors: int, level: PACLevel) -> bool:
-    """Whether P[Binomial(n, epsilon) <= errors] < delta; near a tie, exact integers decide.
-
-    A tie with more than 2,000 units counts as no.
-    """
+    """Whether P[Binomial(n, epsilon) <= errors] < delta; a tie is exact to 2,000 units, then a no."""
     if errors >= n:
         return False
     from scipy.special import betaincc  # half of the package's import time, so not at its top
@@ -210,9 +204,7 @@ class Family:
 
     @property
     def share(self) -> float | None:
-        """A delta for the next attempt that leaves room for any number of later ones.
-
-        If every attempt takes its share, attempt a costs B / (a (a + 1)).
+        """A delta for the next attempt that leaves room for later ones: attempt a may cost B / (a (a + 1)).
 
         >>> Family(0, 0.0, 0.01).share, Family(1, 0.005, 0.01).share
         (0.005, 0.0016666666666666668)
@@ -245,9 +237,8 @@ class Family:
 def joint_failure_probability(n: int, menu: Iterable[Entry]) -> float:
     """A bound on the probability that any of these certificates, from the same `n` units, fails.
 
-    The costs of different scores add up. For one score at one epsilon only the largest delta counts. For one
-    score at several epsilons the probability is exact: the counts beyond the true quantiles are nested
-    binomials.
+    The costs of different scores add up. For one score only the largest delta of an epsilon counts, and at
+    several epsilons the probability is exact: the counts beyond the true quantiles are nested binomials.
 
     >>> menu = [Entry("s", e, d) for e in (0.01, 0.02, 0.03, 0.04, 0.05) for d in (1e-1, 1e-3, 1e-5)]
     >>> round(joint_failure_probability(5000, menu), 3)

@@ -1,4 +1,4 @@
-"""The classes of a model: their keys in folders and label files, and their names for people."""
+"""Files of arrays and tables: the classes of a model, and units with scores, or forecasts and truths."""
 
 from __future__ import annotations
 
@@ -30,11 +30,8 @@ _WNID = re.compile(r"(n\d{8})\s+(\S.*)")
 
 @dataclass(frozen=True)
 class ClassNames:
-    """The K classes of a model, in the order of its outputs.
-
-    keys: K different keys that folders and labels may use, such as ``n01440764``
-    names: K different names to show, such as ``tench``; the keys, if there are no others
-    """
+    """The K classes of a model, in the order of its outputs: keys that folders and labels may use, such as
+    ``n01440764``, and names to show, such as ``tench``; each K different texts."""
 
     keys: tuple[str, ...]
     names: tuple[str, ...]
@@ -50,11 +47,8 @@ class ClassNames:
         if repeats := len(keys) - len(set(keys)):
             raise InvalidInput(f"classes must be unique, got {repeats} repeats")
         shown = tuple(keys if names is None else names)
-        often = Counter(shown)
-        apart = (
-            f"{name} ({key})" if often[name] > 1 else name for key, name in zip(keys, shown, strict=True)
-        )
-        return cls(keys, tuple(apart))
+        often, pairs = Counter(shown), zip(keys, shown, strict=True)
+        return cls(keys, tuple(f"{name} ({key})" if often[name] > 1 else name for key, name in pairs))
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -112,13 +106,7 @@ def _entries(entries: list[tuple[str, ...]]) -> list[tuple[str, str]]:
     ]
 
 
-_PLURAL = {
-    "score": "scores",
-    "label": "labels",
-    "id": "ids",
-    "logit": "logits",
-    "probability": "probabilities",
-}
+_PLURAL = {name: f"{name}s" for name in ("score", "label", "id", "logit")} | {"probability": "probabilities"}
 ABOUT = ("model", "model_digest")
 """Strings about the whole file: arrays without axes in npz, metadata in parquet."""
 LARGEST = 1 << 28
@@ -170,8 +158,13 @@ class _Members(UserDict[str, Any]):
         array: NDArray[Any] | None = self.data[name]
         if array is None:
             with _reading(self.file), np.load(self.file, allow_pickle=False) as archive:
-                member = name if name in archive.zip.namelist() else f"{name}.npy"
-                _refuse_bomb(self.file, archive.zip.getinfo(member))
+                member = archive.zip.getinfo(name if name in archive.zip.namelist() else f"{name}.npy")
+                if member.file_size > max(LARGEST, 100 * member.compress_size):  # it would fill the memory
+                    raise UnreadableFile(
+                        f"{self.file} must not expand to more than 100 times its size: {member.filename} "
+                        f"would take {member.file_size:,} bytes from {member.compress_size:,}; if that is "
+                        "intended, store it uncompressed"
+                    )
                 array = archive[name]
             if not isinstance(array, np.ndarray):  # numpy returns the bytes of any other member
                 raise UnreadableFile(f"{self.file} cannot be read as npz: {name} is no array")
@@ -180,16 +173,6 @@ class _Members(UserDict[str, Any]):
 
     def __or__(self, others: Any) -> _Members:  # type: ignore[override]
         return _Members(self.file, self.data | dict(others))
-
-
-def _refuse_bomb(file: Path, member: zipfile.ZipInfo) -> None:
-    """Refuse a small member that would expand to fill the memory."""
-    if member.file_size > max(LARGEST, 100 * member.compress_size):
-        raise UnreadableFile(
-            f"{file} must not expand to more than 100 times its size: {member.filename} would take "
-            f"{member.file_size:,} bytes from {member.compress_size:,}; if that is intended, store it "
-            "uncompressed"
-        )
 
 
 def write_arrays(path: Path, **arrays: Any) -> None:
@@ -226,9 +209,7 @@ def _read_csv(file: Path) -> MutableMapping[str, NDArray[Any]]:
         if len(header) == 1 and re.search(r"[;\t|]", header[0]):
             raise UnreadableFile(f"{file} must have its columns separated by commas, got {header[0]!r}")
         body = []
-        for row in rows:
-            if not row:
-                continue
+        for row in filter(None, rows):
             if len(row) != (n := len(header)):
                 raise UnreadableFile(f"{file} line {rows.line_num} must have {n} fields, got {len(row)}")
             body.append([cell.strip() for cell in row])
@@ -270,28 +251,20 @@ def _rows_of(file: Path, name: str, column: Any) -> NDArray[Any]:
 
 
 def _gather(file: Path, header: list[str], columns: list[NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Columns score, label, id and logit_0, logit_1, ... as the arrays they stand for.
-
-    Other columns stay as they are; one of them may hold the ids.
-    """
-    if len(set(header)) != len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise UnreadableFile(f"{file} must name each column once, got {twice!r} twice")
+    """Columns score, label, id and logit_0, logit_1, ... as the arrays they stand for."""
     arrays: dict[str, NDArray[Any]] = {}
     numbered: dict[str, dict[int, NDArray[Any]]] = {}
     for name, column in zip(header, columns, strict=True):
-        if match := _NUMBERED.fullmatch(name):
-            parts = numbered.setdefault(match[1], {})
-            if int(match[2]) in parts:
-                raise UnreadableFile(f"{file} must name each column once, got {name!r} twice")
-            parts[int(match[2])] = _parse(file, name, column)
-            continue
-        name = _PLURAL.get(name, name)
-        if name in arrays:
+        match, plural = _NUMBERED.fullmatch(name), _PLURAL.get(name, name)
+        parts = numbered.setdefault(match[1], {}) if match else {}
+        if (int(match[2]) in parts) if match else (plural in arrays):
             raise UnreadableFile(f"{file} must name each column once, got {name!r} twice")
-        if name == "failed":
-            column = _marks(file, column)
-        arrays[name] = _parse(file, name, column) if name in ("scores", "labels") else column
+        if match:
+            parts[int(match[2])] = _parse(file, name, column)
+        elif plural == "failed":
+            arrays[plural] = _marks(file, column)
+        else:
+            arrays[plural] = _parse(file, plural, column) if plural in ("scores", "labels") else column
     for name, parts in numbered.items():
         if sorted(parts) != list(range(len(parts))):
             raise UnreadableFile(f"{file} columns {name}_0, ... must have no gaps, got {sorted(parts)}")
@@ -356,12 +329,9 @@ ROWS = "rows of the file"
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Units with either scores, or forecasts and (where known) truths.
+    """Units `[N]` with either scores, or forecasts and (where known) truths.
 
-    ids: `[N]` strings
     named: whether the file names its units; if not, they are rows of this very file
-    scores: `[N]` or None
-    forecast, truth: or None
     model: name and digest of the model that made the forecasts, if the file states them
     """
 
@@ -386,13 +356,10 @@ def read_dataset(
     labels: str | os.PathLike[str] | None = None,
     logits: str | None = None,
 ) -> Dataset:
-    """The units in a file.
+    """The units in a file, whose forecasts are checked, so that a bad row is named by its row in the file.
 
     ids, logits: the arrays that hold them, by default "ids" (if there is one) and "logits"
-    labels: the array that holds the labels, by default "labels"; or a file of them, ``labels.npy``, or
-        ``labels.npz:y`` if it holds several arrays
-
-    Forecasts are checked here, so that a bad row is named by its row in the file.
+    labels: likewise; or a file of them, ``labels.npy``, or ``labels.npz:y`` if it holds several arrays
     """
     arrays = read_arrays(path)
     if labels is not None:
@@ -426,11 +393,7 @@ def read_model_record(arrays: Mapping[str, NDArray[Any]]) -> tuple[str | None, s
 
 
 def parse_arrays(path: Any, arrays: Mapping[str, NDArray[Any]], *, own: bool = False) -> tuple[Any, Any, Any]:
-    """Scores, forecast and truth, whichever the file has.
-
-    own: whether our own workers made the arrays; a unit on which the model diverged is then marked as failed,
-        whereas a file must mark it
-    """
+    """Scores, forecast and truth, whichever the file has; in our `own` a diverged unit becomes failed."""
     if "scores" in arrays:
         return check_numbers("scores", arrays["scores"], "[N]"), None, None
     if "logits" in arrays or "probabilities" in arrays:

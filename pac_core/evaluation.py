@@ -35,13 +35,10 @@ class Outcomes(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One row of an evaluation.
+    """One row of an evaluation: of which units, such as "all" or "prediction=correct", how many of their sets
+    missed the truth, or are empty; sizes of the sets, with quantiles at 5, 25, 75 and 95%.
 
-    name: which units, such as "all" or "prediction=correct"
-    n, errors: how many units, and how many sets missed their truth
     interval: exact (Clopper-Pearson), each end one-sided at 99%
-    mean, median, smallest, largest, quantiles: of the set sizes, quantiles at 5, 25, 75 and 95%
-    empty: how many sets are empty
     """
 
     name: str
@@ -91,12 +88,15 @@ class Evaluation:
 
     def __str__(self) -> str:
         head = ("units", "n", "error", "98% interval", "mean size", "median", "5%..95%", "min..max", "empty")
-        lines = [head, *(_cells(row) for row in self.rows)]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        table = [
-            "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines
-        ]
-        return "\n".join([*table, f"(size: {self.size_in})", self.verdict])
+        table = format_table([head, *(_cells(row) for row in self.rows)])
+        return "\n".join([table, f"(size: {self.size_in})", self.verdict])
+
+
+def format_table(lines: Sequence[Sequence[str]]) -> str:
+    """Lines of cells for the terminal, in columns."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ([cell.ljust(w) for cell, w in zip(line, widths, strict=True)] for line in lines)
+    return "\n".join("  ".join(cells).rstrip() for cells in padded)
 
 
 def evaluate(sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | None = None) -> Evaluation:
@@ -146,11 +146,10 @@ def error_interval(errors: int, n: int, doubt: float = _DOUBT) -> tuple[float, f
 def describe_accuracy(right: Any, labels: Any, classes: int) -> str:
     """Top-1 accuracy in a sentence that warns if it is suspiciously low.
 
-    right: `[N]` bool, whether the most likely label is the true one
-    labels: `[N]` the true ones
+    right, labels: `[N]` whether the most likely label is the true one, and the true ones
 
-    A correctly fed classifier is far better than a guess. An accuracy is suspicious if it covers less than a
-    third of the way from always answering the commonest label to always being right, beyond chance.
+    An accuracy is suspicious if it covers less than a third of the way from always answering the commonest
+    label to always being right, beyond chance.
 
     >>> describe_accuracy(np.array([True] * 9 + [False]), np.arange(10), 10)
     'accuracy 0.900 on 10 units'
@@ -189,26 +188,17 @@ def measure_sets(sets: Any, truth: Any) -> Outcomes:
 
 
 def _row(name: str, missed: Any, size: Any, empty: Any) -> Row:
-    errors = int(missed.sum())
-    low, left, right, high = np.quantile(size, QUANTILES).tolist()
+    n, errors, empties = len(missed), int(missed.sum()), int(empty.sum())
     mean, median, least, most = (float(of(size)) for of in (np.mean, np.median, np.min, np.max))
-    interval, empties = error_interval(errors, len(missed)), int(empty.sum())
-    quantiles = (low, left, right, high)
-    return Row(name, len(missed), errors, interval, mean, median, least, most, quantiles, empties)
+    quantiles: Any = tuple(np.quantile(size, QUANTILES).tolist())
+    interval = error_interval(errors, n)
+    return Row(name, n, errors, interval, mean, median, least, most, quantiles, empties)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    return (
-        row.name,
-        f"{row.n:,}",
-        f"{row.error:.4f}",
-        f"{row.interval[0]:.4f}..{row.interval[1]:.4f}",
-        f"{row.mean:.4g}",
-        f"{row.median:.4g}",
-        f"{row.quantiles[0]:.4g}..{row.quantiles[3]:.4g}",
-        f"{row.smallest:.4g}..{row.largest:.4g}",
-        f"{row.empty:,}",
-    )
+    known = row.name, f"{row.n:,}", f"{row.error:.4f}", f"{row.interval[0]:.4f}..{row.interval[1]:.4f}"
+    sizes = f"{row.mean:.4g}", f"{row.median:.4g}", f"{row.quantiles[0]:.4g}..{row.quantiles[3]:.4g}"
+    return *known, *sizes, f"{row.smallest:.4g}..{row.largest:.4g}", f"{row.empty:,}"
 
 
 ABLATIONS: dict[str, Callable[..., Predictor]] = {

@@ -17,11 +17,17 @@ from urllib.parse import urlsplit
 
 from pac_core.errors import InvalidInput
 
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None
 _HOST = hashlib.blake2b(platform.node().encode(), digest_size=4).hexdigest()
 _PART = re.compile(rf".+\.{_HOST}-[0-9a-f]{{8}}\.part")
 _NAMED = ("abfs", "abfss", "az", "sftp", "ssh", "ftp", "hdfs")  # where a name before @ is no secret
 _SECRET = re.compile(r"(key|secret|token|password|sig)[^=&]*=", re.IGNORECASE)
-_CONDITIONAL = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory")  # can refuse to replace a file
+OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory")
+"""Where a file is whole or absent by itself, and a write can refuse to replace one."""
 
 
 @contextlib.contextmanager
@@ -30,7 +36,6 @@ def whole_file(
 ) -> Iterator[Path]:
     """A path to write to; it becomes `path` when all is written, and is removed if that fails.
 
-    An `OSError` on the way, such as a full disk, names `path`.
     sweep: remove what killed writers left in the folder; see `sweep_parts`
     exclusive: `FileExistsError` if there is such a file by then; of several writers, one succeeds
     """
@@ -77,17 +82,12 @@ def _link(part: Path, file: Path) -> None:
 
 
 def sweep_parts(folder: str | os.PathLike[str]) -> None:
-    """Remove the unfinished files of writers that are dead.
-
-    A writer keeps its file locked, and the system lets go of the lock when it ends, however it ends. Not
-    every network file system shows a lock to other machines, so files of other hosts, known by their names,
-    stay.
-    """
+    """Remove the unfinished files of this host's dead writers: a writer's lock ends with its process."""
+    if fcntl is None:
+        return
     try:
-        import fcntl
-
         names = os.listdir(folder)
-    except (ImportError, OSError):  # Windows has no such locks
+    except OSError:
         return
     for name in filter(_PART.fullmatch, names):
         with contextlib.suppress(OSError):  # it is locked, gone, or not ours to remove
@@ -112,9 +112,7 @@ def _new_part(file: Path) -> tuple[Path, int]:
     while True:
         part = file.with_name(f"{file.name[:50]}.{_HOST}-{secrets.token_hex(4)}.part")
         lock = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-        with contextlib.suppress(ImportError, OSError):  # where there are no locks, nothing is swept
-            import fcntl
-
+        with contextlib.suppress(AttributeError, OSError):  # where there are no locks, nothing is swept
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(lock).st_nlink:
             return part, lock
@@ -124,13 +122,9 @@ def _new_part(file: Path) -> tuple[Path, int]:
 @contextlib.contextmanager
 def locked(file: Path) -> Iterator[None]:
     """Only one process at a time, where the system can lock files."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
     with open(file.with_name(file.name + ".lock"), "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
@@ -158,28 +152,23 @@ class FileStore:
         path = f"{self.folder}/{name}"
         return open(path, "rb") if self._fs is None else self._fs.open(path, "rb")
 
-    def put(self, name: str, content: bytes) -> None:
-        """Write a file, or replace it."""
-        if self._fs is not None:
-            self._fs.pipe_file(f"{self.folder}/{name}", content)
-            return
-        os.makedirs(self.folder, exist_ok=True)
-        with whole_file(f"{self.folder}/{name}") as part:
-            part.write_bytes(content)
-
     def create(self, name: str, content: bytes) -> None:
         """Write a new file; `FileExistsError` if there is one: of several writers, one succeeds."""
+        self.put(name, content, exclusive=True)
+
+    def put(self, name: str, content: bytes, *, exclusive: bool = False) -> None:
+        """Write a file, or replace it unless `exclusive`."""
         path = f"{self.folder}/{name}"
         if self._fs is None:
             os.makedirs(self.folder, exist_ok=True)
-            with whole_file(path, exclusive=True) as part:
+            with whole_file(path, exclusive=exclusive) as part:
                 part.write_bytes(content)
             return
         try:
-            self._fs.pipe_file(path, content, mode="create")
+            self._fs.pipe_file(path, content, mode="create" if exclusive else "overwrite")
         except OSError as error:  # stores answer in several ways that it is there
             self._fs.invalidate_cache()
-            if not self._fs.exists(path):
+            if not exclusive or not self._fs.exists(path):
                 raise
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from error
 
@@ -195,18 +184,23 @@ def refuse_secrets(url: str) -> None:
             )
 
 
-def _object_store(url: str) -> Any:
-    """fsspec's file system of a URL, refused unless it writes a file only if there is none, as one step."""
+def open_storage(url: str, name: str = "") -> tuple[Any, str, set[str]]:
+    """fsspec's file system of a URL, the path in it, and its protocols; `name` is what refusals call it."""
     refuse_secrets(url)
     try:
         import fsspec
 
-        fs = fsspec.core.url_to_fs(url)[0]
+        fs, root = fsspec.core.url_to_fs(url)
     except (ValueError, ImportError) as error:
-        raise InvalidInput(f"{url} must be a path or a URL that fsspec opens: {error}") from None
-    known = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+        raise InvalidInput(f"{name or url} must be a path or a URL that fsspec opens: {error}") from None
+    return fs, root.rstrip("/"), {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+
+
+def _object_store(url: str) -> Any:
+    """fsspec's file system of a URL, refused unless it writes a file only if there is none, as one step."""
+    fs, _, protocols = open_storage(url)
     parameters = signature(getattr(fs, "_pipe_file", fs.pipe_file)).parameters  # older versions ignore it
-    if known.isdisjoint(_CONDITIONAL) or "mode" not in parameters:
+    if protocols.isdisjoint(OBJECT_STORES) or "mode" not in parameters:
         raise InvalidInput(
             f"{url} must be a path, or in a store that can refuse to replace a file (s3, gs, az, each with "
             "its fsspec library from 2025 on): else two processes could both take the same look"

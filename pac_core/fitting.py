@@ -29,12 +29,10 @@ def score_fitter(
     others: Sequence[PACLevel] = (),
     features: Sequence[str] = (),
 ) -> FitScore:
-    """How the score of this name is fitted on tune units of this domain; see `fit_sets` for the names.
+    """How the score of this name (see `fit_sets`), refused before any work, is fitted on tune units.
 
     calibrate, others: for the smallest label sets, see `choose_label_score`
     features: for the tube shape "features", texts NAME=DIMENSION
-
-    A name that does not exist for such forecasts is refused here, before any work.
     """
     name = default_score(domain) if score is None else score
     check_score(name, domain, features)
@@ -68,10 +66,8 @@ def fit_sets(
 ) -> Predictor:
     """A predictor: its score chosen and fitted on the tune split, T proved on the calibrate split.
 
-    Forecasts with their truths (labels `[N]`, or values of the shape of the mean); the two splits must share
-    no unit with each other or with the model's training data, and the calibrate split be used once. This
-    function knows no ids and cannot check it; `split` makes such parts, `certify` keeps watch. `certify`,
-    `pac fit` and `pac run` fit the same score from the same units.
+    Truths are labels `[N]`, or values of the shape of the mean; the two splits must share no unit with each
+    other or with the model's training data, and the calibrate split be used once (`certify` keeps watch).
 
     score: for labels "smallest", the default (see `choose_label_score`), "paper", -log f with the tune
         split's temperature, or "plain", -log f as it is; for vectors "paper", the default, or "plain"; for a

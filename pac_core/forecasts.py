@@ -1,4 +1,4 @@
-"""Positive definite matrices and their factors, identical to the last bit on every CPU."""
+"""Forecasts: logits and Gaussians, with scores that are the same to the last bit on every CPU."""
 
 from __future__ import annotations
 
@@ -43,9 +43,8 @@ def definite(var: Array) -> Array:
 def factors(var: Array) -> list[tuple[Array, Array]]:
     """L D L^T of `[..., D, D]`: for each j the pivot `[...]`, and L's column below it, `[..., D - 1 - j]`.
 
-    Only products, differences and quotients of elements, which every CPU and library rounds alike. LAPACK
-    rounds differently on different CPUs, and the condition number magnifies it: scores differed by up to
-    1e-5.
+    Only products, differences and quotients of elements, which every CPU rounds alike; LAPACK does not, and
+    the condition number magnifies it: scores differed by up to 1e-5.
     """
     rest = (var + array_namespace(var).matrix_transpose(var)) / 2
     factored = []
@@ -80,10 +79,7 @@ are for second orders. Of float64 logits it is (160 + K) 2^-53: a tenth of a bil
 
 
 def log_sum_exp(logits: Floats, tau: float) -> tuple[Floats, Floats]:
-    """Shift and log, blockwise; only rows whose exp leaves the safe range are read twice.
-
-    Their sum is within `EXACT_TO` of the exact one for float16 and float32, far closer for float64.
-    """
+    """Shift and log, blockwise; their sum is within `EXACT_TO` of the exact one, far closer for float64."""
     work = np.float64 if logits.dtype == np.float64 else np.float32
     shift, log = np.zeros(len(logits)), np.empty(len(logits))
     factor = work(tau)
@@ -119,8 +115,8 @@ class Trajectories:
     states: `[B, H, D]`; states after a unit's end are ignored
     lengths: `[B]` steps up to and including the end: 1 to H
 
-    Accepted wherever a truth `[B, H, D]` is. Steps after the end do not exist, so no set can miss them and
-    nothing is fitted to them: the promise holds until the end.
+    Accepted wherever a truth `[B, H, D]` is. No set can miss steps after the end, and nothing is fitted to
+    them: the promise holds until the end.
     """
 
     states: Any
@@ -161,10 +157,7 @@ def with_lengths(truth: Any, states: Array) -> Any:
 
 
 def truth_for_sets(truth: Any, mean: Array, shape: tuple[int, ...]) -> Array:
-    """The array that a set compares with; a NaN in `truth` becomes infinite, which is in no set.
-
-    Steps after the end of `Trajectories` become NaN, which no set can miss.
-    """
+    """The array that a set compares with: NaN, in no set, becomes infinite; steps after an end become NaN."""
     if isinstance(truth, Trajectories):
         return check_truth(truth.marked(), mean, shape)
     truth = check_truth(truth, mean, shape)
@@ -192,8 +185,7 @@ class LogitForecast:
 
     logits: `[N, K]` float16, float32 or float64; -inf is a label of probability zero
     tau: the temperature as in the paper: it multiplies the logits
-    failed: `[N]` bool, units without a forecast (a broken image), whose logits are NaN; None if there are
-        none
+    failed: `[N]` bool, units without a forecast (a broken image), whose logits are NaN, or None
     """
 
     logits: Floats
@@ -217,8 +209,7 @@ class LogitForecast:
     def from_probabilities(cls, probabilities: Any) -> LogitForecast:
         """The forecast with these probabilities `[N, K]`, each row summing to 1.
 
-        Logs are taken in float64, because those of float32 differ between CPUs by more than scores may. Those
-        of float16 probabilities are rounded to float16, of which there are so few that no last bit matters.
+        Logs are taken in float64, because those of float32 differ between CPUs by more than scores may.
         """
         array = check_array("probabilities", probabilities, "[N, K]")
         if array.dtype.kind != "f" or not ((array >= 0) & (array <= 1)).all():
@@ -237,10 +228,7 @@ class LogitForecast:
 
     @cached_property
     def normaliser(self) -> tuple[Floats, Floats]:
-        """`[N]` shift and `[N]` log: the sum of exp(tau * logits - shift) is exp(log).
-
-        Kept apart, so that logits of any size lose no digits.
-        """
+        """`[N]` shift and `[N]` log, so that no digit is lost: sum exp(tau * logits - shift) = exp(log)."""
         return log_sum_exp(self.logits, self.tau)
 
     @property
@@ -277,13 +265,11 @@ class GaussianForecast:
 
     mean: `[B, D]` or `[B, H, D]`, numpy or torch
     var: variances of the shape of `mean`, or covariances with one more axis `[..., D, D]`
-    failed: `[B]` bool, units without a forecast (the model diverged); None if there are none. Their mean
-        becomes NaN
+    failed: `[B]` bool, units without a forecast (the model diverged), or None; their mean becomes NaN
 
-    Steps are independent of each other, as in the paper. The constructor checks shapes only, so that a
-    planner may build forecasts thousands of times a second; whatever is fitted to a forecast checks its
-    numbers. A unit that is not a Gaussian is refused there unless it is marked as failed, by hand or by
-    `mark_failures`; then it scores +inf and counts as an error. Its set is empty either way.
+    Steps are independent, as in the paper. The constructor checks shapes only, so that a planner may build
+    thousands a second; whatever is fitted to a forecast checks its numbers, and refuses a unit that is no
+    Gaussian unless it is marked as failed: then it scores +inf. Its set is empty either way.
     """
 
     mean: Array
@@ -320,9 +306,7 @@ class GaussianForecast:
             object.__setattr__(self, "mean", xp.where(marked, convert_like(self.mean, np.nan), self.mean))
 
     def mark_failures(self) -> GaussianForecast:
-        """Mark as failed every unit whose numbers are not Gaussian at some step.
-
-        For a model's own output: a unit on which it diverges counts as an error.
+        """Mark as failed every unit whose numbers are not Gaussian at some step: it counts as an error.
 
         >>> diverged = GaussianForecast(np.array([[0.0], [np.inf]]), np.ones((2, 1)))
         >>> diverged.mark_failures().failed.tolist()
@@ -408,10 +392,7 @@ class GaussianForecast:
         return _gaussian(self.mean, self.var)
 
     def for_sets(self) -> tuple[GaussianForecast, Array]:
-        """The forecast in float64, and `[B]` which units are sound; the others become standard normal.
-
-        The sets of the others are empty; the stand-in only avoids warnings.
-        """
+        """The forecast in float64, and `[B]` which units are sound; the others become standard normal."""
         xp = array_namespace(self.mean)
         wide = self.wide()
         sound = wide.sound()
@@ -428,9 +409,7 @@ class GaussianForecast:
     def check(self, truth: Any = _NO_TRUTH, *, failures: bool = False) -> Any:
         """Refuse a forecast that is not Gaussian; return `truth` in float64 and the mean's library.
 
-        The truth is never rounded to the mean's precision. It may hold infinities, the mark of a failed unit;
-        NaN is refused. Steps after the end of `Trajectories` become NaN.
-
+        The truth may be infinite, the mark of a failed unit; NaN is refused. Steps after an end become NaN.
         failures: accept units marked as failed
         """
         lost = ~convert_like(np.zeros(1, bool), self.sound())
@@ -493,21 +472,12 @@ def count_units(forecast: LogitForecast | GaussianForecast) -> int:
     return len(forecast.logits if isinstance(forecast, LogitForecast) else forecast.mean)
 
 
-def failed_units(forecast: Any) -> Any:
-    """`[N]` bool, the units without a forecast; None if there are none."""
-    return check_forecast(forecast).failed
-
-
 def drop_failed(forecast: Any, truth: Any) -> tuple[Any, Any]:
     """Forecast and truth of the units that have a forecast."""
-    failed = failed_units(forecast)
+    failed = check_forecast(forecast).failed
     if failed is None:
         return forecast, truth
     if failed.all():
         raise InvalidInput(f"tune must have a unit that did not fail, got {len(failed):,} that did")
-    return forecast.take(~failed), _rows(truth, ~failed)
-
-
-def _rows(truth: Any, rows: Any) -> Any:
     kept = isinstance(truth, Trajectories) or is_torch_array(truth)
-    return truth[rows] if kept else np.asarray(truth)[rows]
+    return forecast.take(~failed), (truth if kept else np.asarray(truth))[~failed]

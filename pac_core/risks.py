@@ -39,15 +39,13 @@ _STREAM = 0x57E9  # keeps the draw of the step apart from all else that an episo
 class AcceptedRisk:
     """An upper limit of P(unsafe | accepted), with the evidence for it.
 
-    limit: one-sided, exact (Clopper-Pearson)
-    confidence: of the limit, over the draw of the episodes
+    limit, confidence: one-sided, exact (Clopper-Pearson), over the draw of the episodes
     accepted, unsafe: accepted decisions, and how many of those went wrong
-    episodes: all of them
     choices: the number of controllers among which these episodes picked this one; the limit allows for it
     family: everything in the ledger when the limit was stated; None without a ledger
 
-    The promise is about a decision at a randomly drawn step of a fresh episode of the same controller, if it
-    is accepted. It is not about the worst step, nor about a whole episode.
+    The promise is about an accepted decision at a randomly drawn step of a fresh episode of the same
+    controller, not about the worst step or a whole episode.
     """
 
     limit: float
@@ -101,20 +99,15 @@ def accepted_risk(
     """The upper limit of P(unsafe | accepted), from one decision per episode at a pre-drawn step.
 
     ids: `[N]` of the episodes, each once, because decisions of one episode are dependent
-    accepted: `[N]` booleans, whether the decision at the drawn step was accepted; False for an episode that
-        ended before its step
-    unsafe: `[N]` booleans, whether it went wrong; read only where it was accepted
-    confidence: of the limit, such as 0.99
+    accepted, unsafe: `[N]` booleans, whether the decision at the drawn step (`draw_steps`) was accepted,
+    False
+        for an episode that ended before it, and whether an accepted one went wrong
     choices: the number of controllers among which this one was picked by looking at these episodes, such as
-        the S scales of a descent; the limit is then computed at 1 - (1 - confidence) / S, so that it holds
-        for whichever is picked
-    ledger: a folder that has held the claim since before the episodes were run (`claim_accepted_risk`); the
-        counts go into it. Without one, nothing keeps track of other statements
+        all S scales of a descent; the limit at 1 - (1 - confidence) / S holds for whichever is picked
+    ledger: a folder that has held the claim since before the episodes were run (`claim_accepted_risk`)
 
-    Given the number of accepted decisions, the number of unsafe ones is binomial. Steps are drawn by
-    `draw_steps`, never chosen after the episode. If nothing was accepted: `NothingAccepted`. The episodes
-    that certified a scale were selected for having few errors and show too little: use others, or give as
-    `choices` all scales of the plan, including those not reached.
+    The episodes that certified a scale were selected for having few errors: use others, or give `choices`. If
+    nothing was accepted: `NothingAccepted`.
 
     >>> accepted_risk(range(100), [True] * 90 + [False] * 10, [False] * 100, confidence=0.99)
     P(unsafe given accepted) <= 0.04989 with confidence 0.99, for a decision at a drawn step of a fresh \
@@ -183,10 +176,7 @@ def _delta(confidence: float) -> float:
 
 
 def draw_steps(seeds: Any, steps: int) -> NDArray[np.int64]:
-    """`[N]` the step of each episode whose decision counts, uniform from 0 to `steps` - 1.
-
-    It depends on the episode's seed alone, through a stream of its own, so it is independent of what happens
-    in the episode.
+    """`[N]` the step of each episode whose decision counts, uniform from 0 to `steps` - 1, by its seed alone.
 
     >>> draw_steps([0, 1, 2, 3], 200).tolist()
     [63, 32, 44, 13]
@@ -209,18 +199,13 @@ class AlarmRule:
 
     A new true alarm is suppressed with probability at most epsilon, with confidence 1 - delta over the draw
     of the calibration alarms, if both are independent draws from one distribution (alarms of one patient are
-    not) and the model was not chosen by looking at them. Nothing is promised about false alarms, nor about
-    any kind of true alarm by itself.
+    not) and the model was not chosen on them. Nothing is promised about false alarms.
     """
 
     threshold: Threshold
 
     def suppress(self, scores: Any) -> NDArray[np.bool_]:
-        """`[N]` which alarms to suppress, from `scores` `[N]`, -log f(true|x) as for the calibration alarms.
-
-        A score that is not finite suppresses nothing: if the model fails, the alarm sounds. T is widened like
-        that of label sets, so that another CPU's last bits suppress nothing either.
-        """
+        """`[N]` which alarms to suppress, from `scores` `[N]`, -log f(true|x); none if not finite."""
         array = check_array("scores", scores, "[N]")
         if array.dtype.kind not in "fiu":
             raise InvalidInput(f"scores must be numbers, got dtype {array.dtype}")
@@ -241,9 +226,6 @@ def fit_alarm_rule(scores: Any, true: Any, level: PACLevel) -> AlarmRule:
 
     scores: `[N]` -log f(true|x) of the calibration alarms
     true: `[N]` booleans, which of them were true; the scores of the others are not used
-
-    How many of N are true is random, but given that number their scores are independent draws, so the bound
-    holds. With too few, `NotEnoughData` says how many true alarms would do.
 
     >>> rule = fit_alarm_rule(range(200), [i % 2 == 0 for i in range(200)], PACLevel(0.1, 0.05))
     >>> rule.threshold.n, rule.threshold.value
@@ -273,12 +255,10 @@ def suppress_by_sets(sets: LabelSets, *, false_label: int = 0) -> NDArray[np.boo
 
 @dataclass(frozen=True, repr=False)
 class RiskGiven:
-    """What a promise about all units implies for one kind of unit: an upper limit of P(miss | kind).
+    """What a promise about all units at `level` implies for one kind: an upper limit of P(miss | kind).
 
-    limit: epsilon / least, at most 1
+    limit, confidence: epsilon / least, at most 1, and 1 - delta - doubt
     least: exact lower limit of P(kind), one-sided Clopper-Pearson, from `count` of `n` fresh units
-    confidence: of the limit: 1 - delta - doubt
-    level: the promise about all units
     """
 
     limit: float
@@ -352,11 +332,6 @@ class Suppression:
     def true_interval(self) -> tuple[float, float]:
         """Of P(suppressed | true alarm)."""
         return _interval(self.true_suppressed, self.true)
-
-    @property
-    def false_interval(self) -> tuple[float, float]:
-        """Of P(suppressed | false alarm)."""
-        return _interval(self.false_suppressed, self.false)
 
     @property
     def wrong_interval(self) -> tuple[float, float]:

@@ -20,8 +20,7 @@ from pac_core.forecasts import GaussianForecast, LogitForecast, check_forecast, 
 def nll(forecast: LogitForecast | GaussianForecast, truth: Any) -> Array:
     """`[N]` -log f(y|x), summed over the steps of a horizon.
 
-    `truth` is labels `[N]` for a `LogitForecast`, and of the shape of the mean for a `GaussianForecast`. A
-    unit whose truth is infinite, because its simulation failed, scores +inf.
+    truth: labels `[N]`, or of the shape of the mean, infinite (score +inf) where the simulation failed
 
     >>> forecast = LogitForecast.from_probabilities(np.array([[0.75, 0.25], [0.5, 0.5]]))
     >>> np.exp(-nll(forecast, [0, 1])).round(12).tolist()
@@ -109,12 +108,8 @@ def fit_temperature(forecast: LogitForecast | GaussianForecast, truth: Any) -> T
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """The sums that one shard contributes to the temperatures of a Gaussian.
-
-    squares: `[H]` sums over units and dimensions of squared errors in units of the variance
-    counts: `[H]` how many terms each sum has; H is 1 for a forecast of one step
-    dims, steps: D, and H or None for a forecast of one step
-    """
+    """What one shard contributes to the temperatures of a Gaussian: `[H]` sums of squared errors in units of
+    the variance, their numbers of terms, D, and H (None for a forecast of one step)."""
 
     squares: Floats
     counts: NDArray[np.int64]
@@ -140,10 +135,7 @@ def moments(forecast: GaussianForecast, truth: Any) -> Moments:
 
 
 def merge_moments(shards: Iterable[Moments]) -> Temperature:
-    """1 / tau_t = mean squared error in units of the variance, over all shards.
-
-    The sums are exact, so the order of the shards does not change a bit.
-    """
+    """1 / tau_t = mean squared error in units of the variance; the order of the shards changes no bit."""
     parts = list(shards)
     if not parts or len({(part.dims, part.steps) for part in parts}) != 1:
         raise InvalidInput("shards must be one or more, all of the same dimensions and horizon")
@@ -176,10 +168,7 @@ def _label_tau(forecast: LogitForecast, labels: NDArray[np.int64]) -> float:
 def _root(
     slope: Callable[[float], tuple[float, float, float]], tau: float, last_step: float = _LAST_STEP
 ) -> float:
-    """The root of an increasing function by Halley's method, kept inside a bracket.
-
-    Steps are taken in log tau, so that the scale of the logits does not matter.
-    """
+    """The root of an increasing function by Halley's method in log tau, kept inside a bracket."""
     low, high = -_LARGEST, _LARGEST
     log_tau = math.log(tau)
     while abs(log_tau) < _LARGEST - 1:
@@ -200,10 +189,7 @@ def _root(
 def _slope(
     logits: Floats, labels: NDArray[np.int64], work: type[np.floating[Any]]
 ) -> Callable[[float], tuple[float, float, float]]:
-    """The first three derivatives in tau of the mean -log f, computed in dtype `work` block by block.
-
-    They are the first three cumulants of the logits under the forecast.
-    """
+    """The first three derivatives in tau of the mean -log f: cumulants of the logits, in dtype `work`."""
     true = np.take_along_axis(logits, labels[:, None], axis=1)[:, 0].astype(np.float64)
     if not np.isfinite(true).all():
         raise InvalidInput("the logit of each true label must be finite, got NaN or infinity")

@@ -20,13 +20,12 @@ class Part:
     """The units of one part.
 
     units: `[n]` ids of the independent units (of the groups, if there are groups), sorted
-    rows: `[m]` their rows in the given arrays, ascending; a group has several
+    rows, owner: `[m]` their rows in the given arrays, ascending, and which of the units each belongs to
     """
 
     units: NDArray[np.str_]
     rows: NDArray[np.int64]
     owner: NDArray[np.int64]
-    """`[m]` which of the `units` each row belongs to"""
 
     @property
     def n(self) -> int:
@@ -38,10 +37,7 @@ class Part:
         return ids_digest(self.units) if self.n else None
 
     def per_unit(self, row_scores: Any, reduce: Callable[[Any], float] = max) -> Any:
-        """`[n]` one score per unit from the scores of its rows `[m]`: the largest, or what `reduce` returns.
-
-        The promise counts units: frames of one video are not independent draws.
-        """
+        """`[n]` one score per unit from those of its rows `[m]`: the largest, or what `reduce` returns."""
         scores = check_numbers("row_scores", row_scores, "[N]")
         if len(scores) != (m := len(self.rows)):
             raise InvalidInput(f"row_scores must have one entry per row, got {len(scores)} for {m}")
@@ -64,13 +60,7 @@ class Splits:
 
 
 def split(
-    ids: Any,
-    *,
-    tune: int,
-    calibrate: int,
-    seed: int,
-    groups: Any = None,
-    train: Iterable[Any] = (),
+    ids: Any, *, tune: int, calibrate: int, seed: int, groups: Any = None, train: Iterable[Any] = ()
 ) -> Splits:
     """Draw `tune` and `calibrate` units by `seed`; the rest is the test part.
 
@@ -116,10 +106,7 @@ def refuse_overlap(parts: Mapping[str, Any]) -> None:
 
 
 def unit_names(name: str, ids: Any) -> NDArray[np.str_]:
-    """Ids as text. Floats are refused, because 1 and 1.0 would be two names for one unit.
-
-    So is text that UTF-8 cannot encode, such as a file name of arbitrary bytes.
-    """
+    """Ids as text; refuse floats (1 and 1.0 would be two names for one unit) and what UTF-8 cannot encode."""
     array = check_array(name, ids, "[N]")
     if array.dtype.kind not in "iuU":
         raise InvalidInput(f"{name} must be whole numbers or text, got dtype {array.dtype}")
@@ -145,12 +132,8 @@ def ids_digest(ids: Any) -> str:
 
 
 def digest_of(items: Iterable[bytes]) -> str:
-    """The sum of the SHA-256 of each item, modulo 2^256.
-
-    The order does not matter, and the digests of shards add up to that of the whole.
-    """
-    total = sum(int.from_bytes(hashlib.sha256(item).digest(), "big") for item in items)
-    return f"{total % 2**256:064x}"
+    """The sum of the SHA-256 of each item, modulo 2^256: any order gives the same, and shards add up."""
+    return add_digests(hashlib.sha256(item).hexdigest() for item in items)
 
 
 def add_digests(digests: Iterable[str]) -> str:

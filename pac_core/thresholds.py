@@ -1,9 +1,5 @@
-"""The exact k-th largest of scores that stay in their shards: radix selection.
-
-The bits of a float, with the sign turned, sort as floats do. Four passes fix sixteen bits each: every shard
-counts its scores by the next digit, and the driver adds the counts and picks the digit. A shard sends a few
-kilobytes per pass however many scores it holds.
-"""
+"""T by exact selection, also from scores that stay in their shards: the bits of a float, with the sign
+turned, sort as floats do, and each of four passes fixes sixteen of them from counts in the shards."""
 
 from __future__ import annotations
 
@@ -28,17 +24,10 @@ CountDigits: TypeAlias = Callable[[tuple[int, ...]], Iterable[tuple[Hashable, Co
 """Given the digits fixed so far: the id of every shard, each once, with its counts."""
 
 
-@dataclass(frozen=True)
-class Selected:
-    """The score at a rank, and how many equal it."""
-
-    value: float
-    ties: int
-
-
 def digit_counts(scores: Any, prefix: tuple[int, ...]) -> Counts:
     """How many scores `[N]` continue the digits `prefix` with each next digit."""
-    keys = _keys(check_numbers("scores", scores, "[N]"))
+    bits = (check_numbers("scores", scores, "[N]").astype(np.float64) + 0.0).view(np.uint64)  # -0.0 is 0.0
+    keys = np.where(bits & _SIGN, ~bits, bits | _SIGN)
     shift = np.uint64(_DIGIT * (_PASSES - len(prefix)))
     if prefix:
         keys = keys[keys >> shift == np.uint64(_join_digits(prefix))]
@@ -48,11 +37,10 @@ def digit_counts(scores: Any, prefix: tuple[int, ...]) -> Counts:
     return present.astype(np.uint16), counts[present]
 
 
-def select_largest(count: CountDigits, rank: int, sizes: Mapping[Hashable, int]) -> Selected:
-    """The score at `rank` (0 is the largest) among the scores of all shards.
+def select_largest(count: CountDigits, rank: int, sizes: Mapping[Hashable, int]) -> tuple[float, int]:
+    """The score at `rank` (0 is the largest) among the scores of all shards, and how many equal it.
 
-    `sizes` states beforehand which shards there are and how many scores each holds. A shard that is missing,
-    repeated or changed is refused: it must never make a smaller sample.
+    A shard that is missing, repeated or changed is refused: it must never make a smaller sample.
     """
     prefix: tuple[int, ...] = ()
     expected = sum(sizes.values())
@@ -81,23 +69,13 @@ def select_largest(count: CountDigits, rank: int, sizes: Mapping[Hashable, int])
         rank -= int(above[turned] - total[digit])
         expected = int(total[digit])
         prefix += (digit,)
-    return Selected(_value(prefix), expected)
-
-
-def _keys(scores: Any) -> NDArray[np.uint64]:
-    bits = (scores.astype(np.float64) + 0.0).view(np.uint64)  # + 0.0 makes -0.0 the same as 0.0
-    keys: NDArray[np.uint64] = np.where(bits & _SIGN, ~bits, bits | _SIGN)
-    return keys
+    key = np.uint64(_join_digits(prefix))
+    bits = key & ~_SIGN if key & _SIGN else ~key
+    return float(np.array([bits], dtype=np.uint64).view(np.float64)[0]), expected
 
 
 def _join_digits(digits: tuple[int, ...]) -> int:
     return sum(digit << (_DIGIT * (len(digits) - 1 - i)) for i, digit in enumerate(digits))
-
-
-def _value(digits: tuple[int, ...]) -> float:
-    key = np.uint64(_join_digits(digits))
-    bits = key & ~_SIGN if key & _SIGN else ~key
-    return float(np.array([bits], dtype=np.uint64).view(np.float64)[0])
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,13 +83,9 @@ class Threshold:
     """T and the evidence for it: prediction sets are `{y : score(x, y) <= value}`.
 
     value: T; it may be rounded up, never down
-    n: calibration units
-    errors: how many of them may score above T (k*)
-    level: the level this proves
-    bound: the name of the bound that gave `errors`
-
-    The promise is about new units, provided that they and the calibration units are independent draws from
-    one distribution and that the calibration units were not used to choose the score.
+    n, errors: calibration units, and how many of them may score above T (k*), by the named bound
+    level: what this proves of new units, if they and the calibration units are independent draws from one
+        distribution and the calibration units were not used to choose the score
     """
 
     value: float
@@ -132,7 +106,7 @@ class Threshold:
 class ShardedScores:
     """Scores that stay in their shards; only a function's value for each shard is collected.
 
-    sizes: states beforehand which shards there are and how many scores each holds
+    sizes: which shards there are and how many scores each holds
     over: called with a function of scores `[n]`; yields each shard's id, once, with the function's value
     """
 
@@ -153,11 +127,9 @@ def fit_threshold(scores: Any, level: PACLevel, *, bound: Bound = max_errors) ->
     94.0
     """
     if isinstance(scores, ShardedScores):
+        over = scores.over
         return fit_threshold_from_shards(
-            lambda prefix: scores.over(lambda part: digit_counts(part, prefix)),
-            scores.sizes,
-            level,
-            bound=bound,
+            lambda prefix: over(lambda part: digit_counts(part, prefix)), scores.sizes, level, bound=bound
         )
     array = check_numbers("scores", scores, "[N]")
     n = len(array)
@@ -179,7 +151,6 @@ def fit_threshold_from_shards(
     """The same T, bit for bit, from scores that stay in their shards.
 
     `count(prefix)` yields each shard's id with `digit_counts(scores, prefix)`; it is called four times.
-    `sizes` states beforehand which shards there are and how many scores each holds.
 
     >>> shards = {"a": range(0, 50), "b": range(50, 100)}
     >>> def count(prefix):
@@ -189,7 +160,7 @@ def fit_threshold_from_shards(
     """
     n = sum(sizes.values())
     errors = bound(n, level)
-    selected = select_largest(count, errors, sizes)
-    if np.isinf(selected.value):
-        raise TooManyFailures(selected.ties, errors, n)
-    return Threshold(selected.value, n, errors, level, bound_name(bound))
+    value, ties = select_largest(count, errors, sizes)
+    if np.isinf(value):
+        raise TooManyFailures(ties, errors, n)
+    return Threshold(value, n, errors, level, bound_name(bound))

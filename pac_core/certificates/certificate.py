@@ -29,12 +29,8 @@ from pac_core.tubes.shapes import BoxShape, FeatureShape, MaxShape
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of a part of the data, of the model, or of a file.
-
-    name: in words, such as "ImageNet train"
-    n: number of units, where known
-    digest: fingerprint of the unit ids, or SHA-256 of the file, where known
-    """
+    """What is known of a part of the data, of the model, or of a file: its name in words, number of units,
+    and digest of the unit ids or of the file."""
 
     name: str
     n: int | None = None
@@ -43,21 +39,16 @@ class Record:
 
 @dataclass(frozen=True)
 class SplitRecord:
-    """How the parts were drawn, so that anybody can draw them again: see `pac_core.split`."""
+    """How `pac_core.split` drew the parts: its seed, digest of all ids, and the name of their array."""
 
     seed: int
     pool: str
-    """digest of all unit ids"""
     ids: str = "ids"
-    """name of the array that held them"""
 
 
 @dataclass(frozen=True)
 class MenuRecord:
-    """How many certificates were asked for in one look, and the probability that any of them fails.
-
-    family: all that the ledger held when they were issued, whatever it was called
-    """
+    """How many certificates a look was for, the probability that any fails, and all that the ledger held."""
 
     asked: int
     cost: float
@@ -68,13 +59,11 @@ class MenuRecord:
 class Certificate:
     """A predictor with everything needed to check it.
 
-    predictor: score and threshold
     unit: what is drawn independently, in one word, such as "image" or "rollout"
     parts: records of "train", "tune", "calibrate" and "test"
-    scores: fingerprint of the calibration scores
+    scores: digest of the calibration scores
     model, data: which model, and which file the units came from
-    split: how the parts were drawn, where one draw made them
-    menu: how many certificates the look was for, and what they cost together, where a ledger knows
+    split, menu: how the parts were drawn, and what the look was for, where known
     versions: of the programs that made it
     """
 
@@ -91,15 +80,12 @@ class Certificate:
     @property
     def promise(self) -> str:
         """The promise in words, with what it rests on."""
-        level = self.predictor.threshold.level
-        more = ""
-        if self.menu is not None and self.menu.asked > 1:
-            more = (
-                f" It is one of {self.menu.asked} asked for in one look, of which any fails with "
-                f"probability below {self.menu.cost!r}."
-            )
-        if self.menu is not None and self.menu.family is not None:
-            more += f" {self.menu.family}"
+        level, menu, more = self.predictor.threshold.level, self.menu, ""
+        if menu is not None and menu.asked > 1:
+            more = f" It is one of {menu.asked} asked for in one look, of which any fails with "
+            more += f"probability below {menu.cost!r}."
+        if menu is not None and menu.family is not None:
+            more += f" {menu.family}"
         return (
             f"The set of a new {self.unit} misses its truth with probability at most "
             f"{level.epsilon!r}; this holds with confidence at least 1 - {level.delta!r} over the draw "
@@ -141,30 +127,22 @@ def issue(
     """The certificate of a predictor; refused unless its threshold follows from these scores.
 
     It keeps no ledger and cannot know of other looks at these units; `certify` does.
-
-    `scores` `[n]` are the calibration scores, or `ShardedScores`, and `ids` `[n]` the ids of their units.
+    scores, ids: `[n]` the calibration scores, or `ShardedScores`, and the ids of their units
     """
     array = scores if isinstance(scores, ShardedScores) else check_numbers("scores", scores, "[N]")
-    if predictor.threshold.bound not in BOUNDS:
-        raise InvalidInput(
-            f"a certificate needs a bound of {sorted(BOUNDS)}, got {predictor.threshold.bound!r}"
-        )
-    refit = fit_threshold(array, predictor.threshold.level, bound=BOUNDS[predictor.threshold.bound])
-    if (refit.n, refit.errors) != (predictor.threshold.n, predictor.threshold.errors) or (
-        predictor.threshold.value < refit.value
-    ):
+    stated = predictor.threshold
+    if stated.bound not in BOUNDS:
+        raise InvalidInput(f"a certificate needs a bound of {sorted(BOUNDS)}, got {stated.bound!r}")
+    refit = fit_threshold(array, stated.level, bound=BOUNDS[stated.bound])
+    if (refit.n, refit.errors) != (stated.n, stated.errors) or stated.value < refit.value:
         raise BadCertificate(f"the threshold does not follow from these scores, which give: {refit}")
     check_unit(unit)
     if ids is not None and len(np.unique(unit_names("ids", ids))) != len(array):
         raise InvalidInput(f"ids must be unique, one for each of {len(array)} scores")
     unknown = Record("not named")
-    parts = {
-        "train": train or unknown,
-        "tune": tune or unknown,
-        "calibrate": Record("calibrate", len(array), None if ids is None else ids_digest(ids)),
-        "test": test or unknown,
-    }
-    digest = scores_digest(array)
+    calibrate = Record("calibrate", len(array), None if ids is None else ids_digest(ids))
+    records = train or unknown, tune or unknown, calibrate, test or unknown
+    parts, digest = dict(zip(PARTS, records, strict=True)), scores_digest(array)
     return Certificate(predictor, unit, parts, digest, model or unknown, data or unknown, split, menu)
 
 
@@ -175,25 +153,24 @@ def check_unit(unit: Any) -> None:
 
 
 def verify(certificate: Certificate, scores: Any, ids: Any = None) -> list[Check]:
-    """Whether the certificate follows from these calibration scores, point by point and to the last bit.
-
-    It says that the arithmetic is right, not that the world obeys.
-    """
+    """Whether the certificate follows from these calibration scores, point by point and to the last bit."""
     array = check_numbers("scores", scores, "[N]")
-    threshold = certificate.predictor.threshold
-    checks = [
-        Check("n", len(array) == threshold.n, f"{len(array)} scores, the certificate says {threshold.n}"),
-    ]
+    threshold, n = certificate.predictor.threshold, len(array)
+    checks = [Check("n", n == threshold.n, f"{n} scores, the certificate says {threshold.n}")]
     try:
         refit = fit_threshold(array, threshold.level, bound=BOUNDS[threshold.bound])
     except PACError as error:
         return [*checks, Check("T", False, str(error))]
+    found, stated_value = refit.value, threshold.value
+    word = "the same" if stated_value == found else "smaller, hence void"
+    word = "larger, hence safe" if stated_value > found else word
+    equal = scores_digest(array) == certificate.scores
+    those = "those" if equal else "others than those"
+    allowed = f"{refit.errors} errors allowed, stated {threshold.errors}"
     checks += [
-        Check(
-            "k", refit.errors == threshold.errors, f"{refit.errors} errors allowed, stated {threshold.errors}"
-        ),
-        Check("T", threshold.value >= refit.value, _compare(refit.value, threshold.value)),
-        _same_scores(scores_digest(array) == certificate.scores),
+        Check("k", refit.errors == threshold.errors, allowed),
+        Check("T", stated_value >= found, f"T is {found!r}, stated {stated_value!r}: {word}"),
+        Check("scores", equal, f"the scores are {those} the certificate was made from"),
     ]
     stated = certificate.parts["calibrate"].digest
     if ids is None or stated is None:
@@ -210,17 +187,6 @@ def scores_digest(scores: Any) -> str:
     return digest_of(data[i : i + 8] for i in range(0, len(data), 8))
 
 
-def _same_scores(same: bool) -> Check:
-    words = "those" if same else "others than those"
-    return Check("scores", same, f"the scores are {words} the certificate was made from")
-
-
-def _compare(found: float, stated: float) -> str:
-    other = "larger, hence safe" if stated > found else "smaller, hence void"
-    word = "the same" if stated == found else other
-    return f"T is {found!r}, stated {stated!r}: {word}"
-
-
 def _say(record: Record) -> str:
     n = "" if record.n is None else f", {record.n:,} units"
     return f"{record.name}{n}" + ("" if record.digest is None else f", digest {record.digest[:12]}")
@@ -234,12 +200,8 @@ def _versions() -> dict[str, str]:
         ours = version("pac-sets")
     except PackageNotFoundError:
         ours = "not installed"
-    return {
-        "pac-sets": ours,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "scipy": version("scipy"),
-    }
+    own = {"pac-sets": ours, "python": platform.python_version()}
+    return own | {"numpy": np.__version__, "scipy": version("scipy")}
 
 
 FORMAT = "pac-sets certificate"
@@ -296,12 +258,12 @@ def seal(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
-def read_certificate(path: str | os.PathLike[str]) -> Certificate:
+def read_certificate(path: str | os.PathLike[str], content: bytes | None = None) -> Certificate:
     """The certificate in a file, refused with the reason unless every field is understood.
 
-    Its sets: ``read_certificate("certificate.json").predictor.sets(LogitForecast(logits))``.
+    content: of the file, where it was read already
     """
-    document = read_json(path)
+    document = read_json(path) if content is None else parse_json(content, path)
     if document.get("format") != FORMAT:
         raise BadCertificate(f"{path} is not a {FORMAT}: its format is {document.get('format')!r}")
     if document.get("version") != VERSION:
@@ -366,7 +328,7 @@ _PLAIN = (str, int, float, NoneType)
 def _build(kind: type[Any], name: str, value: Any, **known: Any) -> Any:
     """A dataclass from its fields in a document; `known` are those that stand elsewhere.
 
-    The ledger's family may be absent: certificates of before do not say what else their ledger held.
+    The ledger's family may be absent, as in earlier certificates.
     """
     if isinstance(value, dict) and "family" in value:
         known |= {"family": _build(Family, f"{name}.family", value["family"])}
@@ -414,12 +376,9 @@ def _refuse_misfit(score: Likelihood, domain: tuple[Any, ...]) -> None:
 def _score(document: dict[str, Any]) -> Score:
     kind = document.get("kind")
     parts = {key: value for key, value in document.items() if key != "kind"}
-    if kind in KINDS:
-        known = KINDS[kind]
-    elif kind in plugins.names("shapes"):
-        known = plugins.load("shapes", str(kind))
-    else:
+    if kind not in KINDS and kind not in plugins.names("shapes"):
         raise BadCertificate(f"score.kind must be one of {sorted(KINDS)} or of a plugin, got {kind!r}")
+    known = KINDS[kind] if kind in KINDS else plugins.load("shapes", str(kind))
     score: Score = known.from_json(parts)
     if score.to_json() != parts:
         raise BadCertificate(f"the score of kind {kind!r} has fields that are not understood")
@@ -457,7 +416,12 @@ def parse_json(content: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def write_json(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
     """Write whole or not at all."""
-    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    content = format_json(document)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as part:
-        part.write_text(text, encoding="utf-8")
+        part.write_bytes(content)
+
+
+def format_json(document: dict[str, Any]) -> bytes:
+    """A document as we write it: indented, with an end of line, without NaN."""
+    return (json.dumps(document, indent=2, allow_nan=False) + "\n").encode()

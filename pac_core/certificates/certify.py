@@ -25,16 +25,15 @@ from pac_core.errors import InvalidInput, TooManyFailures
 from pac_core.fitting import score_fitter
 from pac_core.forecasts import GaussianForecast, LogitForecast, check_forecast, drop_failed, with_lengths
 from pac_core.sets.predictor import FitScore, Likelihood, Predictor, Score, score_units
-from pac_core.splits import Splits, digest_of, ids_digest, split, unit_names
+from pac_core.splits import Splits, digest_of, ids_digest, split, unique_names, unit_names
 from pac_core.thresholds import fit_threshold
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A score on the menu: the levels asked for it, and how its calibration scores are found.
+    """A score on the menu, the levels asked for it, and the domain of the forecasts it scores.
 
     scores: called after the ledger is written; returns them `[n]` or as `ShardedScores`
-    domain: of the forecasts it scores, see `GaussianForecast.domain`
     of: which forecasts, where several of the same units are at hand: the same score of others is another
     """
 
@@ -55,10 +54,8 @@ class Certified:
     """What `certify` made.
 
     look: what the ledger holds; its `cost` is what the certificates cost together
-    score: fitted on the tune part
     ids, scores: `[n]` of the calibration units, for `verify`
-    certificates: one per level that could be proved; `write_certificate` saves them
-    refused: the levels that could not, because too many calibration units failed
+    certificates, refused: one per level, and the levels for which too many calibration units failed
     parts: the split, whose `test` part nobody has looked at; None if the scores were given
     """
 
@@ -96,17 +93,14 @@ def certify(
         are not units: give one score per group to `certify_scores` then
     ids, tune, calibrate, seed: names of the units, how many to use for what, and the draw; the rest is
         left in `parts.test`
-    score: by name, with the same default as `fit_sets`: the smallest label sets, the paper's score for
-        vectors, the tube shape `box` for a horizon; with tune=0 nothing can be chosen, and the default is
-        "plain", the forecast as it is
+    score: by name, with the same default as `fit_sets`; with tune=0, "plain", the forecast as it is
     fit: instead of a name, chooses the score on the tune part, for the first level
     ledger: a folder; the menu goes into it before any calibration score is computed, and a look that
         shares a unit with an earlier one is refused
     unit, train, train_ids, model, data: for the certificate; a unit among `train_ids` is refused
 
-    Whatever can be refused without a look is refused before the ledger is written. If too many
-    calibration units failed for some of the levels, those are in `refused`; for all: `TooManyFailures`.
-    A unit without a forecast (`failed` of either forecast) is an error, and nothing is tuned on it.
+    What can be refused without a look is refused before the ledger is written. If too many calibration units
+    failed for some of the levels, those are in `refused`; for all: `TooManyFailures`.
 
     >>> import tempfile
     >>> rng = np.random.default_rng(0)
@@ -140,9 +134,7 @@ def certify(
     tuning, rows = parts.tune.rows, parts.calibrate.rows
     chosen, chosen_truth = forecast.take(rows), truth[rows]
     if fit is not None and score is not None:
-        raise InvalidInput(
-            f"fit and score both say what is fitted: give one of them, got score={score!r} as well"
-        )
+        raise InvalidInput(f"fit and score both say what is fitted: give one, got score={score!r} as well")
     choose = fit or score_fitter(forecast.domain, score, calibrate=parts.calibrate.n, others=wanted[1:])
     if not tune and (fit is not None or score not in (None, "plain")):
         raise InvalidInput(f"{'fit' if fit else f'score={score!r}'} is fitted on tune units, but tune is 0")
@@ -206,22 +198,13 @@ def certify_scores(
 ) -> Certified:
     """The same for a score that is fitted already; `scores()` is called after the ledger is written.
 
-    `data` is a digest of what the scores come from; `about` goes to `issue`: unit, train, tune, test,
-    model, split.
+    data: a digest of what the scores come from; about: of `issue`: unit, train, tune, test, model, split
     """
     asked = Request(score, tuple(_levels(levels)), scores, domain)
     made = certify_several([asked], ids=ids, ledger=ledger, data=data, parts=parts, source=source, **about)[0]
     if not made.certificates:
         fit_threshold(made.scores, made.refused[-1])  # raises the reason, with its numbers
     return made
-
-
-def _draft(asked: Request, source: Record | None, about: Mapping[str, Any]) -> None:
-    """Refuse what could not be issued or written, with made-up scores: after the look it is too late."""
-    level = asked.levels[0]
-    scores = np.zeros(min_samples(level))
-    predictor = Predictor(asked.score, fit_threshold(scores, level), asked.domain)
-    as_document(issue(predictor, scores, data=source, **about))
 
 
 def certify_several(
@@ -237,18 +220,17 @@ def certify_several(
 ) -> list[Certified]:
     """Certificates for several scores from one look at the same calibration units, in their order.
 
-    The whole menu goes into the ledger before any calibration score is computed; each certificate says
-    what all of them cost together. A score none of whose levels can be proved has no certificates.
-    `plan` goes into the ledger too: what led to the menu, in plain JSON.
+    The menu, and the `plan` that led to it in plain JSON, goes into the ledger before any calibration score
+    is computed. A score none of whose levels can be proved has no certificates.
     """
     check_unit(about.get("unit"))
-    names = unit_names("ids", ids)
-    if len(np.unique(names)) != len(names):
-        raise InvalidInput(f"ids must be unique, got {len(names) - len(np.unique(names))} repeats")
+    names = unique_names("ids", ids)
     for level in (level for asked in menu for level in asked.levels):
         max_errors(len(names), level)
-    for asked in menu:
-        _draft(asked, source, about)
+    for asked in menu:  # what could not be issued or written is refused before the look, with made-up scores
+        draft = np.zeros(min_samples(asked.levels[0]))
+        predictor = Predictor(asked.score, fit_threshold(draft, asked.levels[0]), asked.domain)
+        as_document(issue(predictor, draft, data=source, **about))
     entries = [Entry(asked.digest, level.epsilon, level.delta) for asked in menu for level in asked.levels]
     look = open_split(ledger, Opening.of(ids, entries, data, plan))
     about["menu"] = MenuRecord(len(entries), look.cost, read_family(ledger))

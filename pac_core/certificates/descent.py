@@ -50,15 +50,12 @@ def episodes_needed(level: PACLevel, allowed: int) -> int:
 class Descent:
     """What is laid down before the first episode.
 
-    scales: of the tubes, from the widest down
-    n: episodes of each scale
-    allowed: errors among them with which a scale still passes
+    scales: of the tubes, from the widest down; they may be chosen on other episodes, never on these
+    n, allowed: episodes of each scale, and errors among them with which it still passes
     level: what is to be proved; n and allowed must be able to
     episodes: `[S, n]` the id (the seed) of each episode; none stands twice
     error: in words, what counts as an error of an episode, such as "a limit is violated"
     tested: the controller, in plain JSON: all that would make it another one
-
-    The scales may be chosen on other episodes, never on these.
     """
 
     scales: tuple[float, ...]
@@ -89,12 +86,19 @@ class Descent:
                 f"{len(names) - len(np.unique(names)):,} repeats"
             )
         check_words("error", self.error)
-        for name, value in (("scales", tuple(scales.tolist())), ("n", n), ("allowed", allowed)):
-            object.__setattr__(self, name, value)
+        if not isinstance(self.tested, Mapping) or not self.tested:
+            raise InvalidInput(
+                f"tested must be a mapping that says what the controller is, got {self.tested!r}"
+            )
+        try:
+            tested = json.loads(json.dumps(dict(self.tested), allow_nan=False))  # which nobody changes later
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"tested must be plain JSON without NaN: {error}") from None
         fixed = episodes.copy()
         fixed.flags.writeable = False
-        object.__setattr__(self, "episodes", fixed)
-        object.__setattr__(self, "tested", _plain_json(self.tested))
+        checked = {"scales": tuple(scales.tolist()), "n": n, "allowed": allowed}
+        for name, value in (checked | {"episodes": fixed, "tested": tested}).items():
+            object.__setattr__(self, name, value)
 
     @property
     def controller(self) -> str:
@@ -131,13 +135,11 @@ class Trial:
 class Descended:
     """What a descent showed.
 
-    plan: as it was laid down
     trials: the scales that were run, in order; refused unless they follow from their counts
-    family: all that its ledger held when it was shown, whatever it was called; None where no ledger was kept
+    family: all that its ledger held when it was shown; None where no ledger was kept
 
     The promise is about a fresh episode, drawn like the tested ones, of exactly the tested controller at
-    the certified scale. It says nothing of another controller, scale or start, of episodes chosen
-    afterwards, or of a single decision in an episode.
+    the certified scale, not about episodes chosen afterwards or a single decision.
     """
 
     plan: Descent
@@ -195,10 +197,7 @@ class Descended:
 
 
 def follow(plan: Descent, count: Callable[[float, NDArray[Any]], int]) -> Descended:
-    """What the plan's scales show, from the errors that `count(scale, ids)` finds, down to the first failure.
-
-    It keeps no ledger, and cannot know of other descents on these episodes; `descend` does.
-    """
+    """What the plan's scales show, from the errors that `count(scale, ids)` finds; it keeps no ledger."""
     trials: list[Trial] = []
     for scale, ids in zip(plan.scales, plan.episodes, strict=True):
         errors = count(scale, ids)
@@ -215,17 +214,6 @@ def check_words(name: str, value: Any) -> str:
     return value
 
 
-def _plain_json(tested: Any) -> dict[str, Any]:
-    """A copy that nobody changes later, refused unless JSON can hold it."""
-    if not isinstance(tested, Mapping) or not tested:
-        raise InvalidInput(f"tested must be a mapping that says what the controller is, got {tested!r}")
-    try:
-        copy: dict[str, Any] = json.loads(json.dumps(dict(tested), allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"tested must be plain JSON without NaN: {error}") from None
-    return copy
-
-
 FORMAT = "pac-sets descent"
 VERSIONS = (1, 2)
 """Without and with `family`."""
@@ -237,12 +225,11 @@ def descend(plan: Descent, run: RunEpisodes, *, ledger: str | os.PathLike[str]) 
     """What the plan's scales show, from the widest down to the first that fails.
 
     run: called with a scale and the ids of its episodes; returns `[n]` booleans in their order. A diverged or
-        lost episode is an error. What comes out must depend on the ids alone, or be kept by `run`: a scale
-        that was interrupted is run again.
+        lost episode is an error. What comes out must depend on the ids alone: a scale that was interrupted
+        is run again
     ledger: a folder; the plan goes into it before the first episode, and each scale's count as soon as it is
-        known. The same plan again goes on where it stopped: what was counted is not run again. Any other
-        plan that shares an episode with an earlier one raises `SecondLook`, and one whose delta the ledger's
-        budget does not cover `OverBudget`. What is shown states all that the ledger holds.
+        known. The same plan again goes on where it stopped. Another plan that shares an episode with an
+        earlier one raises `SecondLook`, and one that the ledger's budget does not cover `OverBudget`
 
     >>> import tempfile
     >>> plan = Descent(scales=(2.0, 1.0, 0.5), n=90, allowed=0, level=PACLevel(0.05, 0.01),
@@ -278,20 +265,16 @@ def counted(ledger: str | os.PathLike[str], look: Opening) -> dict[float, int]:
     found: dict[float, int] = {}
     for note in read_notes(ledger):
         if note.kind == NOTE and note.facts.get("plan") == look.data:
-            found.setdefault(
-                float(note.facts["scale"]), check_integer("errors", note.facts["errors"], least=0)
-            )
+            errors = check_integer("errors", note.facts["errors"], least=0)
+            found.setdefault(float(note.facts["scale"]), errors)
     return found
 
 
 def verify_descent(descended: Descended, ledger: str | os.PathLike[str]) -> list[Check]:
     """Whether the ledger holds this plan, written down as it is, these counts, and no unpaid attempt.
 
-    That the certified scale follows from the counts is checked whenever a `Descended` is made. It says that
-    the arithmetic is right and nothing was tried twice, not that the world obeys. Who tries again, on fresh
-    episodes, until a descent passes, pays delta for each attempt, whatever it is called: a new name, other
-    words and a retrained model do not make a controller a new one. Within a budget that is paid for; without
-    one, several descents in a ledger do not stand.
+    Who tries again, on fresh episodes, until a descent passes, pays delta for each attempt, whatever it is
+    called. Within a budget that is paid for; without one, several descents in a ledger do not stand.
     """
     look = descended.plan.look
     known = counted(ledger, look)

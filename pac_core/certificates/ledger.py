@@ -1,23 +1,17 @@
 """What the calibrate split was asked for, written down before it is opened, and what that costs.
 
-Each certificate may fail with probability delta; several from the same units may fail together
-more often than any one. The ledger holds the whole menu beforehand and states the probability
-that any of them fails. A menu thought of after the look needs new units.
+Each certificate may fail with probability delta; several from the same units may fail together more often.
+The ledger holds the whole menu beforehand and states the probability that any of them fails. A ledger with a
+budget (`open_ledger`) charges every look, descent and claim to it and refuses what it does not cover: with
+probability at least 1 - budget, no statement ever issued from it is false. Without one, under retries, the
+sum of the deltas is no confidence level.
 
-Who tries again on new units pays again. A ledger that was given a budget before its first look
-(`open_ledger`) charges every look, descent and claim to it, and refuses what it does not cover: so, with
-probability at least 1 - budget, no statement ever issued from it is false, whatever was attempted and why
-(given the past, each is false with at most the probability it was charged; the charges never exceed the
-budget). Without a budget only the number and the sum can be stated, and under retries that is no confidence.
-
-A ledger is a folder of entries, `000001.json`, `000002.json` and so on, on disk or in an object store. An
-entry is created whole, by one process only, and never changed: it is sealed and holds the seal of the one
-before it. The hashes of a look's unit ids, sorted, are in a file named by its SHA-256.
-
-Earlier versions kept a ledger in one file. The name of a ledger may therefore end in .json, which is dropped:
-the file `pac-ledger.json` and the folder `pac-ledger` beside it are one ledger. What the file holds and the
-folder does not counts; the next entry takes it over, all in one, and only then the file is marked as moved,
-so that earlier versions refuse it. A crash in between changes nothing: what is taken over is taken over once.
+A ledger is a folder of entries, `000001.json` and so on, on disk or in an object store. An entry is created
+whole, by one process only, and never changed: it is sealed and holds the seal of the one before it. The
+sorted hashes of a look's unit ids are in a file named by its SHA-256. Earlier versions kept a ledger in one
+file: the file `pac-ledger.json` and the folder `pac-ledger` beside it are one ledger. The next entry takes
+over what the file holds, and only then the file is marked as moved, so that a crash in between changes
+nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pac_core.bounds import Entry, Family, PACLevel, check_probability, joint_failure_probability, max_errors
-from pac_core.certificates.certificate import parse_json, seal, write_json
+from pac_core.certificates.certificate import format_json, parse_json, seal, write_json
 from pac_core.errors import BadCertificate, InvalidInput, PACError, SecondLook
 from pac_core.files import FileStore, locked, real_path
 from pac_core.sets.predictor import Score
@@ -62,15 +56,12 @@ _BLOCK = 1 << 20  # units that are looked through at a time
 class Opening:
     """One look: calibration units, and the menu they were opened for.
 
-    calibrate: digest of the ids of the calibration units
-    n: how many there are
+    calibrate, n: digest of the ids of the calibration units, and how many there are
     menu: every certificate asked for; empty if it is a claim, whose plan holds its delta
-    data: digest of what is said of them (forecasts and truths, or scores): with other data, the same
-        units and menu are another look
-    units: SHA-256 of `hashes`
-    plan: what else was laid down beforehand, such as the scales of a descent; None for a plain menu
-    hashes: `[n]` a 64-bit hash of each id, sorted, so that any later overlap is noticed; None where they
-        are in the ledger's folder
+    data: digest of what is said of the units: with other data, the same units and menu are another look
+    plan: what else was laid down beforehand, such as the scales of a descent
+    hashes, units: `[n]` a 64-bit hash of each id, sorted (None where they are in the ledger's folder), and
+        their SHA-256
     """
 
     calibrate: str
@@ -93,11 +84,9 @@ class Opening:
     @property
     def cost(self) -> float:
         """The probability that any statement of this look fails is below this."""
-        return (
-            float(self.plan["delta"])
-            if self.plan and self.claim
-            else joint_failure_probability(self.n, self.menu)
-        )
+        if self.plan and self.claim:
+            return float(self.plan["delta"])
+        return joint_failure_probability(self.n, self.menu)
 
     @property
     def claim(self) -> bool:
@@ -107,12 +96,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class Note:
-    """Something that happened after a look, or instead of one: it is added and never changed.
-
-    kind: such as "monitor reset"
-    time: when, in UTC
-    facts: what, as plain JSON
-    """
+    """Something that happened after a look, or instead of one: its time in UTC, and facts as plain JSON."""
 
     kind: str
     time: str
@@ -172,10 +156,8 @@ class _Book:
 
 @dataclass(frozen=True)
 class _Ledger:
-    """A ledger as it stood when it was read.
+    """A ledger as it stood when it was read: number and seal are those of its last entry, 0 and "" if none.
 
-    book: all that it holds
-    number, seal: of its last entry; 0 and "" where there is none
     single: the file of an earlier version, with its content, unless it is marked as moved
     waiting: what that file holds and no entry does
     """
@@ -195,12 +177,9 @@ class _Ledger:
 def open_ledger(path: LedgerPath, *, budget: float) -> Family:
     """Begin a ledger with a budget at `path`, or go on with the one that has it; returns what it holds.
 
-    budget: with probability at least 1 - budget no statement ever issued from this ledger is false. Whatever
-        is written into it is charged with its own failure probability before its first unit is read, and
-        raises `OverBudget` where that is not covered. It cannot be changed, nor given to a ledger that
-        has begun without one
-
-    `Family.share` is a delta for the next attempt that leaves something for any number of later ones.
+    budget: with probability at least 1 - budget no statement ever issued from this ledger is false. What it
+        does not cover raises `OverBudget`. It cannot be changed, nor given to a ledger that has begun
+        without one. `Family.share` is a delta that leaves something for any number of later attempts
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -246,11 +225,7 @@ def refuse_spent(
     path: LedgerPath, ids: Any, levels: Iterable[PACLevel], plan: Mapping[str, Any] | None = None
 ) -> bool:
     """Refuse before long work what `open_split` would refuse after it: units that were looked at before, and
-    levels that the budget does not cover even for one score.
-
-    levels, plan: of the look to come; one at exactly these units for the same may be repeated, and this
-        returns whether it would be
-    """
+    levels that the budget does not cover even for one score. Returns whether it is the same look again."""
     ledger, wanted, mine = _read(path), set(levels), Opening.of(ids, (), "")
     for earlier in ledger.book.openings:
         asked = {entry.level for entry in earlier.menu}
@@ -258,18 +233,13 @@ def refuse_spent(
             return True
     _refuse_shared(mine, ledger)
     if ledger.book.budget is not None:
-        least = joint_failure_probability(
-            mine.n, [Entry("any", level.epsilon, level.delta) for level in wanted]
-        )
-        ledger.book.family.and_one_of(least)
+        menu = [Entry("any", level.epsilon, level.delta) for level in wanted]
+        ledger.book.family.and_one_of(joint_failure_probability(mine.n, menu))
     return False
 
 
 def add_note(path: LedgerPath, kind: str, facts: Mapping[str, Any]) -> Note:
-    """Write a note into the ledger at `path`, behind all that stands there; returns it with its time.
-
-    A monitor that begins anew is charged to the budget, where there is one.
-    """
+    """Add a note to the ledger at `path`; a monitor that begins anew is charged to a budget."""
     note = Note(kind, datetime.now(UTC).isoformat(timespec="seconds"), dict(facts))
 
     def add(ledger: _Ledger) -> _Book:
@@ -304,8 +274,14 @@ def _book(path: LedgerPath) -> _Book:
 
 
 def _refuse_shared(opening: Opening, ledger: _Ledger) -> None:
+    assert opening.hashes is not None, "a look to come has them"
     for earlier in ledger.book.looks:
-        if shared := _count_shared(opening, earlier, ledger.store):
+        mine, both = opening.hashes, np.zeros(opening.n, dtype=bool)
+        for block in _blocks(earlier, ledger.store):
+            first, last = np.searchsorted(mine, block[0]), np.searchsorted(mine, block[-1], side="right")
+            some = mine[first:last]
+            both[first:last] |= block[np.searchsorted(block, some)] == some
+        if shared := int(both.sum()):
             raise SecondLook(
                 f"{shared:,} of these {opening.n:,} units were calibrated on before, for "
                 f"{_describe(earlier)} (ledger {ledger.store}): a new certificate needs units never "
@@ -313,19 +289,8 @@ def _refuse_shared(opening: Opening, ledger: _Ledger) -> None:
             )
 
 
-def _count_shared(opening: Opening, earlier: Opening, store: FileStore) -> int:
-    """How many units an earlier look had too; of its own, a block at a time is in memory."""
-    assert opening.hashes is not None, "a look to come has them"
-    mine, both = opening.hashes, np.zeros(opening.n, dtype=bool)
-    for block in _blocks(earlier, store):
-        first, last = np.searchsorted(mine, block[0]), np.searchsorted(mine, block[-1], side="right")
-        some = mine[first:last]
-        both[first:last] |= block[np.searchsorted(block, some)] == some
-    return int(both.sum())
-
-
 def _blocks(opening: Opening, store: FileStore) -> Iterator[NDArray[np.uint64]]:
-    """The hashes of a look; at the end, refused unless they are those that its entry was written for."""
+    """The hashes of a look, block by block; refused at the end unless they are those of its entry."""
     if opening.hashes is not None:
         yield opening.hashes
         return
@@ -375,8 +340,7 @@ def _add_entry(ledger: _Ledger, more: _Book) -> None:
         "openings": [{key: value for key, value in one.items() if value is not None} for one in plain],
         "notes": [asdict(note) for note in book.notes],
     }
-    text = json.dumps(document | {"seal": seal(document)}, indent=2, allow_nan=False) + "\n"
-    store.create(f"{ledger.number + 1:06d}.json", text.encode())
+    store.create(f"{ledger.number + 1:06d}.json", format_json(document | {"seal": seal(document)}))
     if ledger.single is not None:
         file, content = ledger.single
         with locked(file):  # as earlier versions do, one of which may have written to it since
@@ -441,7 +405,11 @@ def _parse(document: Mapping[str, Any], where: str) -> _Book:
     """What an entry holds, or the single file of an earlier version."""
     version = document["version"]
     try:
-        notes = [_note(note) for note in document["notes"]] if version > 1 else []
+        notes = [Note(**note) for note in document["notes"]] if version > 1 else []
+        for note in notes:
+            if not (isinstance(note.kind + note.time, str) and isinstance(note.facts, dict)):
+                raise ValueError("a note must have a kind, a time and facts")
+            _alpha(note)
         openings = [_opening(one, version) for one in document["openings"]]
         return _Book(tuple(openings), tuple(notes), document["budget"] if version > 2 else None)
     except (PACError, KeyError, TypeError, ValueError) as error:
@@ -473,14 +441,6 @@ def _hashes(digests: bytes) -> tuple[NDArray[np.uint64], str]:
     return numbers, hashlib.sha256(numbers.tobytes()).hexdigest()
 
 
-def _note(document: dict[str, Any]) -> Note:
-    note = Note(**document)
-    if not (isinstance(note.kind, str) and isinstance(note.time, str) and isinstance(note.facts, dict)):
-        raise ValueError("a note must have a kind, a time and facts")
-    _alpha(note)
-    return note
-
-
 def _alpha(note: Note) -> float | None:
     """What a monitor that begins anew may fail with; None of any other note."""
     if note.kind != RESET or "alpha" not in note.facts:
@@ -491,8 +451,7 @@ def _alpha(note: Note) -> float | None:
 def _describe(opening: Opening) -> str:
     if opening.claim:
         return f"a limit of the {CLAIM}"
-    menu = opening.menu
-    levels = ", ".join(sorted({f"({entry.epsilon:g}, {entry.delta:g})" for entry in menu}))
-    scores = len({entry.score for entry in menu})
-    count = f"{len(menu)} certificate{'s' * (len(menu) > 1)} of {scores} score{'s' * (scores > 1)}"
-    return f"{count} at (epsilon, delta) = {levels}"
+    levels = ", ".join(sorted({f"({entry.epsilon:g}, {entry.delta:g})" for entry in opening.menu}))
+    count, scores = len(opening.menu), len({entry.score for entry in opening.menu})
+    many = f"{count} certificate{'s' * (count > 1)} of {scores} score{'s' * (scores > 1)}"
+    return f"{many} at (epsilon, delta) = {levels}"

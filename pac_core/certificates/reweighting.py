@@ -1,16 +1,12 @@
 """The policy changed: a threshold for the new one from units of the old one, or a refusal with the numbers.
 
-The old certificate is void. If both policies are known and stochastic and run under the same dynamics from
-the same resets, rejection sampling turns the old units into units of the new policy: with w the ratio of the
-two densities of a unit, and w <= b for every possible unit, unit i is kept if a uniform number of its own is
-below w_i / b. What is kept is an independent sample of the new policy, about one unit in b.
-
-- w is the product of pi'(a|s) / pi(a|s) over every step at which the policy acted, burn-in included.
-- b is proved from the two policies. The largest observed weight is not a bound.
-- The new policy and the seed must not be chosen by looking at these units. Each policy served from the same
-  units is another certificate: their deltas add up.
-- Deterministic policies and planners have no density, and an unbounded ratio (a wider policy, say) keeps
-  nothing: then calibrate on fresh units.
+The old certificate is void. If both policies are stochastic and run under the same dynamics from the same
+resets, rejection sampling turns the old units into units of the new policy: with w the ratio of the two
+densities of a unit, the product of pi'(a|s) / pi(a|s) over every step at which the policy acted, burn-in
+included, and w <= b, proved from the two policies, unit i is kept if a uniform number of its own is below
+w_i / b: about one unit in b. The new policy and the seed must not be chosen by looking at these units, and
+the deltas of several policies served from them add up. Deterministic policies have no density, and an
+unbounded ratio (a wider policy, say) keeps nothing: then calibrate on fresh units.
 """
 
 from __future__ import annotations
@@ -38,10 +34,8 @@ _ROUNDING = 1e-9  # relative; weights and bound are products of many factors, in
 class Reweighted:
     """A threshold for the new policy, with the evidence for it.
 
-    threshold: fitted on the accepted units alone
-    rows: `[M]` which units were accepted
-    units: N, all of them
-    bound: b, the proved bound of the weights
+    threshold, rows: fitted on the accepted units alone, which are these `[M]`
+    units, bound: N, all of them, and b, the proved bound of the weights
     family: everything in the ledger when it was fitted; None without a ledger
     """
 
@@ -74,10 +68,8 @@ def fit_reweighted(
     The head of this file says what `weights` and `bound` must be, and `reweigh` how units are drawn. If too
     few units remain, `TooFewAccepted` says how many there are, and how many are needed.
 
-    ledger: a folder in which the look is recorded before any score is read. Repeating it is the same look;
-        another policy, seed or level on these units, or units that were calibrated on before, raise
-        `SecondLook`. Without a ledger nothing keeps count: the deltas of all policies served from these units
-        add up
+    ledger: a folder in which the look is recorded before any score is read. Another policy, seed or level on
+        these units, or units that were calibrated on before, raise `SecondLook`
 
     >>> fit_reweighted(range(400), range(400), [1.0] * 400, 2.0, PACLevel(0.1, 0.1), seed=0).threshold.n
     217
@@ -137,8 +129,7 @@ def gaussian_weights(noise: Any, old: Any, new: Any, shift: Any = None) -> Float
     """`[N]` the density ratios of units whose actions are Gaussian around a mean, from the noise drawn.
 
     noise: `[N, T, A]` standard normal; the action of each step was mean + old * noise before any squashing or
-        clipping. The unit is a function of these actions, so the ratio of their densities is a valid weight,
-        whatever is clipped afterwards; steps after an early end may be left in
+        clipping, of which the weight is independent; steps after an early end may be left in
     old, new: `[A]` standard deviations of the two policies
     shift: `[N, T, A]` new mean minus old mean along the unit; None if the means are the same
 
@@ -198,9 +189,7 @@ def gaussian_bound(old: Any, new: Any, *, steps: int, shift: Any = 0.0) -> float
 
 
 def _deviations(old: Any, new: Any, actions: int | None) -> tuple[Floats, Floats]:
-    before, after = (
-        check_numbers(name, value, "[A]", finite=True) for name, value in (("old", old), ("new", new))
-    )
+    before, after = (check_numbers(n, v, "[A]", finite=True) for n, v in (("old", old), ("new", new)))
     if before.shape != after.shape or actions not in (None, len(before)):
         raise InvalidInput(
             f"old and new must have a deviation for each action, got {before.shape} and {after.shape}"

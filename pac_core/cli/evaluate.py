@@ -1,4 +1,4 @@
-"""The smaller commands of `pac`: all but `pac fit`, `pac sets` and `pac verify`."""
+"""The command `pac evaluate`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ import click
 import numpy as np
 
 from pac_core.certificates.certificate import Certificate
-from pac_core.cli.options import (
-    FILE,
-    ids_option,
-    labels_option,
-    say,
-)
+from pac_core.cli.options import FILE, ids_option, labels_option, say
 from pac_core.cli.verify import read_both, same_split, scores_beside
 from pac_core.datasets import ROWS, Dataset, read_arrays
 from pac_core.errors import InvalidInput
 from pac_core.evaluation import calibration_error, evaluate
-from pac_core.forecasts import LogitForecast, drop_failed, failed_units
+from pac_core.forecasts import LogitForecast, check_forecast, drop_failed
 from pac_core.sets.predictor import GivenScore, Likelihood
 from pac_core.splits import ids_digest
 
@@ -56,7 +51,7 @@ def evaluate_command(
     groups = _groups(data, by, unknown)
     units = units.take(np.flatnonzero(unknown))
     say("test", f"{len(units.ids):,} units{left_out}")
-    failed = failed_units(units.forecast)
+    failed = check_forecast(units.forecast).failed
     if failed is not None:
         say("failed", f"{failed.sum():,} units have no forecast: their sets are empty and count as errors")
     if isinstance(units.forecast, LogitForecast):

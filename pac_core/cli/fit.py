@@ -39,7 +39,7 @@ from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.evaluation import calibration_error, describe_accuracy
 from pac_core.files import real_path
 from pac_core.fitting import command_fitter, resolve_score
-from pac_core.forecasts import LogitForecast, drop_failed, failed_units
+from pac_core.forecasts import LogitForecast, check_forecast, drop_failed
 from pac_core.sets.label_scores import LABEL_SCORES
 from pac_core.sets.labels import RankedScore
 from pac_core.sets.predictor import GivenScore, Likelihood
@@ -107,18 +107,14 @@ def fit(
     ledger beside the data before they are used, and no later certificate may use them: ask for every epsilon
     and delta at once.
     """
-    targets = _targets(out, levels)
+    several = [f"{out.stem}-{level.epsilon!r}-{level.delta!r}{out.suffix}" for level in levels]
+    targets = [out] if len(levels) == 1 else [out.with_name(name) for name in several]
     if out.suffix != ".json":
         raise InvalidInput(f"--out must end in .json, got {out}")
     book = ledger or real_path(data).parent / LEDGER
     written = {real_path(path) for path in (*targets, scores_path(out))}
-    read = (
-        data,
-        f"{ledger_name(book)}.json",
-        model_file,
-        train_ids,
-        *([] if labels is None else label_files(labels)),
-    )
+    read: list[Any] = [data, f"{ledger_name(book)}.json", model_file, train_ids]
+    read += [] if labels is None else label_files(labels)
     if written & {real_path(path) for path in read if path}:
         raise InvalidInput(f"--out must not be a file that is read, nor the ledger, got {out}")
     refuse_existing(force, *targets, scores_path(out))
@@ -133,10 +129,8 @@ def fit(
     made_by = units.model or (model, None)
     rounded = isinstance(units.forecast, LogitForecast) and units.forecast.logits.dtype == np.float16
     digest = made_by[1] if model_file is None else f"{ROUNDED * rounded}{file_digest(model_file)}"
-    about: dict[str, Any] = {
-        "unit": unit,
-        "model": Record(made_by[0] if model == NOT_NAMED else model, digest=digest),
-    }
+    record = Record(made_by[0] if model == NOT_NAMED else model, digest=digest)
+    about: dict[str, Any] = {"unit": unit, "model": record, "ids": units.ids, "ledger": book}
     if rounded:
         say("note", "the logits are float16: the promise is about sets from logits rounded to float16")
     source = Record(data.name, len(units.ids), file_digest(data))
@@ -145,18 +139,9 @@ def fit(
         if tune is not None or calibrate is not None:
             raise InvalidInput("--tune and --calibrate split forecasts, but the file holds scores")
         refuse_overlap({"train": seen, "calibrate": units.ids})
-        scores, trained = units.scores, train_record(train, seen)
-        made = certify_scores(
-            GivenScore(score_name),
-            lambda: scores,
-            levels,
-            ids=units.ids,
-            ledger=book,
-            data=scores_digest(scores),
-            train=trained,
-            source=source,
-            **about,
-        )
+        scores = units.scores
+        about |= {"data": scores_digest(scores), "train": train_record(train, seen), "source": source}
+        made = certify_scores(GivenScore(score_name), lambda: scores, levels, **about)
     else:
         if units.truth is None:
             raise InvalidInput(f"{data} must hold the truth: an array 'labels' or 'truth', or give --labels")
@@ -168,12 +153,10 @@ def fit(
             units.forecast,
             units.truth,
             levels,
-            ids=units.ids,
             ids_name=(ids or "ids") if units.named else ROWS,
             tune=tune or 0,
             calibrate=calibrate,
             seed=seed,
-            ledger=book,
             fit=choose if tune else None,
             train=train,
             train_ids=seen,
@@ -203,7 +186,7 @@ def _say_tuned(made: Certified, units: Dataset) -> None:
     parts = made.parts
     assert parts is not None
     say("split", f"{parts.tune.n:,} to tune, {parts.calibrate.n:,} to calibrate, {parts.test.n:,} to test")
-    failed = failed_units(units.forecast)
+    failed = check_forecast(units.forecast).failed
     if failed is not None:
         tune_failed, failures = (failed[part.rows].sum() for part in (parts.tune, parts.calibrate))
         unused = f"{tune_failed:,} tune units have no forecast and are not used"
@@ -230,12 +213,6 @@ def _lines(path: Path) -> list[str]:
         return [line.strip() for line in lines if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise UnreadableFile(f"--train-ids {path} cannot be read as lines of text: {error}") from None
-
-
-def _targets(out: Path, levels: list[PACLevel]) -> list[Path]:
-    if len(levels) == 1:
-        return [out]
-    return [out.with_name(f"{out.stem}-{level.epsilon!r}-{level.delta!r}{out.suffix}") for level in levels]
 
 
 def scores_path(out: Path) -> Path:

@@ -1,4 +1,4 @@
-"""TODO."""
+"""The command `pac ledger`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ import click
 
 from pac_core.arrays import round_up
 from pac_core.certificates.ledger import LedgerPath, open_ledger, read_family, read_ledger, read_notes
-from pac_core.cli.options import (
-    LedgerName,
-    refuse_unwritable,
-)
+from pac_core.cli.options import LedgerName, refuse_unwritable
 
 
 @click.command("ledger")

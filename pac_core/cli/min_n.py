@@ -1,4 +1,4 @@
-"""TODO."""
+"""The commands `pac min-n` and `pac plot`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from pathlib import Path
 import click
 
 from pac_core.bounds import PACLevel, max_errors, min_samples
-from pac_core.cli.options import (
-    FOLDER,
-    level_options,
-    say,
-)
+from pac_core.cli.options import FOLDER, level_options, say
 from pac_core.plots import plot_bounds
 
 

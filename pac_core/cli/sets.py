@@ -30,7 +30,7 @@ from pac_core.cli.verify import read_both
 from pac_core.datasets import ROUNDED, read_classes, write_arrays
 from pac_core.errors import InvalidInput
 from pac_core.files import whole_file
-from pac_core.forecasts import LogitForecast, failed_units
+from pac_core.forecasts import LogitForecast
 from pac_core.sets.labels import LabelSets
 from pac_core.tubes.shapes import FeatureTube
 
@@ -43,14 +43,8 @@ Chunk: TypeAlias = tuple[Any, LogitForecast, LabelSets]
 
 
 class Forecasts(Protocol):
-    """What a plugin of the kind `forecasters` returns: a model's forecasts of new units.
-
-    digest: of the model
-    classes: K, the number of labels
-    n: units
-    notes: what the user should know beforehand, a sentence each
-    failures: why units have no forecast, a sentence for each so far
-    """
+    """What a plugin of the kind `forecasters` returns: forecasts of n new units by a model with this digest
+    and so many classes. Notes say what to know beforehand, failures why units have no forecast."""
 
     digest: str
     classes: int
@@ -120,7 +114,7 @@ def sets_command(
         if not model:
             raise InvalidInput("--images needs --model, the name of the calibrated model")
         options: dict[str, Any] = {"model": model, "batch": batch, "device": device, "broken": broken}
-        options |= {"preprocessing": preprocessing}
+        options["preprocessing"] = preprocessing
         _serve(read_certificate(given[0]), images, names, out, options)
         return
     document, units = read_both(given[0], given[1], ids, logits=logits)
@@ -133,13 +127,12 @@ def sets_command(
         _write_labels([(units.ids, units.forecast, sets)], names, out)
     else:
         write_regions(units.ids, sets, out)
-        if (failed := failed_units(units.forecast)) is not None:
+        if (failed := units.forecast.failed) is not None:
             text = f"units without a forecast: {failed.sum():,}; their sets are empty and count as misses"
             click.echo(f"{'failed':10}{text}", err=True)
     if out is not None:
-        say(
-            "wrote", f"{len(units.ids):,} sets, mean size {np.mean(sets.size()):.4g} {sets.size_in}, to {out}"
-        )
+        mean = f"mean size {np.mean(sets.size()):.4g} {sets.size_in}"
+        say("wrote", f"{len(units.ids):,} sets, {mean}, to {out}")
 
 
 def _serve(document: Certificate, images: str, names: Any, out: Path | None, options: dict[str, Any]) -> None:
@@ -249,18 +242,15 @@ def write_regions(ids: Any, sets: Any, out: Path | None) -> None:
 @contextmanager
 def _progress(total: int, *, shown: bool) -> Iterator[Any]:
     """Yield a function that counts finished units: a bar on a terminal, a line now and then elsewhere."""
-    if not shown or sys.stderr.isatty():
-        bar = click.progressbar(length=total, label="sets", file=sys.stderr, show_pos=True, hidden=not shown)
-        with bar:
-            yield bar.update
-        return
-    done, said = 0, time.monotonic()
+    said, live = time.monotonic(), not shown or sys.stderr.isatty()
+    bar = click.progressbar(length=total, label="sets", file=sys.stderr, show_pos=True, hidden=not shown)
 
     def show(more: int) -> None:
-        nonlocal done, said
-        done += more
-        if time.monotonic() - said >= SECONDS:
+        nonlocal said
+        bar.update(more)
+        if not live and time.monotonic() - said >= SECONDS:
             said = time.monotonic()
-            say("sets", f"{done:,} of {total:,}")
+            say("sets", f"{bar.pos:,} of {total:,}")
 
-    yield show
+    with bar:
+        yield show

@@ -1,8 +1,5 @@
-"""The code that a run is made with: our own, that of the scorers' modules, and versions of what is installed.
-
-Modules count by their source and that of what they import, found without running any of it. The standard
-library and installed packages are left out: their versions tell.
-"""
+"""Digests of what a user hands over, and of the code that a run is made with: modules count by their source
+and that of what they import, found without running any of it; installed packages by their versions."""
 
 from __future__ import annotations
 
@@ -33,11 +30,7 @@ CODE = "code of "
 
 
 class Sources:
-    """Digests of the sources of modules, as they are met.
-
-    own: packages whose code counts wherever they are installed
-    code: from each module to the SHA-256 of its source
-    """
+    """SHA-256 of the sources of modules, as they are met; `own` packages count even if installed."""
 
     def __init__(self, own: Iterable[str] = ()) -> None:
         self.code: dict[str, str] = {}
@@ -55,10 +48,7 @@ class Sources:
         return self._covered[module]
 
     def note_imports(self, code: CodeType, package: str) -> None:
-        """Notes the sources of all modules that some code imports.
-
-        package: the one that the code is in
-        """
+        """Notes the sources of all modules that some code of a package imports."""
         for steps in _scan(code):
             for place, step in enumerate(steps):
                 if step.opname == "IMPORT_NAME":
@@ -142,10 +132,7 @@ def _is_installed(file: Path) -> bool:
 
 
 def find_versions(needs: Sequence[str]) -> dict[str, str]:
-    """Versions of what decides the digits: Python, our own code, and the packages named.
-
-    ``code of my_module`` names the source of a module.
-    """
+    """Versions of what decides the digits: Python, our code, and packages or sources (``code of module``)."""
     found = {"python": platform.python_version(), "pac-sets": _digest_sources()}
     sources = Sources(name.removeprefix(CODE).partition(".")[0] for name in needs if name.startswith(CODE))
     for name in needs:
@@ -200,9 +187,6 @@ class Undigested(Exception):
 
 class Digests:
     """Digests of values. What occurs several times is hashed once, and all code that is met is noted.
-
-    own: packages whose code counts wherever they are installed
-    code: from the module of each such source to its SHA-256
 
     >>> Digests()({"a": [1, 2.0]}) == Digests()({"a": [1, 2.0]}) != Digests()({"a": [1, 2]})
     True

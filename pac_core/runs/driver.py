@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import csv
+import fnmatch
 import io
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from fnmatch import fnmatch
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,8 +18,9 @@ from pac_core.certificates.certificate import (
     Certificate,
     Record,
     SplitRecord,
+    as_document,
+    format_json,
     read_certificate,
-    write_certificate,
 )
 from pac_core.certificates.certify import Certified, Request, certify_several
 from pac_core.certificates.ledger import (
@@ -38,7 +37,7 @@ from pac_core.fitting import score_fitter
 from pac_core.runs.folders import LEDGER, RunFolder
 from pac_core.runs.jobs import Arrays, Ids, Job, Stage, cut, digest_shards, pack, unpack
 from pac_core.runs.results import ALL, Results, View
-from pac_core.sets.predictor import GivenScore, Likelihood, Predictor, Score
+from pac_core.sets.predictor import GivenScore, Likelihood, Score
 from pac_core.splits import ids_digest, split
 from pac_core.thresholds import fit_threshold
 
@@ -89,14 +88,8 @@ class Task:
     ) -> Task:
         """A task whose run folder holds everything that is needed to read it again."""
         names = np.asarray(names)
-        known = {"names": ids_digest(names)}
-        about = known | {
-            "unit": unit,
-            "model": asdict(model),
-            "score": score,
-            "tune": tune,
-            "calibrate": calibrate,
-        }
+        about: dict[str, Any] = {"names": ids_digest(names), "unit": unit, "model": asdict(model)}
+        about |= {"score": score, "tune": tune, "calibrate": calibrate}
         if train is not None:
             about["train"] = asdict(train)
         if tune < 0 or calibrate < 1 or tune + calibrate > len(ids):
@@ -110,8 +103,7 @@ class Task:
     def write(self, folder: RunFolder) -> None:
         """Writes down what the folder is for, and which units there are.
 
-        Refuses a folder whose finished shards are of files that were replaced since: half of a run would be
-        of other units than the other half. Files of shards to come may be mended.
+        Refuses a folder whose finished shards are of files that were replaced since.
         """
         folder.claim(self.job)
         if self.replaced is not None:
@@ -129,13 +121,14 @@ class Task:
     @classmethod
     def read(cls, folder: RunFolder) -> Task:
         """The task of a folder, to read its results; it cannot be run."""
-        about = folder.configuration()
-        if about is None or not {"unit", "model", "score", "tune", "calibrate", "size", "names"} <= set(
-            about
-        ):
+        about, needed = folder.configuration() or {}, {"unit", "model", "score", "tune", "calibrate"}
+        if not needed | {"size", "names"} <= set(about):
             raise InvalidInput(f"{folder} must be the folder of a finished `pac run`, and is none")
         units = unpack(folder.get("units.arrow"))
-        shards = cut(_restore_ids(units["ids"]), about["size"], seed=about["seed"])
+        ids: Any = units["ids"].tolist()
+        if isinstance(ids[0], int) and ids == list(whole := range(ids[0], ids[0] + len(ids))):
+            ids = whole  # as they were handed over
+        shards = cut(ids, about["size"], seed=about["seed"])
         job = Job(about["task"], tuple(shards), ())
         if (ids_digest(units["names"]), digest_shards(job.shards)) != (about["names"], about["ids"]):
             raise UnreadableFile(f"{folder}/units.arrow is not the one of this run: start the run again")
@@ -156,11 +149,8 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """A certificate, where its file is, and what the test part says.
-
-    evaluation: error and sizes of the sets; None without test units, or where there are only scores
-    errors: of how many test units the score lies above T
-    """
+    """A certificate, its file, and what the test part says: the evaluation of its sets, None without units
+    or forecasts, and of how many units the score lies above T."""
 
     certificate: Certificate
     file: str
@@ -180,8 +170,7 @@ def certify_run(
 ) -> tuple[Certified, list[Finding]]:
     """Certificates of a finished run at these levels, written into its folder, and their test.
 
-    Each part is read once, however many levels there are.
-    results: of this run, if something was read of it already
+    results: of this run, if something was read of it already; each part is read once
     """
     refuse_second_look(task, folder, levels, ledger, [certificate_file(level) for level in levels])
     results = results or task.results(folder)
@@ -258,16 +247,20 @@ def certify_results(
 
 
 def evaluate_certificates(results: Results, issued: Sequence[tuple[Certificate, View, str]]) -> list[Finding]:
-    """Writes certificates into the run folder, those that are not there, then evaluates all on the test part.
-
-    issued: each with the forecasts that it is of, and what the name of its file begins with
-    """
+    """Writes certificates, each with its view and the prefix of its file, and tests all on the test part."""
     files = [certificate_file(one.predictor.threshold.level, prefix) for one, _, prefix in issued]
     for file, (certificate, _, _) in zip(files, issued, strict=True):
         _write_once(results.folder, file, certificate)
 
     def measure(read: Callable[[View], Any]) -> list[Outcomes | int]:
-        return [_measure(certificate.predictor, *read(view)) for certificate, view, _ in issued]
+        """What the sets of some test units are like; of given scores, how many lie above T."""
+        found: list[Outcomes | int] = []
+        for certificate, view, _ in issued:
+            predictor, (scores, forecast, truth) = certificate.predictor, read(view)
+            given = isinstance(predictor.score, GivenScore)
+            above = int((scores > predictor.threshold.value).sum()) if given else 0
+            found.append(above if given else measure_sets(predictor.sets(forecast), truth))
+        return found
 
     shards = [outcomes for _, _, outcomes in results.each("test", measure)] if issued else []
     findings = []
@@ -284,13 +277,6 @@ def evaluate_certificates(results: Results, issued: Sequence[tuple[Certificate, 
     return findings
 
 
-def _measure(predictor: Predictor, scores: Any, forecast: Any, truth: Any) -> Outcomes | int:
-    """What the sets of some test units are like; of given scores, how many lie above T."""
-    if isinstance(predictor.score, GivenScore):
-        return int((scores > predictor.threshold.value).sum())
-    return measure_sets(predictor.sets(forecast), truth)
-
-
 def certificate_file(level: PACLevel, prefix: str = "") -> str:
     """What the certificate of a level is called in the run folder."""
     return f"{prefix}certificate-{level.epsilon!r}-{level.delta!r}.json"
@@ -299,10 +285,8 @@ def certificate_file(level: PACLevel, prefix: str = "") -> str:
 def _write_once(folder: RunFolder, name: str, certificate: Certificate) -> None:
     """Writes a certificate; one that is there stays, and must be the same."""
     if not folder.has(name):
-        with tempfile.TemporaryDirectory() as here:
-            write_certificate(certificate, Path(here) / name)
-            return folder.put(name, (Path(here) / name).read_bytes())
-    both = (_read_certificate(folder, name), certificate)
+        return folder.put(name, format_json(as_document(certificate)))
+    both = (read_certificate(f"{folder}/{name}", folder.get(name)), certificate)
     if len({(c.scores, c.predictor.threshold, score_digest(c.predictor.score)) for c in both}) > 1:
         raise BadCertificate(f"{folder}/{name} is another certificate than this look gives: none is replaced")
 
@@ -310,18 +294,10 @@ def _write_once(folder: RunFolder, name: str, certificate: Certificate) -> None:
 def _read_certificates(folder: RunFolder) -> dict[str, Certificate]:
     """The certificates in a run folder, by the names of their files."""
     paths = folder.fs.ls(folder.root, detail=False, refresh=True) if folder.fs.exists(folder.root) else []
-    names = sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
-    return {name: _read_certificate(folder, name) for name in names if fnmatch(name, "*certificate-*.json")}
-
-
-def _read_certificate(folder: RunFolder, name: str) -> Certificate:
-    with tempfile.TemporaryDirectory() as here:
-        file = Path(here) / name
-        file.write_bytes(folder.get(name))
-        try:
-            return read_certificate(file)
-        except (BadCertificate, UnreadableFile) as error:
-            raise type(error)(str(error).replace(str(file), f"{folder}/{name}")) from None
+    names = fnmatch.filter(
+        sorted(path.rstrip("/").rpartition("/")[2] for path in paths), "*certificate-*.json"
+    )
+    return {name: read_certificate(f"{folder}/{name}", folder.get(name)) for name in names}
 
 
 def _fit_score(
@@ -332,20 +308,9 @@ def _fit_score(
     if task.score is not None or domain is None:
         return GivenScore(task.score or "not named"), None
     fit = score_fitter(domain, shape, calibrate=task.calibrate, others=levels[1:], features=features)
-    if shape == "joint":
-        return results.fit_paper_score(), domain
-    if shape == "plain":
-        return Likelihood(), domain
+    if shape in ("joint", "plain"):
+        return results.fit_paper_score() if shape == "joint" else Likelihood(), domain
     return fit(*results.gathered("tune"), levels[0]), domain
-
-
-def _restore_ids(stored: NDArray[Any]) -> Ids:
-    """Ids as they were handed over: a range again, where they were one."""
-    ids: list[Any] = stored.tolist()
-    if stored.dtype.kind != "i":
-        return ids
-    whole = range(ids[0], ids[0] + len(ids))
-    return whole if list(whole) == ids else ids
 
 
 def format_csv(rows: Sequence[dict[str, Any]]) -> bytes:

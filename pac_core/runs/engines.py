@@ -27,16 +27,12 @@ from pac_core.runs.jobs import Job, Receipt, Stage, finish_shard, make_scorers, 
 class State:
     """Where a run stands; handed to `progress` whenever something happened.
 
-    units, shards: of the whole run
-    ready: units that were found finished at the start
-    done, finished: units and shards finished by now
-    damaged: files that were found and not taken, because they were damaged or of another run
-    pools: ready workers of each pool, in the order in which a shard passes them
-    most: workers that each pool may have
-    retries: shards begun again because a worker died
-    repeats: shards begun a second time because their worker was slow
-    last: the latest receipt
-    missing: what a worker needs of which there is none yet; empty if there are some of each kind
+    ready: units that were found finished at the start; done, finished: units and shards finished by now
+    damaged: files that were not taken, because they were damaged or of another run
+    pools, most: ready workers of each pool, in the order in which a shard passes them, and how many it may
+    have retries, repeats: shards begun again because a worker died, or a second time because it was slow
+    last: the latest receipt missing: what a worker needs of which there is none yet; empty if there are some
+    of each kind
     """
 
     units: int
@@ -76,10 +72,7 @@ class Engine(Protocol):
     def __call__(
         self, job: Job, folder: RunFolder, *, progress: Callable[[State], Any] | None = None
     ) -> State:
-        """Every shard of the job, written to the folder; what is there is kept.
-
-        progress: called whenever something happened
-        """
+        """Every shard of the job, written to the folder; what is there is kept."""
 
 
 def run_here(
@@ -90,10 +83,7 @@ def run_here(
     limit: int | None = None,
     progress: Callable[[State], Any] | None = None,
 ) -> State:
-    """Every shard of the job, one after the other, written to the folder; what is there is kept.
-
-    limit: stop after so many
-    """
+    """Every shard of the job (at most `limit`), one after the other, written to the folder."""
     run = folder.claim(job, device)
     found, damaged = folder.mend(job)
     state = State.of(job, found, damaged)
@@ -153,25 +143,21 @@ def episodes_through(
 ) -> Callable[[float, NDArray[Any]], NDArray[np.bool_]]:
     """The `run` that `pac_core.descend` asks for: from a scale and the ids of its episodes to their errors.
 
-    Each scale is a run of its own, in a folder of its own. What the engine guarantees carries over: exactly
-    the planned episodes, each once, whatever dies on the way; a descent that was interrupted goes on with
-    the episodes that are finished.
+    Each scale is a run of its own: exactly the planned episodes, each once, whatever dies on the way; a
+    descent that was interrupted goes on with the episodes that are finished.
 
     stage: from a scale to its scorer, whose arrays have `errors`, a boolean for each episode
     root: folder or URL; each scale gets a folder below it
     size: episodes of a shard
-    configuration: all that decides what an episode does, beside its id and the scale; a folder belongs to one
+    configuration: all that decides what an episode does, beside its id and the scale
     """
 
     def run(scale: float, ids: NDArray[Any]) -> NDArray[np.bool_]:
         job = Job.of("episodes", ids.tolist(), [stage(scale)], size=size, scale=scale, **configuration)
         folder = RunFolder(f"{root.rstrip('/')}/scale-{scale!r}")
         engine(job, folder)
-        return np.concatenate([errors for _, errors in folder.over(job.shards, _errors)])
+        return np.concatenate(
+            [found["errors"] for _, found in folder.over(job.shards, lambda _, found: found)]
+        )
 
     return run
-
-
-def _errors(shard: Any, arrays: Any) -> NDArray[np.bool_]:
-    errors: NDArray[np.bool_] = arrays["errors"]
-    return errors

@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
-import fsspec
 import numpy as np
 from numpy.typing import NDArray
 
 from pac_core.certificates.ledger import LedgerPath, ledger_exists, ledger_name
 from pac_core.errors import Incomplete, InvalidInput, UnreadableFile
-from pac_core.files import refuse_secrets, sweep_parts, whole_file
+from pac_core.files import OBJECT_STORES, open_storage, sweep_parts, whole_file
 from pac_core.runs.jobs import Arrays, Job, Receipt, Shard, digest_run, read_label, unpack
 
 Item = TypeVar("Item")
@@ -34,7 +33,6 @@ READERS = 4
 LEDGER = "ledger.txt"
 """Of a run folder: the path of the ledger that it was certified with."""
 _NAME = re.compile(r"(\d+)-(\d+)-([0-9a-f]{64})\.arrow")
-_OBJECTS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory")  # whole or absent by themselves
 _ALONE = ("ftp", "sftp", "ssh", "smb")  # whose connections are not made for several threads
 
 
@@ -42,18 +40,12 @@ class RunFolder:
     """Where a run keeps its shards; reading and writing are the same for every place."""
 
     def __init__(self, url: str | Path) -> None:
-        refuse_secrets(str(url))
         self.url = str(url)
-        try:
-            self.fs, root = fsspec.core.url_to_fs(self.url)
-        except (ValueError, ImportError) as error:
-            raise InvalidInput(f"the run folder must be a path or a URL that fsspec opens: {error}") from None
-        self.root = root.rstrip("/")
-        protocols = {self.fs.protocol} if isinstance(self.fs.protocol, str) else set(self.fs.protocol)
+        self.fs, self.root, protocols = open_storage(self.url, "the run folder")
         self.local = not protocols.isdisjoint(("file", "local"))
         self.alone = not protocols.isdisjoint(_ALONE)
         """whether one file is to be read or written at a time"""
-        self._objects = not protocols.isdisjoint(_OBJECTS)
+        self._objects = not protocols.isdisjoint(OBJECT_STORES)
 
     def __str__(self) -> str:
         return self.url
@@ -67,19 +59,17 @@ class RunFolder:
         run, listed = digest_run(ours), self._list()
         theirs = (self.configuration() or {}) if listed else {}
         sound = filter(None, map(self._verify, listed if not theirs else []))
-        if listed and not theirs and not any(read_label(content) == run for content in sound):
-            raise InvalidInput(
-                f"{self} belongs to another run: it has {len(listed):,} shards, none of this one, and no "
-                "run.json. Choose another folder, or start with what it was made with"
-            )
+        differing = []
         if theirs:
             wanted = ours | {"device": device if device and theirs.get("device") else theirs.get("device")}
             differing = _differences(theirs, wanted)
-            if differing:
-                raise InvalidInput(
-                    f"{self} belongs to another run: it has {'; '.join(differing)}. Choose another "
-                    "folder, or start with what it was made with"
-                )
+        elif listed and not any(read_label(content) == run for content in sound):
+            differing = [f"{len(listed):,} shards, none of this one, and no run.json"]
+        if differing:
+            raise InvalidInput(
+                f"{self} belongs to another run: it has {'; '.join(differing)}. Choose another folder, or "
+                "start with what it was made with"
+            )
         if not theirs.get("device"):
             self.put("run.json", (json.dumps(ours | {"device": device}, indent=2) + "\n").encode())
         return run
@@ -105,19 +95,15 @@ class RunFolder:
             self.fs.pipe_file(path, bytes(content))
             return
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-        if self.local:
-            with whole_file(path, sweep=False) as file:  # many files of one folder: see `mend`
-                file.write_bytes(content)
-            return
-        with self.create(name) as file:
-            file.write(bytes(content))
+        with self.create(name, sweep=False) as file:  # many files of one folder: see `mend`
+            file.write(content if self.local else bytes(content))
 
     @contextmanager
-    def create(self, name: str) -> Iterator[Any]:
+    def create(self, name: str, *, sweep: bool = True) -> Iterator[Any]:
         """A file to write to piece by piece; it has its name when all is written."""
         path = self._path(name)
         if self.local:
-            with whole_file(path) as local, local.open("wb") as file:
+            with whole_file(path, sweep=sweep) as local, local.open("wb") as file:
                 yield file
             return
         part = f"{path}.{uuid4().hex[:8]}.part"  # of its own, whoever else writes
@@ -174,23 +160,20 @@ class RunFolder:
 
     def receipts(self, job: Job) -> dict[int, Receipt]:
         """The finished shards, by number, each read and checked."""
-        return self._sort(job)[0]
+        return self._sort_files(job)[0]
 
     def mend(self, job: Job) -> tuple[dict[int, Receipt], int]:
-        """The finished shards, by number, and of how many there was a file that had to be removed.
-
-        What is damaged, of other units or of another run is removed, so that it is computed again; and so is
-        what killed drivers left half written.
-        """
+        """The finished shards, by number, and how many are to be computed again because their file was
+        removed: it was damaged, of other units or of another run. What killed drivers left goes too."""
         if self.local:
             for folder in (self.root, self._path("shards")):
                 sweep_parts(folder)
-        found, unsound = self._sort(job)
+        found, unsound = self._sort_files(job)
         for receipt in unsound:
             self.fs.rm_file(self._path(_file(receipt)))
         return found, len({receipt.number for receipt in unsound} - set(found))
 
-    def _sort(self, job: Job) -> tuple[dict[int, Receipt], list[Receipt]]:
+    def _sort_files(self, job: Job) -> tuple[dict[int, Receipt], list[Receipt]]:
         """The finished shards, and the files that are none."""
         shards, run = {shard.number: shard for shard in job.shards}, self._digest()
         found: dict[int, Receipt] = {}
@@ -220,11 +203,10 @@ class RunFolder:
         function: Callable[[Shard, Arrays], Result],
         known: dict[int, Receipt] | None = None,
     ) -> Iterator[tuple[Shard, Result]]:
-        """What `function` makes of each shard, in their order; refused unless all are there, each once.
+        """What `function` makes of each shard, in their order, in threads; refused unless all are there.
 
-        A few threads read and compute, each one shard at a time.
-        known: the files that were read before, by the number of their shard: no other is taken for one of
-            them; what is read now is added
+        known: the files that were read before, by shard: no other is taken for one of them; what is read now
+            is added
         """
         run, listed = self._digest(), defaultdict[int, list[Receipt]](list)
         known = {} if known is None else known

@@ -40,10 +40,8 @@ RESERVED = frozenset({"task", "units", "shards", "ids", "versions", "device", "s
 
 @dataclass(frozen=True)
 class Shard:
-    """A range of the ids of a run; the piece of work that is computed, stored and computed again.
+    """A range of the ids of a run, computed, stored and computed again as one; its number is its place.
 
-    number: its place among the shards of the run
-    ids: its units
     seed: its own, for a scorer that draws anything; it belongs to the shard, never to a worker
     """
 
@@ -76,8 +74,11 @@ def cut(ids: Ids, size: int, *, seed: int = 0) -> list[Shard]:
         raise InvalidInput("ids must be one or more, got none")
     if not isinstance(ids, range) and len(set(ids)) != len(ids):
         raise InvalidInput(f"ids must be unique, got {len(ids) - len(set(ids))} repeats")
-    firsts = range(0, len(ids), size)
-    return [Shard(n, ids[i : i + size], _seed(seed, n)) for n, i in enumerate(firsts)]
+    shards = []
+    for number, first in enumerate(range(0, len(ids), size)):
+        drawn = hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=7).digest()
+        shards.append(Shard(number, ids[first : first + size], int.from_bytes(drawn, "big")))
+    return shards
 
 
 def digest_shards(shards: Sequence[Shard]) -> str:
@@ -87,11 +88,6 @@ def digest_shards(shards: Sequence[Shard]) -> str:
         text = repr(shard.ids) if isinstance(shard.ids, range) else repr(list(shard.ids))
         digest.update(f"{shard.number}:{shard.seed}:{text}\n".encode())
     return digest.hexdigest()
-
-
-def _seed(seed: int, number: int) -> int:
-    drawn = hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=7).digest()
-    return int.from_bytes(drawn, "big")
 
 
 class Scorer(Protocol):
@@ -110,9 +106,9 @@ class Stage:
     cpus: of a worker; torch and BLAS get as many threads
     gpus: of a worker, fractions allowed; None takes one where the cluster has any, 0 never
     needs: packages whose versions decide the digits of the result
-    exempt: names of arguments that change no number of a finished shard, such as a log's; a run may go on
-        with others. All the rest is compared by content, and so is the code of `make`; a text or path that
-        names a file or folder counts by what is in it, one inside another argument by its name
+    exempt: names of arguments that change no number of a finished shard, such as a log's. All the rest, and
+        the code of `make`, is compared by content; a text or path that names a file or folder counts by what
+        is in it, one inside another argument by its name
     """
 
     make: Callable[..., Scorer]
@@ -125,7 +121,11 @@ class Stage:
     def describe(self, digests: Digests) -> dict[str, Any]:
         """What a run folder holds against another scorer: its code, its arguments by name, its threads."""
         name = getattr(self.make, "__name__", type(self.make).__name__)
-        arguments = self._arguments()
+        try:
+            arguments: dict[str, Any] = signature(self.make).bind(*self.args, device="cpu").arguments
+            arguments.pop("device", None)
+        except (TypeError, ValueError):  # the worker says what is wrong
+            arguments = {f"argument {place}": value for place, value in enumerate(self.args, 1)}
         if unknown := set(self.exempt) - set(arguments):
             raise InvalidInput(f"exempt must name arguments of {name}, got {min(unknown)!r}")
 
@@ -148,19 +148,11 @@ class Stage:
             if key not in self.exempt
         }
 
-    def _arguments(self) -> dict[str, Any]:
-        try:
-            arguments = signature(self.make).bind(*self.args, device="cpu").arguments
-        except (TypeError, ValueError):  # the worker says what is wrong
-            return {f"argument {place}": value for place, value in enumerate(self.args, 1)}
-        return {key: value for key, value in arguments.items() if key != "device"}
-
 
 @dataclass(frozen=True, eq=False)
 class Job:
     """Units, cut into shards beforehand, and how each shard is scored.
 
-    name: of the task, in a word
     configuration: everything that decides the result beside the ids; a run folder belongs to one
     """
 
@@ -194,10 +186,7 @@ class Job:
         return tuple(dict.fromkeys(name for stage in self.stages for name in stage.needs))
 
     def describe(self) -> dict[str, Any]:
-        """What a run folder holds against another job: task, configuration, ids, scorers, code and versions.
-
-        Made anew each time it is asked for, because arguments can change in place.
-        """
+        """What a run folder holds against another job: configuration, ids, scorers, code and versions."""
         ids = {"units": self.units, "shards": len(self.shards), "ids": digest_shards(self.shards)}
         homes = (getattr(stage.make, "__module__", None) or "" for stage in self.stages)
         digests = Digests(home.partition(".")[0] for home in homes)
@@ -215,11 +204,7 @@ def digest_run(description: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Effort:
-    """What a shard has taken so far.
-
-    seconds: of each worker that had it, one after the other
-    memory: the largest of these workers so far, in bytes
-    """
+    """What a shard has taken so far: seconds of each worker that had it, and the most bytes of memory."""
 
     seconds: tuple[float, ...] = ()
     memory: int = 0
@@ -232,13 +217,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What is known of a finished shard: a few bytes, whatever it holds.
-
-    number, n: of the shard, and of its units
-    digest: SHA-256 of its file
-    size: of its file, in bytes
-    effort: what it took; empty if not known
-    """
+    """What is known of a finished shard: number, n units, SHA-256 and bytes of its file, and its effort."""
 
     number: int
     n: int
@@ -266,11 +245,7 @@ def run_stages(scorers: Sequence[Scorer], shard: Shard, given: Arrays) -> Arrays
 def finish_shard(
     shard: Shard, arrays: Arrays, started: float, run: str = "", earlier: Effort | None = None
 ) -> tuple[Receipt, NDArray[np.uint8]]:
-    """The file of a shard as bytes, which say of which run they are, with its receipt.
-
-    What no certificate can be made of is refused here, before any of it is stored; see `refuse_unfit`.
-    earlier: of the workers that had it before
-    """
+    """The file of a shard as bytes, which say of which run they are, with its receipt; see `refuse_unfit`."""
     refuse_unfit(arrays)
     content = pack(arrays, run)
     digest = hashlib.sha256(content.data).hexdigest()
@@ -289,10 +264,7 @@ def set_threads(count: int) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Tells glibc not to return freed memory at once: large arrays come and go with every shard.
-
-    Otherwise each is mapped, filled with zeros page by page, and unmapped: a third of a small model's time.
-    """
+    """Tells glibc to keep freed memory: mapping it anew took a third of a small model's time."""
     try:
         set_option = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):  # another C library
@@ -315,29 +287,27 @@ def check_rows(shard: Shard, arrays: Arrays) -> Arrays:
 def refuse_unfit(arrays: Arrays) -> None:
     """Refuse scores or logits that no certificate can be made of, such as NaN, with the first such unit.
 
-    A simulation that diverges is an outcome, marked with an infinite truth. So is a Gaussian that is none, of
-    a model that explodes: the unit counts as an error, as it does when its set is served.
+    A simulation that diverges has an infinite truth, and a Gaussian that is none counts as an error.
     """
     smaller = [name.removeprefix("mean") for name in arrays if name.startswith("mean_")]  # ensembles
     for suffix in ["", *smaller]:
         chosen = arrays | {name: arrays[name + suffix] for name in ("mean", "var") if name + suffix in arrays}
         if not ({"scores", "logits", "probabilities"} & set(chosen) or {"mean", "var"} <= set(chosen)):
             continue
-        try:
-            parse_arrays("the scorer's result", chosen, own=True)
-        except InvalidInput as error:
-            raise InvalidInput(_first_unfit(chosen) or str(error)) from None
+        if (error := _refusal(chosen)) is None:
+            continue
+        for row, unit in enumerate(chosen["ids"].tolist()):
+            if alone := _refusal({name: array[row : row + 1] for name, array in chosen.items()}):
+                raise InvalidInput(shorten(f"unit {unit!r}: {alone}", 240))  # a row of logits can be long
+        raise error
 
 
-def _first_unfit(arrays: Arrays) -> str:
-    """The first unit that is refused alone, and why."""
-    for row, unit in enumerate(arrays["ids"].tolist()):
-        try:
-            one = {name: array[row : row + 1] for name, array in arrays.items()}
-            parse_arrays("the scorer's result", one, own=True)
-        except InvalidInput as error:
-            return shorten(f"unit {unit!r}: {error}", 240)  # a row of logits can be long
-    return ""
+def _refusal(arrays: Arrays) -> InvalidInput | None:
+    try:
+        parse_arrays("the scorer's result", arrays, own=True)
+    except InvalidInput as error:
+        return error
+    return None
 
 
 def pack(arrays: dict[str, NDArray[Any]], label: str = "") -> NDArray[np.uint8]:

@@ -50,14 +50,8 @@ def shown(
             done = f"{state.done:,} of {state.units:,} {unit}s, {rate:.3g} a second"
             print(f"{name}: {done}, {words(state)}{ahead}", flush=True)
         if gauges is not None:
-            gauges(
-                {
-                    "pac_units_done": state.done,
-                    "pac_units_per_second": rate,
-                    "pac_workers": state.workers,
-                    "pac_retries": state.retries,
-                }
-            )
+            values = {"pac_units_done": state.done, "pac_units_per_second": rate}
+            gauges(values | {"pac_workers": state.workers, "pac_retries": state.retries})
 
     try:
         yield show
@@ -113,9 +107,7 @@ def duration(seconds: float) -> str:
 
 
 def estimate(state: State, receipt: Receipt) -> str:
-    """Time, memory and storage of what is left, in a sentence: with all the workers that it has work for.
-
-    Where pools work hand in hand, the slowest of them sets the pace.
+    """Time, memory and storage of what is left, in a sentence; the slowest pool sets the pace.
 
     >>> from pac_core.runs import Effort
     >>> shard = Receipt(0, n=500, digest="", size=4_000_000, effort=Effort((5.0,), 600_000_000))

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -35,12 +35,8 @@ _SIZED = 1000  # units on which mean widths are measured: they need no more
 
 @dataclass(frozen=True)
 class View:
-    """Which of the stored forecasts to read.
-
-    members: size of a smaller ensemble whose forecasts were stored too; None for all members
-    horizon: the first so many steps; None for all
-    propagation: another one, whose forecasts were stored too; None for that of the run
-    """
+    """Which of the stored forecasts to read: of a smaller ensemble, of the first steps only, or by another
+    propagation whose forecasts were stored too; None for all members and steps, and that of the run."""
 
     members: int | None = None
     horizon: int | None = None
@@ -76,10 +72,7 @@ ALL = View()
 class Results:
     """A finished run, read part by part: one pass over the shards with its units, in threads.
 
-    names: `[N]` of the units, in the order of the job's ids: those of the ledger and the certificate
-    parts: drawn by them
-
-    What a pass shows beside what it is for is remembered, so that nothing is read for it again.
+    names: `[N]` of the units, in the order of the job's ids; the parts are drawn by them
     """
 
     job: Job
@@ -130,10 +123,7 @@ class Results:
         return self.each(part, lambda read: read(view))
 
     def gather(self, part: str, views: Sequence[View]) -> dict[View, tuple[Any, Any]]:
-        """For each view, forecast and truth of the units of a part, in memory, with failed ones marked.
-
-        They are kept: the tune part is gathered once, whoever chooses a score on it.
-        """
+        """For each view, forecast and truth of the units of a part, failed ones marked; read once and kept."""
         if new := [view for view in dict.fromkeys(views) if (part, view) not in self._gathered]:
             pieces = [read for _, _, read in self.each(part, lambda read: [read(view)[1:] for view in new])]
             if not pieces or pieces[0][0][0] is None:
@@ -143,18 +133,12 @@ class Results:
         return {view: self._gathered[part, view] for view in views}
 
     def gathered(self, part: str, view: View = ALL, *, failed: bool = False) -> tuple[Any, Any]:
-        """Forecast and truth of the units of a part that have a forecast, in memory, to choose a score on.
-
-        failed: those that have none, too, which are marked
-        """
+        """Forecast and truth of the units of a part that have a forecast; of all, if `failed`."""
         whole = self.gather(part, [view])[view]
         return whole if failed else drop_failed(*whole)
 
     def fit_paper_score(self, view: View = ALL) -> Likelihood:
-        """The paper's score (A + C): its temperatures come from the sums of each shard.
-
-        How wide its tubes are beside the states is taken from the first thousand units or so.
-        """
+        """The paper's score (A + C): its temperatures come from the sums of each shard."""
 
         def add_up(read: Callable[[View], Any]) -> tuple[Any, Any, Any]:
             _, forecast, truth = read(view)
@@ -238,11 +222,9 @@ class Results:
         yield from self.folder.over(shards, function, self._files)
 
     def _rows(self, part: str) -> NDArray[np.int64]:
-        chosen: Part = getattr(self.parts, part)
-        return chosen.rows
+        return cast(Part, getattr(self.parts, part)).rows
 
     def _starts(self) -> list[int]:
-        """The first row of each shard."""
         return [0, *accumulate(map(len, self.job.shards))]
 
     def _shards(self, part: str) -> list[Shard]:
@@ -269,10 +251,8 @@ def read_scores(folder: RunFolder, name: str) -> ShardedScores:
 
 def _concatenate(forecasts: Any, truths: Any) -> tuple[Any, Any]:
     first = forecasts[0]
-    marks = [
-        np.zeros(len(t), bool) if f.failed is None else f.failed
-        for f, t in zip(forecasts, truths, strict=True)
-    ]
+    pairs = zip(forecasts, truths, strict=True)
+    marks = [np.zeros(len(t), bool) if f.failed is None else f.failed for f, t in pairs]
     names = ("mean", "var") if isinstance(first, GaussianForecast) else ("logits",)
     parts = {name: np.concatenate([getattr(f, name) for f in forecasts]) for name in names}
     forecast = replace(first, **parts, failed=np.concatenate(marks))

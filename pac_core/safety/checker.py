@@ -20,8 +20,6 @@ class CheckResult:
 
     margin: `[B, H, C]` how far each step stays inside each limit; NaN if nothing is known
     safe: `[B]` whether every margin is at least 0; NaN is unsafe
-    names: C names of the limits
-    limits: the limits themselves, which explain reasons
     """
 
     margin: Array
@@ -37,10 +35,7 @@ class CheckResult:
 
     @cached_property
     def first(self) -> tuple[Array, Array]:
-        """`[B]` the first step, from 0, at which a limit may be violated, and `[B]` which limit; -1 if none.
-
-        If several may be at that step, it is the one with the smallest margin.
-        """
+        """`[B]` the first step, from 0, that may violate a limit, and `[B]` which limit; -1 if none."""
         xp = array_namespace(self.margin)
         wrong = xp.astype(xp.any(~(self.margin >= 0), axis=-1), xp.int64)
         step = xp.argmax(wrong, axis=1)

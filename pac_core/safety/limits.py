@@ -1,7 +1,6 @@
-"""Limits that a state must keep, and how far a tube keeps them: half-spaces and boxes to stay in.
+"""Limits that a state must keep, and how far a tube keeps them.
 
 A margin is at least 0 only where every state of the tube keeps the limit; NaN means that nothing is known.
-Obstacles are in `obstacles`, limits on functions of the state in `feature_limits`.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ Steps: TypeAlias = slice | Sequence[int] | None
 class TubeLike(Protocol):
     """What limits need of a tube of B plans x H steps; anything with these methods can be checked.
 
-    Margins are computed in doubles. A tube that also has `features` (`LinearFeatures`) and `interval(name)`
-    knows only those numbers of the state: its box is theirs.
+    A tube that also has `features` (`LinearFeatures`) and `interval(name)` knows only those numbers of the
+    state: its box is theirs.
     """
 
     def support(self, direction: Any) -> Array:
@@ -47,11 +46,7 @@ class TubeLike(Protocol):
 
 
 class Limit(Protocol):
-    """Something that a state must keep.
-
-    `margin` is at least 0 where every state of the tube keeps it; NaN where nothing is known. A limit may
-    also have `words(margin)`, which explains a negative margin in reports.
-    """
+    """What a state must keep; it may also have `words(margin)`, which explains a negative margin."""
 
     @property
     def name(self) -> str: ...
@@ -63,8 +58,35 @@ class Limit(Protocol):
         """`[..., H]` whether true states `[..., H, D]` violate it."""
 
 
+class _Stepped:
+    """A limit that holds at some steps; a subclass has `_margin(tube)` and `_outside(states)` of all."""
+
+    name: str
+    steps: Steps
+    _margin: Callable[[TubeLike], Array]
+    _outside: Callable[[NDArray[np.float64]], NDArray[np.bool_]]
+
+    def margin(self, tube: TubeLike) -> Array:
+        with np.errstate(all="ignore"):  # a tube may be infinite, or know nothing
+            margin = self._margin(tube)
+        if margin.ndim != 2:
+            raise InvalidInput(f"a tube of plans x steps is checked, got one of shape {tuple(margin.shape)}")
+        if self.steps is None:
+            return margin
+        xp, holds = array_namespace(margin), active_steps(self.name, self.steps, int(margin.shape[1]))
+        kept = xp.asarray(holds, device=margin.device) | xp.isnan(margin)
+        return xp.where(kept, margin, convert_like(margin, np.inf))
+
+    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        with np.errstate(all="ignore"):
+            outside = self._outside(states)
+        if self.steps is not None:
+            outside = outside & active_steps("this limit", self.steps, states.shape[-2])
+        return np.asarray(outside | ~np.isfinite(states).all(axis=-1))
+
+
 @dataclass(frozen=True, eq=False)
-class HalfSpace:
+class HalfSpace(_Stepped):
     """normal . x <= bound. The margin is exact: the bound minus the largest value in the tube.
 
     normal: `[D]`
@@ -84,7 +106,7 @@ class HalfSpace:
 
     def __post_init__(self) -> None:
         normal = check_numbers("normal", self.normal, "[D]", finite=True)
-        object.__setattr__(self, "bound", check_number("bound", self.bound))
+        _fix(self, normal=normal.astype(np.float64), bound=check_number("bound", self.bound))
         if not normal.any() or not np.isfinite(self.bound):
             raise InvalidInput(f"normal must not be all 0 and bound be finite, got {normal}, {self.bound}")
         if not 1e-300 <= abs(normal).max() <= 1e300:  # products with it would vanish or overflow
@@ -92,24 +114,21 @@ class HalfSpace:
                 f"the largest entry of normal must lie between 1e-300 and 1e300, got {normal}; divide normal "
                 "and bound by it"
             )
-        object.__setattr__(self, "normal", normal.astype(np.float64))
 
-    def margin(self, tube: TubeLike) -> Array:
-        return at_steps(
-            self.name, self.steps, self.bound - finite_support(to_float64(tube.support(self.normal)))
-        )
+    def _margin(self, tube: TubeLike) -> Array:
+        support = to_float64(tube.support(self.normal))
+        nothing = convert_like(support, np.nan)  # -inf: the tube is empty, or diverged
+        return self.bound - array_namespace(support).where(support > -np.inf, support, nothing)
 
-    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        seen = select_axes(states, None, len(self.normal))
-        with np.errstate(invalid="ignore"):
-            return violated_at(states, self.steps, ~(seen @ self.normal <= self.bound))
+    def _outside(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        return np.asarray(~(select_axes(states, None, len(self.normal)) @ self.normal <= self.bound))
 
     def words(self, margin: float) -> str:
         return f"may reach {self.bound - margin:.4g}, {-margin:.2g} above {self.bound:.4g}"
 
 
 @dataclass(frozen=True, eq=False)
-class BoxLimit:
+class BoxLimit(_Stepped):
     """A box in some of the state's numbers.
 
     lower, upper: `[K]`; a side may be infinite
@@ -123,10 +142,16 @@ class BoxLimit:
     steps: Steps = None
 
     def __post_init__(self) -> None:
-        lower, upper = box_of(self.lower, self.upper)
-        object.__setattr__(self, "lower", lower)
-        object.__setattr__(self, "upper", upper)
-        object.__setattr__(self, "axes", axes_of(self.axes, len(lower)))
+        ends = {"lower": self.lower, "upper": self.upper}
+        low, high = (check_array(name, end, "[K]") for name, end in ends.items())
+        if low.dtype.kind not in "fiu" or high.dtype.kind not in "fiu" or low.shape != high.shape:
+            raise InvalidInput(
+                f"lower and upper must be equally many numbers, got {low.shape} and {high.shape}"
+            )
+        low, high = low.astype(np.float64), high.astype(np.float64)
+        if not (low < high).all() or not np.isfinite([low, high]).any():
+            raise InvalidInput(f"lower must be below upper, and one side finite, got {low} and {high}")
+        _fix(self, lower=low, upper=high, axes=check_axes(self.axes, len(low)))
 
 
 class StayIn(BoxLimit):
@@ -135,17 +160,17 @@ class StayIn(BoxLimit):
     The margin is exact: the distance to the nearest side, each number in its own unit.
     """
 
-    def margin(self, tube: TubeLike) -> Array:
+    def _margin(self, tube: TubeLike) -> Array:
         lower, upper = tube_ends(tube, self.axes, len(self.lower))
         xp = array_namespace(lower)
         below, above = np.flatnonzero(np.isfinite(self.lower)), np.flatnonzero(np.isfinite(self.upper))
         gaps = [lower[..., i] - float(self.lower[i]) for i in below.tolist()]
         gaps += [float(self.upper[i]) - upper[..., i] for i in above.tolist()]
-        return at_steps(self.name, self.steps, xp.min(xp.stack(gaps, axis=-1), axis=-1))
+        return xp.min(xp.stack(gaps, axis=-1), axis=-1)
 
-    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def _outside(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
         seen = select_axes(states, self.axes, len(self.lower))
-        return violated_at(states, self.steps, ~((self.lower <= seen) & (seen <= self.upper)).all(axis=-1))
+        return np.asarray(~((self.lower <= seen) & (seen <= self.upper)).all(axis=-1))
 
     def words(self, margin: float) -> str:
         return f"may leave its box by {-margin:.2g}"
@@ -200,24 +225,6 @@ def empty_at(lower: Array, upper: Array) -> Array:
     return ~xp.all((lower <= upper) & (lower < np.inf) & (upper > -np.inf), axis=-1)
 
 
-def finite_support(support: Array) -> Array:
-    """`support`, with NaN for -inf: the tube is empty there, or its forecast diverged."""
-    xp = array_namespace(support)
-    return xp.where(support > -np.inf, support, convert_like(support, np.nan))
-
-
-def at_steps(name: str, steps: Steps, margin: Array) -> Array:
-    """`margin` `[B, H]` where the limit holds, +inf at the other steps; NaN stays NaN."""
-    if margin.ndim != 2:
-        raise InvalidInput(f"a tube of plans x steps is checked, got one of shape {tuple(margin.shape)}")
-    if steps is None:
-        return margin
-    xp = array_namespace(margin)
-    holds = active_steps(name, steps, int(margin.shape[1]))
-    kept = xp.asarray(holds, device=margin.device) | xp.isnan(margin)
-    return xp.where(kept, margin, convert_like(margin, np.inf))
-
-
 def active_steps(name: str, steps: Steps, horizon: int) -> NDArray[np.bool_]:
     """`[H]` the steps at which a limit holds; refuse steps beyond the horizon."""
     holds = np.zeros(horizon, dtype=bool)
@@ -235,20 +242,13 @@ def active_steps(name: str, steps: Steps, horizon: int) -> NDArray[np.bool_]:
     return holds
 
 
-def violated_at(states: NDArray[np.float64], steps: Steps, outside: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """`outside` `[..., H]` at the limit's steps, and True wherever a state is not finite."""
-    if steps is not None:
-        outside = outside & active_steps("this limit", steps, states.shape[-2])
-    return np.asarray(outside | ~np.isfinite(states).all(axis=-1))
-
-
 def select_axes(states: Any, axes: Sequence[int] | None, count: int | None = None) -> Any:
     """`[..., K]` these numbers of `states` `[..., D]`."""
     chosen = _within(axes, count, int(states.shape[-1]))
     return states if axes is None else states[..., chosen]
 
 
-def axes_of(axes: Any, count: int | None = None) -> tuple[int, ...] | None:
+def check_axes(axes: Any, count: int | None = None) -> tuple[int, ...] | None:
     """`axes` as whole numbers, one for each of `count`, none twice."""
     if axes is None:
         return None
@@ -260,15 +260,10 @@ def axes_of(axes: Any, count: int | None = None) -> tuple[int, ...] | None:
     return tuple(chosen.tolist())
 
 
-def box_of(lower: Any, upper: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The two ends of a box, `[K]`; sides may be infinite, but not all of them."""
-    low, high = (check_array(name, end, "[K]") for name, end in (("lower", lower), ("upper", upper)))
-    if low.dtype.kind not in "fiu" or high.dtype.kind not in "fiu" or low.shape != high.shape:
-        raise InvalidInput(f"lower and upper must be equally many numbers, got {low.shape} and {high.shape}")
-    low, high = low.astype(np.float64), high.astype(np.float64)
-    if not (low < high).all() or not np.isfinite([low, high]).any():
-        raise InvalidInput(f"lower must be below upper, and one side finite, got {low} and {high}")
-    return low, high
+def _fix(limit: Any, **fields: Any) -> None:
+    """Set the checked fields of a frozen dataclass."""
+    for name, value in fields.items():
+        object.__setattr__(limit, name, value)
 
 
 def _within(axes: Sequence[int] | None, count: int | None, dims: int) -> list[int]:
@@ -283,13 +278,12 @@ def _within(axes: Sequence[int] | None, count: int | None, dims: int) -> list[in
 class KeepOutBox(BoxLimit):
     """Not lower < x < upper on all the given numbers at once; see `BoxLimit` for the fields.
 
-    The distance is the largest gap along one number of the state (Chebyshev's), which does not mix units as
-    Euclid's would. For box tubes it is exact; below 0 it is the least move along one number that frees the
-    tube. For ellipsoids it is a lower bound: the better of their bounding box and the half-space that
-    separates the box from their centre.
+    The distance is Chebyshev's, which does not mix units. For box tubes it is exact; below 0 it is the least
+    move along one number that frees the tube. For ellipsoids it is a lower bound: the better of their
+    bounding box and the half-space that separates the box from their centre.
     """
 
-    def margin(self, tube: TubeLike) -> Array:
+    def _margin(self, tube: TubeLike) -> Array:
         low, high = tube_ends(tube, self.axes, len(self.lower))
         xp = array_namespace(low)
         lower, upper = convert_like(low, self.lower), convert_like(low, self.upper)
@@ -299,19 +293,19 @@ class KeepOutBox(BoxLimit):
             center = select_axes(region.center, self.axes, len(self.lower))
             way = xp.minimum(xp.maximum(center, lower), upper) - center
             # Along a direction of absolute sum 1 a gap is at most Chebyshev's distance.
-            gap = _better(gap, region, way, self.axes, _absolute_sum, 0.0)
-        return at_steps(self.name, self.steps, gap)
+            gap = _better(gap, region, way, self.axes, lambda way: xp.sum(xp.abs(way), axis=-1), 0.0)
+        return gap
 
-    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def _outside(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
         seen = select_axes(states, self.axes, len(self.lower))
-        return violated_at(states, self.steps, ((self.lower < seen) & (seen < self.upper)).all(axis=-1))
+        return np.asarray(((self.lower < seen) & (seen < self.upper)).all(axis=-1))
 
     def words(self, margin: float) -> str:
         return f"may be entered, by up to {-margin:.2g}"
 
 
 @dataclass(frozen=True, eq=False)
-class KeepOutBall:
+class KeepOutBall(_Stepped):
     """Not |x - center| < radius, on the given numbers of the state.
 
     center: `[K]`
@@ -330,13 +324,12 @@ class KeepOutBall:
 
     def __post_init__(self) -> None:
         center = check_numbers("center", self.center, "[K]", finite=True).astype(np.float64)
-        object.__setattr__(self, "radius", check_number("radius", self.radius))
+        _fix(self, center=center, radius=check_number("radius", self.radius))
         if not 0 < self.radius < np.inf:
             raise InvalidInput(f"radius must be finite and above 0, got {self.radius}")
-        object.__setattr__(self, "center", center)
-        object.__setattr__(self, "axes", axes_of(self.axes, len(center)))
+        _fix(self, axes=check_axes(self.axes, len(center)))
 
-    def margin(self, tube: TubeLike) -> Array:
+    def _margin(self, tube: TubeLike) -> Array:
         low, high = tube_ends(tube, self.axes, len(self.center))
         xp = array_namespace(low)
         center = convert_like(low, self.center)
@@ -346,13 +339,11 @@ class KeepOutBall:
         if region is not None:
             way = center - select_axes(region.center, self.axes, len(self.center))
             gap = _better(gap, region, way, self.axes, norm, self.radius)
-        return at_steps(self.name, self.steps, gap)
+        return gap
 
-    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        seen = select_axes(states, self.axes, len(self.center))
-        with np.errstate(invalid="ignore"):
-            inside = ~(norm(seen - self.center) >= self.radius)
-        return violated_at(states, self.steps, inside)
+    def _outside(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        away = select_axes(states, self.axes, len(self.center)) - self.center
+        return np.asarray(~(norm(away) >= self.radius))
 
     def words(self, margin: float) -> str:
         return f"may be entered, {-margin:.2g} deep"
@@ -388,13 +379,8 @@ def _better(
     return xp.maximum(gap, xp.where(nowhere, gap, along))
 
 
-def _absolute_sum(vectors: Array) -> Array:
-    xp = array_namespace(vectors)
-    return xp.sum(xp.abs(vectors), axis=-1)
-
-
 @dataclass(frozen=True, eq=False)
-class FeatureLimit:
+class FeatureLimit(_Stepped):
     """lower <= g(x) <= upper, for a function g of some of the state's numbers.
 
     value: g, from states `[..., K]` to exactly `[...]`: nothing is broadcast. Like the other functions it
@@ -432,7 +418,7 @@ class FeatureLimit:
     def __post_init__(self) -> None:
         for name in ("lower", "upper", "lipschitz", "curvature"):
             if getattr(self, name) is not None or name in ("lower", "upper"):
-                object.__setattr__(self, name, check_number(name, getattr(self, name)))
+                _fix(self, **{name: check_number(name, getattr(self, name))})
         if not self.lower < self.upper or not np.isfinite([self.lower, self.upper]).any():
             raise InvalidInput(
                 f"lower must be below upper, and one finite, got {self.lower} and {self.upper}"
@@ -443,23 +429,20 @@ class FeatureLimit:
                 raise InvalidInput(f"{name} must be finite and at least 0, got {constant}")
         if (self.gradient is None) != (self.curvature is None):
             raise InvalidInput("gradient and curvature must be given together: one proves nothing alone")
-        object.__setattr__(self, "axes", axes_of(self.axes))
+        _fix(self, axes=check_axes(self.axes))
 
-    def margin(self, tube: TubeLike) -> Array:
-        with np.errstate(all="ignore"):  # a tube may be infinite, or know nothing
-            low, high = self._interval(tube)
-            xp = array_namespace(low)
-            gaps = [low - self.lower] if np.isfinite(self.lower) else []
-            gaps += [self.upper - high] if np.isfinite(self.upper) else []
-            margin = gaps[0] if len(gaps) == 1 else xp.minimum(*gaps)
-            known = (low <= high) & (low < np.inf) & (high > -np.inf)  # an overflow proves nothing
-            margin = xp.where(known, margin, convert_like(margin, np.nan))
-        return at_steps(self.name, self.steps, margin)
+    def _margin(self, tube: TubeLike) -> Array:
+        low, high = self._interval(tube)
+        xp = array_namespace(low)
+        gaps = [low - self.lower] if np.isfinite(self.lower) else []
+        gaps += [self.upper - high] if np.isfinite(self.upper) else []
+        margin = gaps[0] if len(gaps) == 1 else xp.minimum(*gaps)
+        known = (low <= high) & (low < np.inf) & (high > -np.inf)  # an overflow proves nothing
+        return xp.where(known, margin, convert_like(margin, np.nan))
 
-    def violated(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        with np.errstate(all="ignore"):
-            value = self._value(select_axes(states, self.axes))
-            return violated_at(states, self.steps, ~((self.lower <= value) & (value <= self.upper)))
+    def _outside(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        value = self._value(select_axes(states, self.axes))
+        return np.asarray(~((self.lower <= value) & (value <= self.upper)))
 
     def words(self, margin: float) -> str:
         return f"may leave [{self.lower:.4g}, {self.upper:.4g}] by {-margin:.2g}"
@@ -468,7 +451,13 @@ class FeatureLimit:
         """`[B, H]` two ends between which g stays in the tube."""
         features = features_of(tube)
         if features is not None and self.name in features.names:
-            self._refuse_another(features)
+            row = features.matrix[features.names.index(self.name)]
+            states = np.random.default_rng(0).normal(size=(4, len(row))) * [[1e-3], [1.0], [1e2], [1e4]]
+            apart = abs(self._value(select_axes(states, self.axes)) - states @ row)
+            if not (apart <= 1e-6 * (abs(states) @ abs(row))).all():
+                raise InvalidInput(
+                    f"the tube's feature {self.name!r} must be this limit's, got another function"
+                )
             lower, _ = corners(tube)
             return self._two("interval", tube.interval(self.name), lower)  # type: ignore[attr-defined]
         if self.bounds is None and self.lipschitz is None and self.gradient is None:
@@ -489,10 +478,7 @@ class FeatureLimit:
 
     def _around(self, center: Array, widths: Array) -> list[tuple[Array, Array]]:
         """What the constants prove for a box with this centre and these half-widths `[B, H, K]`."""
-        if self.lipschitz is None and self.gradient is None:
-            return []
-        xp, value, radius = array_namespace(center), self._value(center), norm(widths)
-        reaches = []
+        xp, radius, reaches = array_namespace(center), norm(widths), []
         if self.lipschitz is not None:
             reaches.append(self.lipschitz * radius)
         if self.gradient is not None and self.curvature is not None:
@@ -500,6 +486,7 @@ class FeatureLimit:
             slope = xp.abs(check_returned(f"gradient of {self.name!r}", self.gradient(center), shape, center))
             # The square of a tiny radius would underflow before it meets a large curvature.
             reaches.append(xp.sum(slope * widths, axis=-1) + self.curvature / 2 * radius * radius)
+        value = self._value(center) if reaches else None
         return [(value - reach, value + reach) for reach in reaches]
 
     def _value(self, states: Array) -> Array:
@@ -512,11 +499,3 @@ class FeatureLimit:
         if len(ends) != 2:
             raise InvalidInput(f"{name} must be two ends, a lower and an upper one, got {len(ends)}")
         return check_returned(name, ends[0], shape, lower), check_returned(name, ends[1], shape, lower)
-
-    def _refuse_another(self, features: LinearFeatures) -> None:
-        """Refuse a tube whose feature of this name is another function, compared at a few states."""
-        row = features.matrix[features.names.index(self.name)]
-        states = np.random.default_rng(0).normal(size=(4, len(row))) * [[1e-3], [1.0], [1e2], [1e4]]
-        here = select_axes(states, self.axes)
-        if not (abs(self._value(here) - states @ row) <= 1e-6 * (abs(states) @ abs(row))).all():
-            raise InvalidInput(f"the tube's feature {self.name!r} must be this limit's, got another function")

@@ -1,14 +1,11 @@
 """The run-time monitor: does the certified system still keep its promise?
 
-H0: an episode exits (leaves its tube or violates a limit: what the certificate calls an error) with
-probability at most epsilon, whatever happened before. The monitor bets against H0, starting with wealth 1.
-After episode i, with X_i = 1 for an exit and 0 otherwise, the wealth is multiplied by 1 + lambda_i (X_i -
-epsilon), where 0 <= lambda_i < 1/epsilon is fixed before the episode. Under H0 the wealth is a
-supermartingale (an e-process), so it ever reaches 1/alpha with probability at most alpha (Ville's
-inequality). There the alarm is raised.
-
-The unit is the episode. Overlapping windows of one episode are not units (they gave 69% false alarms at alpha
-= 1% in a simulation), and there is no way to pass them: an episode is settled once.
+H0: an episode exits (what the certificate calls an error) with probability at most epsilon, whatever happened
+before. The monitor bets against H0, starting with wealth 1. After episode i, with X_i = 1 for an exit and 0
+otherwise, the wealth is multiplied by 1 + lambda_i (X_i - epsilon), where 0 <= lambda_i < 1/epsilon is fixed
+before the episode. Under H0 the wealth is a supermartingale (an e-process), so it ever reaches 1/alpha, where
+the alarm is raised, with probability at most alpha (Ville's inequality). The unit is the episode, settled
+once: overlapping windows of one gave 69% false alarms at alpha = 1% in a simulation.
 """
 
 from __future__ import annotations
@@ -39,9 +36,9 @@ _SURE = 1 + 1e-9  # a bet that should reach 1/alpha must do so despite rounding
 def settle(stakes: Any, episode: Any, exited: Any, *, epsilon: float, alpha: float) -> Any:
     """`[..., J]` the stakes after an episode, from those before it; `episode` counts from 1.
 
-    Each alternative has its own stake and makes the bet that is optimal if it is true (Kelly). Of the initial
-    wealth, 1 / (i (i + 1)) joins the stakes at episode i and `1 / (i + 1)` is still held back, so that a
-    change late in a long quiet life is detected too. No more is bet than an exit needs to reach 1/alpha.
+    Each alternative makes the bet that is optimal if it is true (Kelly). Of the initial wealth, 1 / (i (i +
+    1)) joins the stakes at episode i, so that a change late in a long quiet life is detected too. No more is
+    bet than an exit needs to reach 1/alpha.
     """
     stakes = stakes + SHARES * (1 / (episode * (episode + 1)))
     bets = (ODDS - 1) / (1 + (ODDS - 1) * epsilon)  # below 1/epsilon
@@ -59,14 +56,10 @@ class Monitor:
     on_alarm: called with the monitor once when the alarm is raised, and once by a process that starts while
         the alarm stands
 
-    Nothing is settled within an episode until it exits, so the wealth may be read and acted on at every step.
     If nothing has changed since a certificate at delta, the false-alarm probability is at most alpha + delta.
-    The absence of an alarm does not prove that all is well.
-
-    **An episode cut off by a restart counts as an exit**, because otherwise ending the process would erase an
-    exit. So H0 is about "exits, or is cut off": call `finish` before stopping the process on purpose.
-    Deleting the file is an unrecorded reset. Opening a file takes it over, so look at a running monitor with
-    `Monitor.read(path)`.
+    The absence of an alarm does not prove that all is well. **An episode cut off by a restart counts as an
+    exit**, because otherwise ending the process would erase one: call `finish` before stopping the process on
+    purpose. Opening a file takes it over, so look at a running monitor with `Monitor.read(path)`.
 
     >>> monitor = Monitor(epsilon=0.05, alpha=0.01)
     >>> for episode in range(5):
@@ -122,10 +115,7 @@ class Monitor:
         return float(self._stakes.sum() + 1 / (self.episodes + 1))
 
     def step(self, exited: bool) -> bool:
-        """Whether the alarm stands, after one step of an episode.
-
-        An exit is settled at once; further steps of that episode change nothing.
-        """
+        """Whether the alarm stands, after one step of an episode; its first exit is settled at once."""
         if not isinstance(exited, bool | np.bool_):
             raise InvalidInput(f"exited must be True or False, got {exited!r}")
         self._owned("step")
@@ -200,18 +190,9 @@ class Monitor:
                 self.on_alarm(self)
 
     def _state(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "epsilon": self.epsilon,
-            "alpha": self.alpha,
-            "odds": ODDS.tolist(),
-            "stakes": self._stakes.tolist(),
-            "episodes": self.episodes,
-            "exits": self.exits,
-            "alarm": self.alarm,
-            "phase": self._phase,
-        }
+        test = {"format": FORMAT, "version": VERSION, "epsilon": self.epsilon, "alpha": self.alpha}
+        stakes = {"odds": ODDS.tolist(), "stakes": self._stakes.tolist(), "episodes": self.episodes}
+        return test | stakes | {"exits": self.exits, "alarm": self.alarm, "phase": self._phase}
 
     def _save(self) -> None:
         if self.path is None:

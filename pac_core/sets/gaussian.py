@@ -1,8 +1,5 @@
-"""The geometry of sets for numpy and torch: ellipsoids and boxes.
-
-An empty set is not a point: `empty` marks it, and its widths are NaN, so that every comparison with a limit
-fails.
-"""
+"""Gaussian regions for numpy and torch: ellipsoids and boxes. Widths of an empty set are NaN, so that every
+comparison with a limit fails."""
 
 from __future__ import annotations
 
@@ -57,11 +54,7 @@ class Region(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Ellipsoids:
-    """Ellipsoids {x : Mahalanobis^2(x) <= radius2} around the means of a forecast.
-
-    forecast: means and covariances `[..., D]`
-    radius2: `[...]` squared radius; the set is empty if it is negative or NaN
-    """
+    """Ellipsoids {x : Mahalanobis^2(x) <= radius2 `[...]`} around means; empty unless radius2 >= 0."""
 
     forecast: GaussianForecast
     radius2: Array
@@ -95,10 +88,7 @@ class Ellipsoids:
         return _dot(self.center, direction) + length * (self.radius * xp.sqrt(spread2))
 
     def spread(self, directions: Array, axes: Sequence[int] | None = None) -> Array:
-        """`[...]` how far each set reaches from its centre along its own unit direction `[..., K]`.
-
-        axes: the K of the D dimensions that the directions are in; None for all
-        """
+        """`[...]` how far each set reaches from its centre along a direction `[..., K]` in `axes`."""
         xp = array_namespace(self.radius2)
         var = self.forecast.var
         if axes is not None:
@@ -130,10 +120,7 @@ class Ellipsoids:
 
 @dataclass(frozen=True, eq=False)
 class Boxes:
-    """Axis-aligned boxes.
-
-    center, lower, upper: `[..., D]`; a side may be infinite (one-sided); NaN makes the box empty
-    """
+    """Axis-aligned boxes `[..., D]`; a side may be infinite (one-sided); NaN makes the box empty."""
 
     center: Array
     lower: Array
@@ -170,10 +157,7 @@ class Boxes:
 
 
 def _dot(points: Array, direction: NDArray[np.float64], again: NDArray[np.float64] | None = None) -> Array:
-    """`[...]` points `[..., D]` along a direction (times another), over its non-zero dimensions alone.
-
-    Limits look along few dimensions, and infinity times 0 must be 0 in a one-sided box.
-    """
+    """`[...]` points `[..., D]` along a direction (times another); infinity times 0 is 0."""
     total = array_namespace(points).zeros_like(points[..., 0])
     for i in np.flatnonzero(direction).tolist():
         term = float(direction[i]) * points[..., i]
@@ -188,10 +172,7 @@ def threshold_value(threshold: Threshold | float) -> float:
 
 
 def widen(limit: float, *, least: float = 1e-290) -> float:
-    """T enlarged by a billionth, so that another library's last bit never decides at a tie.
-
-    T = 0 becomes positive, because a square that underflowed is not 0.
-    """
+    """T enlarged by a billionth, so that another library's last bit never decides at a tie."""
     return limit + 1e-9 * max(abs(limit), least) if np.isfinite(limit) else limit
 
 
@@ -200,20 +181,17 @@ class ConfidenceSets:
     """One set per unit, with one region per step if it is a tube.
 
     region: geometry with batch shape `[B]`, or `[B, H]` for a tube
-    score: maps a truth to its score `[B]`
-    limit: T, widened by a billionth
-
-    `contains` is `score(truth) <= limit`, the event that the promise is about. For the paper's `joint` shape
-    the regions are projections of one larger ellipsoid: a truth may be in every projection and still outside.
+    score, limit: `contains` is score(truth) `[B]` <= limit, the event that the promise is about. For the
+        paper's `joint` shape a truth may be in every region, a projection, and still outside
+    sound: `[B]` whether the forecast is Gaussian; if not, the set is empty
+    shape: of the truth, `[B, D]` or `[B, H, D]`
     """
 
     region: Region
     score: Callable[[Array], Array]
     limit: float
     sound: Array
-    """`[B]` whether the forecast is Gaussian; if not, the set is empty"""
     shape: tuple[int, ...]
-    """of the truth: `[B, D]` or `[B, H, D]`"""
     size_in: ClassVar[str] = "half-diagonal of the bounding box"
 
     def contains(self, truth: Any) -> Array:
@@ -243,10 +221,7 @@ class ConfidenceSets:
         return self._if_empty(lower, np.nan), self._if_empty(upper, np.nan)
 
     def size(self) -> Array:
-        """`[B]` the paper's size ||Lambda||_F, the half-diagonal of the bounding box; 0 where empty.
-
-        Averaged over the steps of a tube.
-        """
+        """`[B]` the paper's size ||Lambda||_F, the half-diagonal of the box, averaged over steps."""
         return self._mean_over_steps(self.step_size())
 
     def step_size(self) -> Array:
@@ -258,9 +233,8 @@ class ConfidenceSets:
         """`[B]` root-mean-square half-width in units of `scale` `[D]` (the tune deviations)."""
         xp = array_namespace(self.region.center)
         widths = self.region.half_widths()
-        if (unit := check_array("scale", scale, "[D]")).shape != widths.shape[
-            -1:
-        ] or unit.dtype.kind not in "fiu":
+        unit = check_array("scale", scale, "[D]")
+        if unit.shape != widths.shape[-1:] or unit.dtype.kind not in "fiu":
             raise InvalidInput(f"scale must be {widths.shape[-1]} numbers, got {unit!r}")
         widths = widths / convert_like(widths, unit)
         return self._mean_over_steps(self._if_empty(xp.sqrt(xp.mean(widths**2, axis=-1)), 0.0))

@@ -44,14 +44,11 @@ def choose_label_score(
     calibrate: how many units it will be calibrated on, which determines how many may lie above T
     others: further levels that the same score is to serve; their relative sizes are averaged
 
-    The default is -log p halfway between the forecast as it is (the paper's D, whose sets are those of LAC)
-    and at its most likely temperature (the paper's C+D). The other candidates are these two, other
-    temperatures, mixtures with a flatter forecast, multiples of log(rank), and RAPS and SAPS without their
-    random part. Each is judged by the mean size of the tune units' sets relative to the default, averaged
-    over thresholds that leave about as many tune labels outside as the level allows. The default is kept
-    unless another is smaller by more than chance: half a standard error for a temperature, more for what
-    differs more. The fewer errors the tune units show, and the more two scores disagree about which, the
-    larger the gain must be.
+    The default is -log p halfway between the forecast as it is (the paper's D, the sets of LAC) and at its
+    most likely temperature (C+D). The other candidates are these two, other temperatures, mixtures with a
+    flatter forecast, multiples of log(rank), and RAPS and SAPS without their random part. Each is judged by
+    the mean size of the tune units' sets relative to the default, averaged over thresholds that leave about
+    as many tune labels outside as the level allows; the default is kept unless the gain exceeds chance.
 
     >>> rng = np.random.default_rng(0)
     >>> logits = -np.sort(-4 * rng.gumbel(size=(1000, 50)), axis=1)
@@ -83,11 +80,7 @@ def _paper(units: Units) -> RankedScore:
 
 
 def choose_among(
-    scores: Sequence[RankedScore],
-    units: Units,
-    levels: Sequence[PACLevel],
-    *,
-    calibrate: int | None = None,
+    scores: Sequence[RankedScore], units: Units, levels: Sequence[PACLevel], *, calibrate: int | None = None
 ) -> RankedScore:
     """The score with the smallest relative size if it beats the first by more than chance; else the first.
 
@@ -121,8 +114,7 @@ class Units:
 
     gaps: `[N, K]` from the largest logit down to each, rising, times the forecast's own temperature
     ranks: `[N]` of the true label, from 0; ties share the last
-    tau: the most likely temperature
-    known: normalisers computed so far, by temperature
+    tau, known: the most likely temperature, and normalisers computed so far, by temperature
     """
 
     gaps: Floats
@@ -204,10 +196,7 @@ def _expected(n: int, level: PACLevel, calibrate: int | None) -> float:
 
 
 def _band(errors: float, n: int) -> NDArray[np.int64]:
-    """Numbers of errors around the expected one, up to three standard deviations to either side.
-
-    The size at one of them depends on a single label; a wider band would describe another level.
-    """
+    """Numbers of errors around the expected one, up to three standard deviations to either side."""
     width = min(3 / np.sqrt(errors), np.log(_WIDEST))
     ends = np.rint(errors * np.exp(np.linspace(-width, width, 15))).astype(np.int64)
     return np.unique(np.clip(ends, 0, n - 1))

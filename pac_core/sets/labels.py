@@ -1,4 +1,4 @@
-"""Prediction sets: label sets, and confidence sets made of regions."""
+"""Label sets, and scores of labels by their rank."""
 
 from __future__ import annotations
 
@@ -21,11 +21,8 @@ from pac_core.thresholds import Threshold
 def widen_for_labels(threshold: Threshold | float, *, moves: int = 1) -> float:
     """T of label sets, widened so that the promise holds on a CPU other than the calibrating one.
 
-    moves: how many times `EXACT_TO` a score may be off if its normalisers are off by `EXACT_TO`
-
-    If every score is within b of its exact value, T of the exact scores is at most T + b, and a new label
-    whose exact score is at most that scores at most T + 2 b, whichever CPU computed which. The same covers
-    another precision of the same logits.
+    If every score is within b = `moves` * `EXACT_TO` of its exact value, T of the exact scores is at most
+    T + b, and a new label whose exact score is at most that scores at most T + 2 b on any CPU.
     """
     return widen(threshold_value(threshold), least=1.0) + 2 * moves * EXACT_TO
 
@@ -59,12 +56,9 @@ class LabelSets:
 def label_sets(forecast: LogitForecast, threshold: Threshold | float) -> LabelSets:
     """The labels whose score is at most T, for each input: C_T(x) of the paper.
 
-    T is widened by 2e-5 (see `widen_for_labels`). Membership agrees with
-    `nll(forecast, y) <= widen_for_labels(T)` to the last bit: each row's limit is moved to the
-    smallest logit whose score passes, and logits are compared with it.
-
-    Appendix A.1 of the paper: of the forecasts (1/3, 1/3, 1/3) and (3/4, 1/4, 0), no threshold gives the sets
-    {} and {0, 1}; a temperature near 0 turns the second into (1/2, 1/2, 0).
+    Membership agrees with `nll(forecast, y) <= widen_for_labels(T)` to the last bit: logits are compared with
+    the smallest one whose score passes. Appendix A.1 of the paper: no threshold gives the sets {} and {0, 1}
+    of the forecasts (1/3, 1/3, 1/3) and (3/4, 1/4, 0); a temperature near 0 makes the second (1/2, 1/2, 0).
 
     >>> import math
     >>> two = LogitForecast.from_probabilities(np.array([[1/3, 1/3, 1/3], [3/4, 1/4, 0.0]]))
@@ -115,9 +109,8 @@ class RankedScore:
     power: the penalty is (r^power - 1) / power: log r for 0, r - 1 for 1
     n: tune units it was chosen on; 0 if it was not chosen on any
 
-    Labels with equal logits share the worst of their ranks, so nothing is random, and the score never falls
-    along the ranking: a set is the first labels of the list. "mass" with power 1 is RAPS without its random
-    part, "top" with power 1 is SAPS without it.
+    Labels with equal logits share the worst of their ranks, and a set is the first labels of the ranking.
+    With power 1 "mass" is RAPS and "top" is SAPS, each without its random part.
 
     >>> three = LogitForecast.from_probabilities(np.array([[0.7, 0.2, 0.1]]))
     >>> score = RankedScore("likelihood", tau=1.0, weight=2.0)
@@ -211,11 +204,7 @@ class RankedScore:
 
     @property
     def moves(self) -> int:
-        """How many times the error of its normalisers a score may be off on another CPU.
-
-        -log p of a mixture is off by no more than the worse of its parts, and so are sums of p; a difference
-        of two of them ("margin"), whose parts have other weights, by twice that.
-        """
+        """How many times the error of its normalisers a score may be off on another CPU: two in a mixture."""
         return 2 if self.share else 1
 
     def close_to(self, other: RankedScore) -> bool:

@@ -1,15 +1,14 @@
-"""Failed units have no forecast: they count as errors and are never left out.
+"""A predictor is a score and a threshold.
 
-A simulation that diverges has an infinite truth, so its score is infinite. An image that cannot be decoded
-has no logits, and a model may diverge on a unit: such a unit scores +inf, its set is empty, and nothing is
-tuned on it. The promise is about all units, whether they can be forecast or not.
+A unit without a forecast (a broken image, a diverged model) scores +inf, its set is empty, and nothing is
+tuned on it: the promise is about all units, whether they can be forecast or not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
@@ -19,11 +18,9 @@ from pac_core.errors import BadCertificate, InvalidInput
 from pac_core.forecasts import (
     GaussianForecast,
     LogitForecast,
-    _rows,
     check_forecast,
     count_units,
     drop_failed,
-    failed_units,
     with_lengths,
 )
 from pac_core.scores import Temperature, fit_temperature, gaussian_nll, nll
@@ -41,17 +38,16 @@ def score_units(score: Any, forecast: Any, truth: Any) -> Array:
     >>> score_units(Likelihood(), forecast, [1, 1]).tolist()
     [0.6931471805599453, inf]
     """
-    failed = failed_units(forecast)
+    failed = check_forecast(forecast).failed
     if failed is None:
         return score.scores(forecast, truth)
     scores = np.full(len(failed), np.inf)
     if failed.all():
-        return (
-            scores if isinstance(forecast, LogitForecast) else convert_like(to_float64(forecast.mean), scores)
-        )
+        gaussian = isinstance(forecast, GaussianForecast)
+        return convert_like(to_float64(forecast.mean), scores) if gaussian else scores
     if isinstance(forecast, GaussianForecast):
         forecast.check(failures=True)  # refuses the others, naming the row in the whole forecast
-    known = score.scores(forecast.take(~failed), _rows(truth, ~failed))
+    known = score.scores(*drop_failed(forecast, truth))
     scores = convert_like(known, scores)
     scores[~failed] = known
     return scores
@@ -59,7 +55,7 @@ def score_units(score: Any, forecast: Any, truth: Any) -> Array:
 
 def make_sets(score: Any, forecast: Any, threshold: Any) -> Any:
     """The sets of scores at most T; empty for a failed unit."""
-    failed = failed_units(forecast)
+    failed = check_forecast(forecast).failed
     if failed is None or not isinstance(forecast, LogitForecast):  # unsound Gaussians have empty sets
         return score.sets(forecast, threshold)
     member = np.zeros(forecast.logits.shape, bool)
@@ -129,7 +125,8 @@ class Likelihood:
     """of a tube's tune units, not stored: mean volume term, `[D]` mean deviations relative to the states'"""
 
     def __post_init__(self) -> None:
-        _refuse_many(self.preparations)
+        if (count := len(self.preparations)) > MOST_PREPARATIONS:  # each costs time whenever a set is made
+            raise InvalidInput(f"preparations must be at most {MOST_PREPARATIONS}, got {count:,}")
 
     @classmethod
     def fit(cls, forecast: Any, truth: Any, prepare: Sequence[Prepare]) -> Likelihood:
@@ -146,10 +143,8 @@ class Likelihood:
 
     def refitted(self, forecast: Any, truth: Any) -> Likelihood:
         """The same preparations, fitted again."""
-        prepare = [
-            accumulate_variance if isinstance(p, Accumulated) else fit_temperature for p in self.preparations
-        ]
-        return Likelihood.fit(forecast, truth, prepare)
+        known = (isinstance(step, Accumulated) for step in self.preparations)
+        return Likelihood.fit(forecast, truth, [accumulate_variance if a else fit_temperature for a in known])
 
     def prepared(self, forecast: Any) -> Any:
         for preparation in self.preparations:
@@ -188,7 +183,7 @@ class Likelihood:
     @classmethod
     def from_json(cls, numbers: dict[str, Any]) -> Likelihood:
         steps = numbers["preparations"]
-        _refuse_many(steps)  # before each is made
+        cls(tuple(steps))  # refuses too many before each is made
         return cls(tuple(_preparation_from_json(step) for step in steps))
 
 
@@ -208,16 +203,12 @@ class GivenScore:
     name: str
 
     def scores(self, forecast: Any, truth: Any) -> Array:
-        self._refuse()
-
-    def sets(self, forecast: Any, threshold: Threshold | float) -> Any:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
         raise InvalidInput(
             f"this certificate was made from bare scores ({self.name}): its sets are the truths whose "
             "score, computed as for the calibration units, is at most T"
         )
+
+    sets = scores
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name}
@@ -231,9 +222,8 @@ class GivenScore:
 class Predictor:
     """Prediction sets with a promise: a score fitted on the tune part, a threshold from the calibrate part.
 
-    The set of a new unit misses its truth with probability at most `threshold.level.epsilon`, with confidence
-    1 - delta over the draw of the calibration units, provided that new units are drawn like them and that
-    nothing in `score` was chosen by looking at them.
+    The set of a new unit misses its truth with probability at most epsilon, with confidence 1 - delta over
+    the draw of the calibration units, if new units are drawn like them and `score` was not chosen on them.
     """
 
     score: Score
@@ -252,11 +242,7 @@ class Predictor:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences about sets that keep their promise but may be of little use.
-
-        A tube says if it ignores the model's variance and, where it was fitted in this process, if it is
-        wider than the states vary.
-        """
+        """Sentences about sets that keep their promise but may be of little use, such as very wide tubes."""
         remarks = getattr(self.score, "remarks", None)
         return () if remarks is None else tuple(remarks(self.threshold.value))
 
@@ -287,12 +273,6 @@ def _size(forecast: Any) -> tuple[Any, ...]:
     return (count_units(check_forecast(forecast)), *forecast.domain)
 
 
-def _refuse_many(steps: Sequence[Any]) -> None:
-    """Every preparation costs time whenever a set is made, and more than a few mean nothing."""
-    if len(steps) > MOST_PREPARATIONS:
-        raise InvalidInput(f"preparations must be at most {MOST_PREPARATIONS}, got {len(steps):,}")
-
-
 def _preparation_to_json(step: Preparation) -> dict[str, Any]:
     if isinstance(step, Temperature):
         return {"tau": np.asarray(step.tau).tolist(), "n": step.n}
@@ -305,8 +285,6 @@ def _preparation_from_json(step: dict[str, Any]) -> Preparation:
     if set(step) == {"accumulated"}:
         return Accumulated()
     if set(step) == {"tau", "n"}:
-        tau = step["tau"]
-        return Temperature(
-            np.asarray(tau, dtype=np.float64) if isinstance(tau, list) else float(tau), step["n"]
-        )
+        tau = np.asarray(step["tau"], dtype=np.float64)
+        return Temperature(tau if tau.ndim else float(tau), step["n"])
     raise BadCertificate(f"a preparation must be 'accumulated' or 'tau' with 'n', got {sorted(step)}")

@@ -1,10 +1,11 @@
-"""Tube shapes `max` and `box`: scores of whole trajectories, fitted on the tune part."""
+"""Tube shapes: scores of whole trajectories, fitted on the tune part."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,20 +54,15 @@ class TubeShape:
         region, score = self._region(forecast, limit), partial(self._scores, forecast)
         return ConfidenceSets(region, score, limit, sound, tuple(forecast.mean.shape))
 
-    def _scores(self, forecast: GaussianForecast, truth: Array) -> Array:
-        raise NotImplementedError
-
-    def _region(self, forecast: GaussianForecast, limit: float) -> Any:
-        raise NotImplementedError
+    _scores: Callable[[GaussianForecast, Array], Array]
+    _region: Callable[[GaussianForecast, float], Any]
 
 
 @dataclass(frozen=True, eq=False)
 class MaxShape(TubeShape):
     """Score: the largest over t of Mahalanobis^2_t / c_t. Set: an ellipsoid of radius^2 T c_t per step.
 
-    scale: `[H]` c_t
-    accumulate: whether variances are summed over the steps so far
-    widths: `[D]` mean half-widths of the tune units at T = 1, in deviations of their states; not stored
+    scale: `[H]` c_t; for the other fields see `BoxShape`
     """
 
     kind: ClassVar[str] = "max"
@@ -80,11 +76,8 @@ class MaxShape(TubeShape):
     @classmethod
     def fit(cls, forecast: GaussianForecast, states: Any, level: PACLevel) -> MaxShape:
         """The candidate that is smallest on units it was not fitted on."""
-        fits = [
-            partial(cls._fit_one, accumulate=accumulate, spread=spread)
-            for accumulate in (False, True)
-            for spread in SPREADS
-        ]
+        pairs = product((False, True), SPREADS)
+        fits = [partial(cls._fit_one, accumulate=accumulate, spread=spread) for accumulate, spread in pairs]
         tuning = Tuning.of(forecast, states, level)
         chosen: Chosen[MaxShape] = choose(fits, tuning)
         tubes = chosen.whole.sets(tuning.forecast, 1.0).region.half_widths()
@@ -157,9 +150,7 @@ class BoxShape(TubeShape):
             raise InvalidInput(f"sides must be {dims} of -1, 0 or 1, got {sides}")
         fits = [
             partial(cls._fit_one, power=power, accumulate=accumulate, spread=spread, sides=sides)
-            for accumulate in (False, True)
-            for power in POWERS
-            for spread in SPREADS
+            for accumulate, power, spread in product((False, True), POWERS, SPREADS)
             if power or not accumulate  # at p = 0 the variances do not count
         ]
         if units is not None:
@@ -216,10 +207,8 @@ class BoxShape(TubeShape):
         xp = array_namespace(reach)
         below, above = (reach * convert_like(reach, scale) for scale in self.scale)
         if any(self.sides):  # not reach * inf, which is NaN where the reach is 0
-            side, no_end = (
-                convert_like(reach, self.sides),
-                convert_like(reach, np.inf if limit >= 0 else -np.inf),
-            )
+            side = convert_like(reach, self.sides)
+            no_end = convert_like(reach, np.inf if limit >= 0 else -np.inf)
             below, above = xp.where(side > 0, no_end, below), xp.where(side < 0, no_end, above)
         return Boxes(forecast.mean, forecast.mean - below, forecast.mean + above)
 
@@ -253,15 +242,12 @@ def _variances(forecast: GaussianForecast, accumulate: bool) -> GaussianForecast
 
 
 def _scale(errors: Floats, spread: float | None, floor: Any) -> Floats:
-    """A scale per step (and dimension) from errors `[B, H, ...]`, never below `floor`.
-
-    Errors are NaN after a unit's end. A step that no unit reached is scaled like the one before.
-    """
+    """A scale per step (and dimension) from errors `[B, H, ...]`, NaN after an end; at least `floor`."""
     lived = int((~np.isnan(errors)).reshape(*errors.shape[:2], -1)[..., 0].any(axis=0).sum())
     mean, quantile = (np.nanmean, np.nanquantile) if np.isnan(errors).any() else (np.mean, np.quantile)
     seen = errors[:, :lived]
     scale = np.sqrt(mean(seen**2, axis=0)) if spread is None else quantile(seen, spread, axis=0)
-    unseen = errors.shape[1] - lived
+    unseen = errors.shape[1] - lived  # a step that no unit reached is scaled like the one before
     return np.asarray(np.maximum(np.concatenate([scale, np.repeat(scale[-1:], unseen, axis=0)]), floor))
 
 
@@ -281,11 +267,7 @@ def _above_zero(scale: Floats) -> None:
 
 @dataclass(frozen=True, eq=False)
 class LinearFeatures:
-    """The few numbers that limits read: matrix @ state.
-
-    names: F names, for reports and certificates
-    matrix: `[F, D]`
-    """
+    """The few numbers that limits read: matrix `[F, D]` @ state, with their F names."""
 
     names: tuple[str, ...]
     matrix: Floats
@@ -328,10 +310,7 @@ class LinearFeatures:
 
 @dataclass(frozen=True, eq=False)
 class FeatureTube(ConfidenceSets):
-    """A tube of intervals, one per feature and step; other directions are unbounded.
-
-    `box()` and the sizes are those of the features, `[B, H, F]`.
-    """
+    """A tube of intervals, one per feature and step; `box()` and the sizes are theirs, `[B, H, F]`."""
 
     features: LinearFeatures
 
@@ -475,15 +454,13 @@ def fit_tube(
     """A predictor whose `.tube(forecast)` holds the whole trajectory with the promised probability.
 
     Forecasts carry one-step variances `[B, H, D]`; states are `[B, H, D]`, infinite where a simulation
-    failed, or `Trajectories` if units may end early. All choices are made on the tune split, T on the
-    calibrate split; they must share no unit, and the calibrate split be used once (`certify` keeps watch,
-    with ids).
+    failed, or `Trajectories`. The splits must share no unit, and the calibrate split be used once (`certify`
+    keeps watch, with ids).
 
     shape: "joint", "max", "box", "features", or a plugin's
-    options: `features=LinearFeatures(names, matrix)` for "features"; `sides` for "box" and "features", 1 or
-        -1 for each dimension of which only the upper or the lower end counts, 0 for both; `units`, how much
-        of each dimension counts as one where widths are traded against each other (by default its deviation
-        on the tune split)
+    options: `features=LinearFeatures(names, matrix)` for "features"; for it and "box" `sides`, 1 or -1 for
+        each dimension of which only the upper or the lower end counts, 0 for both, and `units`, what counts
+        as one where widths are traded against each other (by default the deviation on the tune split)
 
     >>> rng = np.random.default_rng(0)
     >>> forecast = GaussianForecast(np.zeros((400, 5, 2)), np.ones((400, 5, 2)))

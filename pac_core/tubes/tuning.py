@@ -24,13 +24,10 @@ _EXPONENTS = (0.0, 0.1, 0.2, 0.3, 0.4)
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """The tune units that did not fail, in two halves, and the units of their sizes.
+    """The tune units that did not fail, in two halves; states are NaN after a unit's end.
 
-    forecast, states: of all of them; states are NaN after a unit's end
-    halves: forecast and states of each half
     deviation: `[D]` the units in which half-widths of different dimensions are compared
-    band: numbers of errors over which a threshold is averaged, because a single order statistic of the tail
-        is mostly noise
+    band: numbers of errors over which a threshold is averaged: one order statistic of the tail is noise
     """
 
     forecast: GaussianForecast
@@ -63,23 +60,14 @@ class Tuning:
 
 @dataclass(frozen=True, eq=False)
 class Chosen(Generic[Shape]):
-    """The best of several fits.
-
-    whole: fitted on all units
-    crossed: fitted on one half, with forecast and states of the other; both ways
-    """
+    """The best fit, on all units, and on either half with forecast and states of the other."""
 
     whole: Shape
     crossed: list[tuple[Shape, GaussianForecast, Floats]]
 
 
 def choose(fits: Sequence[Callable[[GaussianForecast, Any], Any]], tuning: Tuning) -> Chosen[Any]:
-    """The fit with the smallest mean normalised size.
-
-    Each is fitted on either half and measured on the other, at the threshold that the scores there would
-    give, because hundreds of scales overfit the half they were fitted on.
-    """
-
+    """The fit with the smallest mean normalised size, fitted on either half and measured on the other."""
     first, second = tuning.halves
 
     def size(pairs: list[tuple[Any, GaussianForecast, Floats]]) -> float:
@@ -105,9 +93,8 @@ def balance(
     reach: `[B, H, D]` normalised half-widths of the box at T = 1
     sides: `[D]` see `BoxShape`
 
-    Risk should be spent where width is most expensive. The steps share one exponent (wide steps are narrowed
-    by a power of their width), and each dimension has a factor below and one above, because errors are often
-    skewed: so few numbers do not overfit.
+    The steps share one exponent (wide steps are narrowed by a power of their width), and each dimension has a
+    factor below and one above, because errors are often skewed: so few numbers do not overfit.
     """
     lived = int((~np.isnan(relative[..., 0])).any(axis=0).sum())  # later steps were never reached
     errors = np.concatenate([-relative, relative], axis=2)[:, :lived]
@@ -133,10 +120,7 @@ def balance(
 
 
 def _descend(
-    worst: Floats,
-    factors: NDArray[np.float64],
-    size: Callable[[Floats], float],
-    band: NDArray[np.int64],
+    worst: Floats, factors: NDArray[np.float64], size: Callable[[Floats], float], band: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], float]:
     """Coordinate descent in the factors `[K]` of the scores `worst` `[B, K]`, and the size it reaches."""
     best = _limit((worst / factors).max(axis=1), band) * size(factors)

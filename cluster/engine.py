@@ -54,10 +54,9 @@ def run(
     limit: int | None = None,
     progress: Callable[[State], Any] | None = None,
 ) -> State:
-    """Every shard of the job, written to the folder; Ray must be initialised.
+    """Every shard of the job, written to the folder, which keeps what it has; Ray must be initialised.
 
-    What is there already is kept. The result is the same, bit for bit, for any number of workers of one
-    kind, and whatever dies on the way.
+    The result is the same, bit for bit, for any number of workers of one kind, and whatever dies on the way.
 
     workers: least and most in each pool; by default as many as there is room for
     gpus: per worker, for stages that can use one
@@ -115,7 +114,10 @@ class _Engine:
             try:
                 while self.state.finished < self.goal:
                     self._bury_what_hangs()
-                    self._staff()
+                    staff(pools, len(self.todo), late=time.monotonic() - self.begun > LATE)
+                    self.state.pools = tuple(pool.alive for pool in pools)
+                    missing = (str(pool.resources) for pool in pools if not pool.alive)
+                    self.state.missing = next(missing, "")
                     self._hand_out()
                     self._begin_again_what_is_slow()
                     self._listen()
@@ -124,12 +126,6 @@ class _Engine:
                 for pool in pools:
                     for member in list(pool.members):
                         pool.drop(member)
-
-    def _staff(self) -> None:
-        """As many workers as there is work for, and what is known of them."""
-        staff(self.pools, len(self.todo), late=time.monotonic() - self.begun > LATE)
-        self.state.pools = tuple(pool.alive for pool in self.pools)
-        self.state.missing = next((str(pool.resources) for pool in self.pools if not pool.alive), "")
 
     def _hand_out(self) -> None:
         for pool, following in zip(self.pools, [*self.pools[1:], None], strict=True):
@@ -150,7 +146,7 @@ class _Engine:
     def _begin_again_what_is_slow(self) -> None:
         """A straggler's shard goes to an idle worker too; the first result counts."""
         for pool in self.pools:
-            if pool.waiting or not (idle := pool.idle()):
+            if pool.waiting or not (idle := pool.next_free()):
                 continue
             fresh = (one for one in slow(pool) if self._place(one) not in self.repeated | self.passed)
             if (attempt := next(fresh, None)) is not None:

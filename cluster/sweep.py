@@ -1,4 +1,4 @@
-"""The ways to score that a sweep compares, and how the smallest is found on the tune part alone."""
+"""Sweeps on Ray Tune: ways to score, compared on the tune part alone, and certified in one look."""
 
 from __future__ import annotations
 
@@ -48,11 +48,9 @@ _SIZED = 1000  # units on which a mean size is measured: it needs no more
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to score.
+    """One way to score: a tube shape, or one of `LABEL_SCORES`, of the forecasts that `view` reads.
 
-    shape: a tube shape, or one of `LABEL_SCORES`
     accumulate, temperature: the paper's A and C, where the shape leaves the choice
-    view: which of the stored forecasts
     at: the level it is fitted for, where that makes a difference; it may serve others as well
     """
 
@@ -83,11 +81,7 @@ class Candidate:
         *,
         calibrate: int | None = None,
     ) -> Score:
-        """The score, fitted on these tune units.
-
-        others: further levels that it is to serve, where that makes a difference
-        calibrate: how many units it will be calibrated on, likewise
-        """
+        """The score, fitted on these tune units; `others` and `calibrate` as in `choose_label_score`."""
         if self.shape in LABEL_SCORES:
             return label_score_fitter(self.shape, calibrate=calibrate, others=others)(forecast, truth, level)
         if not self.for_all:
@@ -130,12 +124,10 @@ def held_out_sizes(
     *,
     calibrate: int | None = None,
 ) -> list[float]:
-    """The mean size at each level of one fit, on tune units the candidate was not fitted on.
+    """The mean size at each level of one fit: each half of the tune units judges what the other fitted.
 
-    Either half of the units judges what was fitted on the other.
     Tubes are measured in units of the tune deviation, because their dimensions have different units.
-    calibrate: how many units are to calibrate, which says how many errors are allowed: so a looser level
-        never has a larger size than a stricter one
+    calibrate: how many units are to calibrate, which says how many errors are allowed
     """
     order = np.random.default_rng(0).permutation(len(truth))
     halves = [(forecast.take(rows), truth[rows]) for rows in (np.sort(order[::2]), np.sort(order[1::2]))]
@@ -163,28 +155,24 @@ def held_out_sizes(
 def choose(
     sizes: dict[tuple[Candidate, PACLevel], float], *, same: bool = False
 ) -> dict[tuple[int | None, PACLevel], Candidate]:
-    """For each horizon and level, the candidate of the smallest held-out size.
+    """For each horizon and level, the candidate of the smallest held-out size, whatever it was fitted for: a
+    looser level never takes larger sets than a stricter one.
 
-    Every fit is compared at every level, whichever it was fitted for. So a looser level never takes larger
-    sets than a stricter one: it could have taken the same fit.
     same: one candidate for all levels of a horizon, by the mean logarithm of its sizes
     """
+    levels = list(dict.fromkeys(level for _, level in sizes))
+
+    def size(candidate: Candidate, level: PACLevel) -> float:
+        if not same:
+            return sizes[candidate, level]
+        return float(np.mean([np.log(sizes[candidate, each]) for each in levels]))
+
     chosen: dict[tuple[int | None, PACLevel], Candidate] = {}
     for horizon in dict.fromkeys(candidate.view.horizon for candidate, _ in sizes):
         menu = list(dict.fromkeys(c for c, _ in sizes if c.view.horizon == horizon))
-        levels = list(dict.fromkeys(level for _, level in sizes))
-
-        def mean_log(candidate: Candidate, levels: list[PACLevel] = levels) -> float:
-            return float(np.mean([np.log(sizes[candidate, level]) for level in levels]))
-
         for level in levels:
-            key: Callable[[Candidate], float] = mean_log if same else partial(_at, sizes, level)
-            chosen[horizon, level] = min(menu, key=key)
+            chosen[horizon, level] = min(menu, key=partial(size, level=level))
     return chosen
-
-
-def _at(sizes: dict[tuple[Candidate, PACLevel], float], level: PACLevel, candidate: Candidate) -> float:
-    return sizes[candidate, level]
 
 
 def _allowed(n: int, level: PACLevel, calibrate: int | None) -> int:
@@ -201,8 +189,7 @@ def trial(
 ) -> dict[str, Any]:
     """One trial of Ray Tune: a fit, measured at all levels, on the tune part that all trials share.
 
-    A candidate that these units refuse has infinite sets, and says why: the others may do. Any other
-    error is a bug, the same at every try. Both are answers; what Ray tries again are workers that died.
+    A refusal and a bug are answers; what Ray tries again are workers that died.
     """
     fit = config["fit"]
     forecast, truth = tune[fit.view]
@@ -285,18 +272,11 @@ def sweep(
 
     Returns the rows, and the probability below which any of the certificates fails. A second look is refused
     before the first trial; the same sweep may be repeated. Each part is read once, whatever is compared.
-    results: of this run, if something was read of it already
     """
     task.check(levels)
     views = [View(size, horizon) for horizon in horizons for size in members]
-    plan = {
-        "kind": "sweep",
-        "shapes": [*shapes],
-        "horizons": [*horizons],
-        "members": [*members],
-        "same": same,
-        "of": [str(view) for view in views],
-    }
+    plan: dict[str, Any] = {"kind": "sweep", "shapes": [*shapes], "horizons": [*horizons]}
+    plan |= {"members": [*members], "same": same, "of": [str(view) for view in views]}
     files = [certificate_file(level, _prefix(horizon)) for horizon in horizons for level in levels]
     refuse_second_look(task, folder, levels, ledger, files, plan)
     results = results or task.results(folder)
@@ -314,7 +294,21 @@ def sweep(
     menu: dict[tuple[str, View], list[Any]] = {}
     for place, score in fitted.items():
         menu.setdefault((score_digest(score), chosen[place].view), []).append(place)
-    asked = _ask(results, [(fitted[places[0]], places, view) for (_, view), places in menu.items()])
+    files_of = {
+        key: f"scores-{score_digest(fitted[p[0]], str(key[1]))[:12]}.parquet" for key, p in menu.items()
+    }
+
+    @cache
+    def written() -> dict[str, Any]:
+        """All scores by their files, in one pass when the first is asked for."""
+        wanted = [(fitted[places[0]], files_of[key], key[1]) for key, places in menu.items()]
+        return dict(zip(files_of.values(), results.write_scores(wanted), strict=True))
+
+    asked = []
+    for key, places in menu.items():
+        proved_at, view = tuple(level for _, level in places), key[1]
+        scores = partial(lambda name: written()[name], files_of[key])
+        asked.append(Request(fitted[places[0]], proved_at, scores, results.domain(view), str(view)))
     made = certify_results(task, results, asked, ledger, plan)
     issued: dict[tuple[int | None, PACLevel], Any] = {}
     for certified, ((_, view), places) in zip(made, menu.items(), strict=True):
@@ -323,24 +317,6 @@ def sweep(
     findings = dict(zip(issued, evaluate_certificates(results, list(issued.values())), strict=True))
     rows = [_row(place, chosen[place], sizes, findings.get(place)) for place in chosen]
     return rows, made[0].look.cost
-
-
-def _ask(results: Results, menu: Sequence[tuple[Score, Sequence[Any], View]]) -> list[Request]:
-    """The scores on the menu, each with a file; the first that is asked for computes all, in one pass."""
-
-    @cache
-    def written() -> dict[str, Any]:
-        return dict(zip(targets, results.write_scores(wanted), strict=True))
-
-    asked, wanted = [], []
-    for score, places, view in menu:
-        target = f"scores-{score_digest(score, str(view))[:12]}.parquet"
-        levels = tuple(level for _, level in places)
-        scores = partial(lambda name: written()[name], target)
-        asked.append(Request(score, levels, scores, results.domain(view), str(view)))
-        wanted.append((score, target, view))
-    targets = [target for _, target, _ in wanted]
-    return asked
 
 
 def _prefix(horizon: int | None) -> str:
@@ -354,7 +330,7 @@ def _row(
     finding: Finding | None,
 ) -> dict[str, Any]:
     horizon, level = place
-    row = {
+    row: dict[str, Any] = {
         "epsilon": level.epsilon,
         "delta": level.delta,
         "horizon": horizon or "",
@@ -362,24 +338,20 @@ def _row(
         "score": str(replace(candidate, at=None) if candidate.at == level else candidate),
         "tune size": sizes[candidate, level],
     }
+    row |= dict.fromkeys(("T", "test error", "interval", "size", "refuted"), "") | {"file": "refused"}
     if finding is None:
-        return row | {"T": "", "test error": "", "interval": "", "size": "", "refuted": "", "file": "refused"}
+        return row
     predictor = finding.certificate.predictor
     for remark in predictor.remarks:
         say("note", f"{finding.file}: {remark}")
     if isinstance(predictor.score, RankedScore):
         row["score"] = f"{row['score']}: {predictor.score}"
-    row["T"] = predictor.threshold.value
+    row |= {"T": predictor.threshold.value, "file": finding.file}
     if finding.evaluation is None:
-        return row | {"test error": "", "interval": "", "size": "", "refuted": "", "file": finding.file}
-    whole = finding.evaluation.all
-    return row | {
-        "test error": whole.error,
-        "interval": f"{whole.interval[0]:.4f}..{whole.interval[1]:.4f}",
-        "size": whole.mean,
-        "refuted": "yes" if finding.evaluation.refuted else "no",
-        "file": finding.file,
-    }
+        return row
+    whole, word = finding.evaluation.all, "yes" if finding.evaluation.refuted else "no"
+    interval = f"{whole.interval[0]:.4f}..{whole.interval[1]:.4f}"
+    return row | {"test error": whole.error, "interval": interval, "size": whole.mean, "refuted": word}
 
 
 def heat_maps(rows: Sequence[dict[str, Any]], title: str) -> bytes:

@@ -1,7 +1,8 @@
-"""Why a run on Ray stopped: each says what is kept and what to do next."""
+"""Workers on Ray: what they do, how pools of them are placed, and when one is slow, hung or lost."""
 
 from __future__ import annotations
 
+import re
 import socket
 import statistics
 import time
@@ -32,16 +33,6 @@ from pac_core.runs import (
 class WorkerDiffers(PACError):
     """A worker has other versions than the driver, so its results could have other digits."""
 
-    def __init__(self, host: str, differences: str) -> None:
-        super().__init__(host, differences)
-        self.host, self.differences = host, differences
-
-    def __str__(self) -> str:
-        return (
-            f"the worker on {self.host} differs from the driver in {self.differences}: install the same "
-            "versions on every machine (docs/cluster.md), then start again; finished shards are kept."
-        )
-
 
 class NoWorkers(PACError):
     """The cluster has no room for a single worker, or none came in time."""
@@ -59,11 +50,9 @@ def cause(error: RayError) -> BaseException:
 
 def out_of_memory(raised: BaseException) -> bool:
     """Whether memory ran out, on a CPU or on a GPU; torch has errors of its own for it."""
-    said = str(raised).lower()
-    known = isinstance(raised, MemoryError) or type(raised).__name__ == "OutOfMemoryError"
-    return known or (
-        isinstance(raised, RuntimeError) and ("out of memory" in said or "enough memory" in said)
-    )
+    if isinstance(raised, MemoryError) or type(raised).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(raised, RuntimeError) and bool(re.search("(out of|enough) memory", str(raised).lower()))
 
 
 AT_ONCE = 8
@@ -127,14 +116,15 @@ class Worker:
         run: digest of the run, in the last pool; empty in the others
         """
         found = find_versions([name for name in expected if name not in ("python", "pac-sets")])
-        differing = [
-            f"{n} ({found[n]} there, {want} here)" for n, want in expected.items() if found[n] != want
-        ]
-        if differing:
-            raise WorkerDiffers(socket.gethostname(), ", ".join(differing))
+        host, wanted = socket.gethostname(), expected.items()
+        if differing := [f"{n} ({found[n]} there, {want} here)" for n, want in wanted if found[n] != want]:
+            raise WorkerDiffers(
+                f"the worker on {host} differs from the driver in {', '.join(differing)}: install the same "
+                "versions on every machine (docs/cluster.md), then start again; finished shards are kept."
+            )
         self.run = run
         self.scorers = make_scorers(stages, device, cpus)
-        return socket.gethostname()
+        return host
 
     def work(self, shard: Shard, given: Given) -> tuple[Receipt | None, Any]:
         """Nothing and what the next pool is given; from the last, a receipt and the shard's file."""
@@ -195,11 +185,6 @@ class Pool:
         """Workers that are ready."""
         return sum(bool(member.host) for member in self.members)
 
-    @property
-    def in_hand(self) -> int:
-        """Shards that workers have in hand."""
-        return sum(len(member.hands) for member in self.members)
-
     def claim(self, run: str, code: Mapping[str, str]) -> None:
         """Of which run its files are, if it is the last pool, and which code its workers must have."""
         self._run = run if self.last else ""
@@ -207,8 +192,16 @@ class Pool:
 
     def grow(self, wanted: int) -> None:
         """Starts workers until there are `wanted`, or as many as there may be."""
+        options = {
+            "num_cpus": self.resources.cpus,
+            "num_gpus": self.resources.gpus,
+            "max_restarts": 0,  # the engine replaces what dies, wherever there is room
+            "scheduling_strategy": "SPREAD",
+        }
+        about = self.device, self.resources.cpus, self._expected, self._run
         while len(self.members) < min(self.most, wanted):
-            self.members.append(self._start())
+            actor: Any = ray.remote(Worker).options(**options).remote()
+            self.members.append(Member(actor, actor.prepare.remote(*about, *self._stages)))
 
     def shrink(self) -> None:
         """Ends idle workers that nothing waits for, so that machines can go; one stays for stragglers."""
@@ -223,44 +216,21 @@ class Pool:
         ray.kill(member.actor)
         return list(member.hands)
 
-    def idle(self) -> Member | None:
-        """A ready worker with nothing in hand."""
-        return next((m for m in self.members if m.host and not m.hands), None)
-
-    def next_free(self, ahead: int) -> Member | None:
-        """The ready worker with the fewest shards in hand, if it may have one more."""
+    def next_free(self, ahead: int = 1) -> Member | None:
+        """The ready worker with the fewest shards in hand, if it has fewer than `ahead`."""
         free = [m for m in self.members if m.host and len(m.hands) < ahead]
         return min(free, key=lambda m: len(m.hands), default=None)
-
-    def _start(self) -> Member:
-        options = {
-            "num_cpus": self.resources.cpus,
-            "num_gpus": self.resources.gpus,
-            "max_restarts": 0,  # the engine replaces what dies, wherever there is room
-            "scheduling_strategy": "SPREAD",
-        }
-        actor: Any = ray.remote(Worker).options(**options).remote()
-        ready = actor.prepare.remote(
-            self.device, self.resources.cpus, self._expected, self._run, *self._stages
-        )
-        return Member(actor, ready)
 
 
 def arrange(
     stages: Sequence[Stage], expected: Mapping[str, str], workers: tuple[int, int] | None, gpus: float | None
 ) -> list[Pool]:
-    """Pools for the stages: neighbours with the same needs share workers.
-
-    workers: least and most of each pool; by default as many as the cluster has room for
-    gpus: of each worker of the stages that can use one, instead of what they ask for
-    """
+    """Pools for the stages: neighbours with the same needs share workers; see `cluster.engine.run`."""
     total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     groups: list[tuple[Resources, list[Stage]]] = []
     for stage in stages:
-        wanted = stage.gpus
-        if wanted is None:
-            wanted = (1.0 if total.get("GPU", 0) >= 1 else 0.0) if gpus is None else gpus
-        needed = Resources(stage.cpus, wanted)
+        free = float(total.get("GPU", 0) >= 1) if gpus is None else gpus
+        needed = Resources(stage.cpus, free if stage.gpus is None else stage.gpus)
         if groups and groups[-1][0] == needed:
             groups[-1][1].append(stage)
         else:
@@ -268,8 +238,7 @@ def arrange(
     needs = [needed for needed, _ in groups]
     if workers is None or workers[0] == workers[1]:
         refuse_crowd(workers[0] if workers else 1, needs, total)
-    room = share_out(needs, total)
-    sizes = [workers or (count, count) for count in room]
+    sizes = [workers or (count, count) for count in share_out(needs, total)]
     last = len(groups) - 1
     return [Pool(group, needed, *sizes[i], expected, i == last) for i, (needed, group) in enumerate(groups)]
 
@@ -286,11 +255,8 @@ def refuse_crowd(count: int, needs: Sequence[Resources], total: Mapping[str, flo
 
 
 def staff(pools: Sequence[Pool], shards: int, *, late: bool) -> None:
-    """Starts workers where there is work. Those with GPUs come first, before others fill their CPUs.
-
-    shards: of the whole run
-    late: no longer wait until all those with GPUs have a place
-    """
+    """Starts workers where there is work for so many shards. Those with GPUs come first, before others fill
+    their CPUs; if it is `late`, the others no longer wait until all of those have a place."""
     scarce = [pool for pool in pools if pool.resources.gpus]
     there = all(pool.alive for pool in scarce)
     placed = (late and there) or all(pool.alive >= min(pool.least, shards) for pool in scarce)
@@ -301,7 +267,7 @@ def staff(pools: Sequence[Pool], shards: int, *, late: bool) -> None:
                 pool.drop(member)
     for pool in pools:
         first = pool is pools[0]
-        wanted = len(pool.waiting) + pool.in_hand if first else shards
+        wanted = len(pool.waiting) + sum(len(m.hands) for m in pool.members) if first else shards
         if len(pools) > 1 and not everywhere:  # room for one of each kind comes first
             wanted = min(wanted, pool.least if pool in scarce else int(placed))
         pool.grow(wanted)
@@ -364,10 +330,7 @@ def slow(pool: Pool) -> list[Attempt]:
 
 
 def hung(pool: Pool, least: float) -> tuple[list[Member], float]:
-    """Workers that will not come back, and the seconds after which that is said: never below `least`.
-
-    While nothing is known of how long a shard takes, `least` stands for it.
-    """
+    """Workers that will not come back, and the seconds after which that is said: never below `least`."""
     limit = max(least, HUNG * statistics.median(pool.seconds or [least]))
     return _busy_for(pool, limit), limit
 

@@ -23,7 +23,7 @@ from pac_core.bounds import max_errors
 from pac_core.certificates import LedgerPath
 from pac_core.cli import LEDGER, ledger_beside, refuse_unwritable, say, say_cost
 from pac_core.errors import ShardFailed, TooManyFailures
-from pac_core.evaluation import describe_accuracy, error_interval
+from pac_core.evaluation import describe_accuracy, error_interval, format_table
 from pac_core.files import real_path
 from pac_core.runs import (
     Finding,
@@ -81,7 +81,7 @@ def launch(
         folder.put_text(DATA, str(real_path(data)))
     say("units", f"{task.job.units:,} {task.unit}s in {len(task.job.shards):,} shards, kept in {folder}")
     try:
-        _compute(task, folder, address, workers, gpus, dashboard, estimate)
+        _compute(task, folder, address, estimate, dashboard, workers=workers, gpus=gpus)
     except ShardFailed as failure:
         if failure.details:
             say("worker", f"what it said: {folder.put_text('failure.txt', failure.details)}")
@@ -91,7 +91,7 @@ def launch(
     results = task.results(folder)
     say_accuracy(task, results)
     with counting_explosions(task, results, PARTS if levels else PARTS[:1]):
-        return _certify(task, results, levels, book, shape, features) if levels else []
+        return _certify(task, results, levels, book, shape=shape, features=features) if levels else []
 
 
 @contextmanager
@@ -145,15 +145,11 @@ def resumable(folder: RunFolder) -> Iterator[None]:
 def ledger_for(folder: RunFolder, given: LedgerPath | None = None, data: Path | None = None) -> LedgerPath:
     """The ledger `given`, or the one beside the data of a run, or beside the folder of simulated units.
 
-    Beside the data every look at them is seen, whichever folder a run has. A run that was certified has its
-    ledger, and no other is taken.
+    A run that was certified has its ledger, and no other is taken.
     data: of the run; by default what its folder says
     """
-    known = folder.ledger(given)
-    if known is not None:
+    if (known := folder.ledger(given) or given) is not None:
         return known
-    if given is not None:
-        return given
     if data is None and folder.has(DATA):
         data = Path(folder.get(DATA).decode())
     if data is not None:
@@ -175,7 +171,8 @@ def tune_run(folder: RunFolder, levels: Sequence[PACLevel], ledger: LedgerPath, 
     with tempfile.TemporaryDirectory() as storage, watched, counted("trials") as progress:
         options |= {"progress": progress, "results": results}
         rows, cost = sweep(task, folder, levels, ledger, Path(storage), **options)
-    click.echo(_table(rows))
+    names = [name for name in rows[0] if any(row[name] != "" for row in rows)]
+    click.echo(format_table([names, *([_cell(name, row[name]) for name in names] for row in rows)]))
     say_cost(len(rows), cost, ledger)
     folder.put("tune.csv", format_csv(rows))
     say("wrote", f"{folder}/tune.csv")
@@ -188,13 +185,7 @@ def tune_run(folder: RunFolder, levels: Sequence[PACLevel], ledger: LedgerPath, 
 
 
 def _compute(
-    task: Task,
-    folder: RunFolder,
-    address: str,
-    workers: tuple[int, int] | None,
-    gpus: float | None,
-    dashboard: bool,
-    only_estimate: bool,
+    task: Task, folder: RunFolder, address: str, only_estimate: bool, dashboard: bool, **workers: Any
 ) -> None:
     job, limit = task.job, 1 if only_estimate else None
     told = False
@@ -214,7 +205,7 @@ def _compute(
         with connected(address, dashboard=dashboard, store=STORE) as session:
             say("ray", str(session))
             with shown(job.name, task.unit, gauges=gauges(str(folder), job.units)) as show:
-                state = run_on_ray(job, folder, workers=workers, gpus=gpus, limit=limit, progress=progress)
+                state = run_on_ray(job, folder, limit=limit, progress=progress, **workers)
     if only_estimate and state.finished == state.shards:
         say("estimate", f"nothing is left to compute: all {state.shards:,} shards are finished")
 
@@ -250,15 +241,9 @@ def room(folder: RunFolder, state: State, receipt: Receipt, tune: int) -> str:
 
 
 def _certify(
-    task: Task,
-    results: Results,
-    levels: list[PACLevel],
-    book: LedgerPath,
-    shape: str | None,
-    features: Sequence[str],
+    task: Task, results: Results, levels: list[PACLevel], book: LedgerPath, **chosen: Any
 ) -> list[Finding]:
     folder = results.folder
-    chosen: Any = {"shape": shape, "features": features}
     made, findings = certify_run(task, folder, levels, book, results=results, **chosen)
     if task.tune:
         domains = {one.predictor.domain[0] for one in made.certificates if one.predictor.domain}
@@ -268,33 +253,18 @@ def _certify(
     for level in made.refused:
         say("refused", f"epsilon={level.epsilon:g}, delta={level.delta:g}: too many {task.unit}s failed")
     for finding in findings:
-        _say_finding(finding, folder, task.unit)
+        say("calibrate", str(finding.certificate.predictor.threshold))
+        for remark in finding.certificate.predictor.remarks:
+            say("note", remark)
+        if finding.evaluation is not None:
+            say("test", f"{finding.evaluation.verdict}; mean size {finding.evaluation.all.mean:.4g}")
+        elif finding.errors is not None:
+            low, high = error_interval(*finding.errors)
+            missed = f"{finding.errors[0]} of {finding.errors[1]} {task.unit}s missed"
+            say("test", f"{missed} (98% interval {low:.4f} to {high:.4f})")
+        say("wrote", f"{folder}/{finding.file}")
     say("wrote", f"{folder}/scores.parquet, for pac verify")
     return findings
-
-
-def _say_finding(finding: Finding, folder: RunFolder, unit: str) -> None:
-    say("calibrate", str(finding.certificate.predictor.threshold))
-    for remark in finding.certificate.predictor.remarks:
-        say("note", remark)
-    if finding.evaluation is not None:
-        say("test", f"{finding.evaluation.verdict}; mean size {finding.evaluation.all.mean:.4g}")
-    elif finding.errors is not None:
-        low, high = error_interval(*finding.errors)
-        missed = f"{finding.errors[0]} of {finding.errors[1]} {unit}s missed"
-        say("test", f"{missed} (98% interval {low:.4f} to {high:.4f})")
-    say("wrote", f"{folder}/{finding.file}")
-
-
-def _table(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows for the terminal; columns that are empty throughout are left out."""
-    names = [name for name in rows[0] if any(row[name] != "" for row in rows)]
-    cells = [names, *([_cell(name, row[name]) for name in names] for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    )
 
 
 def _cell(name: str, value: Any) -> str:

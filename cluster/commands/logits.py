@@ -28,12 +28,8 @@ PARTS = ("tune", "calibrate", "test")
 
 @dataclass(frozen=True)
 class Written:
-    """What was written.
-
-    n, classes, failed: units, labels, and units without a forecast
-    moved: the largest change of a logit by rounding
-    tied: units whose most likely label is one of several after rounding; it keeps the order otherwise
-    """
+    """What was written: units, labels, units without a forecast; the largest change of a logit by rounding,
+    and units whose most likely label is one of several after it."""
 
     n: int
     classes: int
@@ -46,12 +42,8 @@ def write_logits(folder: RunFolder, out: Path, *, float16: bool = False) -> Writ
     """Writes `ids` `[N]`, `labels` `[N]` and `logits` `[N, K]` of a run that classified units.
 
     out: .npz, or .parquet with columns id, label and logits (a list of K numbers); where the run counts
-        broken images as misses also `failed` `[N]`, their logits being NaN. With it goes the model's digest,
-        so that a certificate made from the file serves sets for that model only
-    float16: rounds the logits, to one part in 2,048; the digest says so, and sets for new units are then made
-        from rounded logits, too
-
-    The file is there when it is whole.
+        broken images as misses also `failed` `[N]`, their logits being NaN; and the model's digest
+    float16: rounds the logits; the digest says so, and sets for new units are made from rounded logits too
     """
     if out.suffix not in ENDINGS:
         raise InvalidInput(f"--out must end in {' or '.join(ENDINGS)}, got {out}")

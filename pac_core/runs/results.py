@@ -123,7 +123,7 @@ class Results:
         return self.each(part, lambda read: read(view))
 
     def gather(self, part: str, views: Sequence[View]) -> dict[View, tuple[Any, Any]]:
-        """For each view, forecast and truth of the units of a part, failed ones marked; read once and kept."""
+        """For each view, forecast and truth of the units of a part, failed ones marked; read once."""
         if new := [view for view in dict.fromkeys(views) if (part, view) not in self._gathered]:
             pieces = [read for _, _, read in self.each(part, lambda read: [read(view)[1:] for view in new])]
             if not pieces or pieces[0][0][0] is None:

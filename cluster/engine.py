@@ -96,7 +96,7 @@ class _Engine:
         self.running: dict[Any, Attempt] = {}
         self.losses = Losses(retries)
         self.begun = self.moved = time.monotonic()
-        self.stillborn = 0
+        self.failed_starts = 0
         self.repeated: set[tuple[int, int]] = set()
         """pool and shard: begun a second time"""
         self.passed: set[tuple[int, int]] = set()
@@ -113,7 +113,7 @@ class _Engine:
         with self.writes:
             try:
                 while self.state.finished < self.goal:
-                    self._bury_what_hangs()
+                    self._replace_hung_workers()
                     staff(pools, len(self.todo), late=time.monotonic() - self.begun > LATE)
                     self.state.pools = tuple(pool.alive for pool in pools)
                     missing = (str(pool.resources) for pool in pools if not pool.alive)
@@ -154,12 +154,12 @@ class _Engine:
                 self.state.repeats += 1
                 self._give(pool, idle, attempt.shard, attempt.given)
 
-    def _bury_what_hangs(self) -> None:
+    def _replace_hung_workers(self) -> None:
         """A worker that takes far too long is as good as dead, also where nobody else is idle."""
         for pool in self.pools:
             members, limit = hung(pool, self.wait)
             for member in members:
-                self._bury(pool, member, f"it did not come back within {limit / 60:.3g} minutes")
+                self._replace_worker(pool, member, f"it did not come back within {limit / 60:.3g} minutes")
 
     def _place(self, attempt: Attempt) -> tuple[int, int]:
         """Pool and shard."""
@@ -215,22 +215,22 @@ class _Engine:
     def _welcome(self, pool: Pool, member: Member) -> None:
         try:
             member.host = ray.get(member.ready)
-            self.stillborn = 0
+            self.failed_starts = 0
         except RayTaskError as error:
             raised = cause(error)
             if isinstance(raised, WorkerDiffers):
                 raise raised from None
             if not out_of_memory(raised):
                 raise ShardFailed("the start of a worker", describe_error(raised), str(error)) from raised
-            self._stillborn(pool, member, error)
+            self._refuse_failed_start(pool, member, error)
         except RayError as error:
-            self._stillborn(pool, member, error)
+            self._refuse_failed_start(pool, member, error)
 
-    def _stillborn(self, pool: Pool, member: Member, error: RayError) -> None:
+    def _refuse_failed_start(self, pool: Pool, member: Member, error: RayError) -> None:
         """A worker died before it was ready: another is tried, unless none ever lives."""
         pool.drop(member)
-        self.stillborn += 1
-        if self.stillborn > self.retries + pool.most and not pool.alive:
+        self.failed_starts += 1
+        if self.failed_starts > self.retries + pool.most and not pool.alive:
             raise ShardFailed("the start of a worker", describe_error(cause(error))) from error
 
     def _take(self, attempt: Attempt) -> None:
@@ -256,7 +256,7 @@ class _Engine:
         elif isinstance(error, RayTaskError) and not out_of_memory(raised):
             raise ShardFailed(str(attempt.shard), describe_error(raised), str(error)) from raised
         else:
-            self._bury(attempt.pool, attempt.member, describe_error(raised))
+            self._replace_worker(attempt.pool, attempt.member, describe_error(raised))
 
     def _write(self, attempt: Attempt, receipt: Receipt) -> None:
         try:
@@ -274,7 +274,7 @@ class _Engine:
         self.passed.add(place)
         for other in [one for one in self.running.values() if self._place(one) == place]:
             if other in other.member.hands and other is other.member.hands[0]:  # a straggler, overtaken
-                self._bury(other.pool, other.member)
+                self._replace_worker(other.pool, other.member)
         return True
 
     def _release(self, attempt: Attempt) -> None:
@@ -283,7 +283,7 @@ class _Engine:
         if attempt.member.hands:
             attempt.member.hands[0].since = time.monotonic()
 
-    def _bury(self, pool: Pool, member: Member, why: str = "") -> None:
+    def _replace_worker(self, pool: Pool, member: Member, why: str = "") -> None:
         """Ends a worker: what it had in hand is computed again; only what it had begun counts as a loss."""
         for place, attempt in enumerate(pool.drop(member)):
             del self.running[attempt.receipt]

@@ -1,4 +1,4 @@
-"""Sweeps on Ray Tune: ways to score, compared on the tune part alone, and certified in one look."""
+"""`pac tune` with Ray Tune: the candidates, the smallest on the tune part, and a row of results for each."""
 
 from __future__ import annotations
 

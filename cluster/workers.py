@@ -1,4 +1,4 @@
-"""Workers on Ray: what they do, how pools of them are placed, and when one is slow, hung or lost."""
+"""Workers on Ray: where they are placed, what each has in hand, which one hangs, how it is replaced."""
 
 from __future__ import annotations
 

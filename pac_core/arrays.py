@@ -1,9 +1,11 @@
-"""Checks at the public doors, and what is common to numpy and torch."""
+"""Checks at the public doors, what numpy and torch share, numbers rounded outwards to text."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from decimal import ROUND_CEILING, Context, Decimal
 from textwrap import shorten
 from typing import Any, SupportsFloat, TypeAlias
@@ -153,6 +155,20 @@ def norm(vectors: Array) -> Array:
     most = xp.max(xp.abs(vectors), axis=-1)
     scale = xp.where((most > 0) & (most < np.inf), most, xp.ones_like(most))
     return scale * xp.sqrt(xp.sum((vectors / scale[..., None]) ** 2, axis=-1))
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Runs torch, if loaded, on one thread: their number decides the last digits, and idle ones spin."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
+    if torch:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if torch:
+            torch.set_num_threads(before)
 
 
 def count_threads() -> int:

@@ -1,4 +1,6 @@
-"""How many errors a calibration set may contain and still prove a level: Theorem 1 of Park et al. (2020)."""
+"""How many errors a calibration set may contain and still prove a level (Theorem 1 of Park et al., 2020), and
+what several certificates cost together.
+"""
 
 from __future__ import annotations
 

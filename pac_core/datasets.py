@@ -1,4 +1,4 @@
-"""Files of arrays and tables: the classes of a model, and units with scores, or forecasts and truths."""
+"""Files of arrays and tables, with the classes of a model: npz, npy, csv and parquet, never unpickled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure sets on the test part: error with its exact interval, sizes, and whether the promise is refuted."""
+"""Sets measured on test units: error with its exact interval, sizes, verdict; and the paper's baselines."""
 
 from __future__ import annotations
 

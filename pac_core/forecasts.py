@@ -1,4 +1,7 @@
-"""Forecasts: logits and Gaussians, with scores that are the same to the last bit on every CPU."""
+"""What a model forecasts (logits, Gaussians), what came true and when it ended, and units that failed.
+
+A failed unit has no forecast: it scores +inf, counts as an error, and nothing is tuned on it.
+"""
 
 from __future__ import annotations
 

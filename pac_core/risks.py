@@ -1,8 +1,4 @@
-"""P(unsafe | accepted): how often what the checker accepts goes wrong.
-
-A small P(unsafe and accepted) does not bound it: a checker that accepts one plan in a thousand may be wrong
-about every one. Its own bound comes from one decision per episode, at a step drawn beforehand.
-"""
+"""Risk given a decision: P(unsafe | accepted) of a guard, and which alarms may be suppressed."""
 
 from __future__ import annotations
 

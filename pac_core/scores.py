@@ -1,4 +1,4 @@
-"""The nonconformity score of the paper: -log f(y|x). Larger is worse."""
+"""The paper's nonconformity score, -log f(y|x), larger is worse; and temperatures by maximum likelihood."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""T by exact selection, also from scores that stay in their shards: the bits of a float, with the sign
-turned, sort as floats do, and each of four passes fixes sixteen of them from counts in the shards."""
+"""The threshold T with its evidence, by exact selection from scores that stay in their shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ensemble forecasts over a horizon: for the closed loop, and for given plans."""
+"""Forecasts over a horizon, for the closed loop and for given plans; plans as a planner proposes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PETS with a guard in its loop: mbrl-lib's CEM, and fresh units by replaying what it did with noise."""
+"""PETS with the guard in its loop: CEM's guarded episodes, replays as fresh units, a tube each round."""
 
 from __future__ import annotations
 

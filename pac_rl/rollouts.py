@@ -1,10 +1,11 @@
-"""True rollouts in MuJoCo: thousands at once, each from its seed; and their weights under another policy."""
+"""True rollouts by MuJoCo's batched stepping, closed loop or of given plans, and how much likelier they are
+under another policy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from threading import local
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from pac_core import InvalidInput, Trajectories
 from pac_core.arrays import count_threads as usual_threads
+from pac_core.arrays import one_torch_thread
 from pac_core.bounds import check_integer
 from pac_core.certificates import gaussian_bound, gaussian_weights
 from pac_rl.policies import Function, Network, NoisyPolicy, Policy, actions, check_policy
@@ -263,17 +265,6 @@ def _map_arrays(work: Callable[[list[Any]], Any], parts: Sequence[Part]) -> Part
     values = {field.name: made([getattr(part, field.name) for part in parts]) for field in fields(first)}
     mapped: Part = replace(first, **values)
     return mapped
-
-
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Torch's threads wait busily for more work, and would take the simulator's CPUs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _simulate(

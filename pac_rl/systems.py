@@ -1,8 +1,4 @@
-"""A MuJoCo environment of Gymnasium, and the state a dynamics model sees of it.
-
-The half-cheetah is the default. Whatever belongs to one environment only (which numbers make its
-state, when it ends) is in `KNOWN`; everything else in this package takes an `Environment`.
-"""
+"""Robots: a MuJoCo environment of Gymnasium with the state a model sees of it, and limits by its names."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""What can be run on an engine: rollouts of a policy, plans, whole episodes, and the training of a model.
-
-The scorers are plain classes, made once per worker and called once per shard: ``scorer(shard, given) ->
-arrays``, where ``shard.ids`` are seeds. A rollout depends on its seed alone, so any cut gives the same bits
-as long as shards begin at multiples of `UNITS`; those of episodes, at multiples of `EPISODES`.
-
-An engine is what runs a job to its end: ``engine(job, folder)``, by default in this process.
-"""
+"""The robot's tasks for an engine: rollouts of a policy, plans, whole episodes, training of a model."""
 
 from __future__ import annotations
 
@@ -22,7 +15,6 @@ from numpy.typing import NDArray
 from pac_core import GaussianForecast, InvalidInput
 from pac_core.bounds import check_integer
 from pac_core.certificates import Record
-from pac_core.cli import say
 from pac_core.datasets import file_digest
 from pac_core.runs import Job, RunFolder, Stage, Task, run_here
 from pac_core.safety import Limit
@@ -32,7 +24,7 @@ from pac_rl.forecasts import check_propagation, forecast_closed_loop, forecast_p
 from pac_rl.pets import Search, guarded_cem, plan_episode, score_episodes
 from pac_rl.planning import episodes as runs
 from pac_rl.planning.candidates import Tubes
-from pac_rl.planning.controller import Controller, cheetah_reward, returns_in_words
+from pac_rl.planning.controller import Controller, cheetah_reward
 from pac_rl.planning.episodes import Episodes, run_episodes, run_to_selection
 from pac_rl.policies import NoisyPolicy, Policy, check_policy
 from pac_rl.policy_files import NOT_NORMALISED, load_policy
@@ -279,7 +271,6 @@ def rl_task(
     burn_in_range(burn_in)
     controller = load_policy(policy, std=policy_std, vecnormalize=vecnormalize, sees=policy_sees)
     check_propagation(propagation)
-    say("policy", returns_in_words(make_environment(env), controller))
     file = ensemble() if callable(ensemble) else ensemble
     model = _with_training(Ensemble.load(file), file, trained_on)
     digests: dict[str, Any] = {"policy": file_digest(policy)}

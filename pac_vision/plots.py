@@ -20,7 +20,7 @@ from pac_core import InvalidInput, LogitForecast
 from pac_core.evaluation import error_interval
 from pac_core.plots import INK, canvas
 from pac_core.sets import ConfidenceSets, Likelihood
-from pac_vision.images.sources import read_image
+from pac_vision.images.decoding import read_image
 from pac_vision.tracking.sequences import Sequence as Frames
 from pac_vision.tracking.sequences import Video
 

@@ -1,7 +1,4 @@
-"""What can be run on an engine: images to classify, and videos to track. Scorers are made once per worker.
-
-What a unit gets depends on the unit alone, to the last bit, whatever shard and worker it falls to.
-"""
+"""Vision's tasks for an engine: images of a folder, tracks of videos."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ from pac_core.datasets import file_digest
 from pac_core.files import real_path
 from pac_core.runs import RunFolder, Stage, Task, View
 from pac_core.splits import ids_digest
-from pac_vision.images.catalogue import Images, find_images
-from pac_vision.images.sources import FileReader, Read, read_bytes
+from pac_vision.images.decoding import FileReader, Read, read_bytes
+from pac_vision.images.sources import Images, find_images
 from pac_vision.models.classifier import ImageLogits
 from pac_vision.models.libraries import family_of, load_model
 from pac_vision.tracking.scores import BoxScore, check_share, share_score

@@ -2,4 +2,6 @@
 
 from cluster.commands.launch import engine_at
 
-__all__ = ["engine_at"]
+__all__ = [
+    "engine_at",
+]

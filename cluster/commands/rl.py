@@ -10,12 +10,12 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from cluster.commands.launch import check_levels, engine_at, launch, resumable
-from cluster.commands.options import engine_options
+from cluster.commands.launch import check_levels, engine_at, engine_options, launch, resumable
 from pac_core.cli import FILE, say, shape_options
 from pac_core.fitting import check_score
 from pac_core.runs import Job, RunFolder
 from pac_rl import load_policy, make_environment
+from pac_rl.planning import returns_in_words
 from pac_rl.policy_files import SHIPPED
 from pac_rl.tasks import rl_task, train_ensemble
 
@@ -99,7 +99,10 @@ def run_rl(
         "policy_sees": policy_sees,
     }
     check_levels(calibrate, engine["levels"])
-    check_score(shape or "box", ("trajectories", horizon, len(make_environment(env).names)), features)
+    robot = make_environment(env)
+    check_score(shape or "box", ("trajectories", horizon, len(robot.names)), features)
+    controller = load_policy(chosen, std=policy_std, vecnormalize=vecnormalize, sees=policy_sees)
+    say("policy", returns_in_words(robot, controller))
     with resumable(place), engine_at("none") as here:
         task = rl_task(
             env=env,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cluster.commands.launch import ledger_for, resumable, tune_run
-from cluster.commands.options import ledger_option
+from cluster.commands.launch import ledger_for, ledger_option, resumable, tune_run
 from cluster.session import ADDRESSES, connected
 from pac_core import PACLevel
 from pac_core.certificates import LedgerPath

@@ -8,9 +8,8 @@ from typing import Any
 import click
 import numpy as np
 
-from cluster.commands.launch import check_levels, launch, resumable
+from cluster.commands.launch import check_levels, engine_options, launch, resumable
 from cluster.commands.logits import say_broken
-from cluster.commands.options import engine_options
 from pac_core import InvalidInput
 from pac_core.cli import FILE, batch_option, broken_option, preprocessing_options, say
 from pac_core.errors import TooManyFailures

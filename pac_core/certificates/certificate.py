@@ -1,4 +1,4 @@
-"""A promise as a document: what is promised, from which evidence, and under which assumptions."""
+"""A promise as a document: what is promised, from which evidence, under which assumptions; and its JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole way from forecasts to certificates: split, tune, write down the menu, calibrate, issue."""
+"""From forecasts to certificates: split, tune, write down the look, calibrate, issue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `pac ledger`."""
+"""The command `pac ledger`: what each look was for, and what it cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands `pac min-n` and `pac plot`."""
+"""The commands `pac min-n` and `pac plot bounds`: how many calibration units a level needs."""
 
 from __future__ import annotations
 

@@ -11,7 +11,17 @@ from pac_core.runs.driver import (
     format_csv,
     refuse_second_look,
 )
-from pac_core.runs.engines import Engine, State, describe_error, episodes_through, run_here
+from pac_core.runs.engines import (
+    Engine,
+    State,
+    counted,
+    describe_error,
+    episodes_through,
+    estimate,
+    run_here,
+    shown,
+    size,
+)
 from pac_core.runs.folders import RunFolder
 from pac_core.runs.jobs import (
     Arrays,
@@ -26,8 +36,7 @@ from pac_core.runs.jobs import (
     make_scorers,
     run_stages,
 )
-from pac_core.runs.progress import counted, estimate, shown, size
-from pac_core.runs.results import ALL, Results, View
+from pac_core.runs.reading import ALL, Results, View
 
 __all__ = [
     "ALL",

@@ -1,5 +1,8 @@
-"""Digests of what a user hands over, and of the code that a run is made with: modules count by their source
-and that of what they import, found without running any of it; installed packages by their versions."""
+"""Digests of what decides a run: the content of a stage's arguments, the code of its scorers, versions.
+
+Modules count by their source and that of what they import, found without running any of it. The standard
+library and installed packages are left out: their versions tell.
+"""
 
 from __future__ import annotations
 

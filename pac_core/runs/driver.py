@@ -36,7 +36,7 @@ from pac_core.evaluation import Evaluation, Outcomes, evaluate_outcomes, measure
 from pac_core.fitting import score_fitter
 from pac_core.runs.folders import LEDGER, RunFolder
 from pac_core.runs.jobs import Arrays, Ids, Job, Stage, cut, digest_shards, pack, unpack
-from pac_core.runs.results import ALL, Results, View
+from pac_core.runs.reading import ALL, Results, View
 from pac_core.sets.predictor import GivenScore, Likelihood, Score
 from pac_core.splits import ids_digest, split
 from pac_core.thresholds import fit_threshold

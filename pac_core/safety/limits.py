@@ -1,6 +1,6 @@
-"""Limits that a state must keep, and how far a tube keeps them.
+"""Limits that a state must keep, and how far a tube keeps them: half-spaces, boxes, obstacles, features.
 
-A margin is at least 0 only where every state of the tube keeps the limit; NaN means that nothing is known.
+A margin is exact, or a proven lower bound; NaN is unsafe.
 """
 
 from __future__ import annotations

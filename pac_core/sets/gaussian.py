@@ -1,5 +1,4 @@
-"""Gaussian regions for numpy and torch: ellipsoids and boxes. Widths of an empty set are NaN, so that every
-comparison with a limit fails."""
+"""Sets of vectors and trajectories, for numpy and torch: ellipsoids and boxes, one a step of a tube."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Label sets, and scores of labels by their rank."""
+"""Label sets, and scores of labels by likelihood and rank."""
 
 from __future__ import annotations
 

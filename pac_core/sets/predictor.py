@@ -1,8 +1,4 @@
-"""A predictor is a score and a threshold.
-
-A unit without a forecast (a broken image, a diverged model) scores +inf, its set is empty, and nothing is
-tuned on it: the promise is about all units, whether they can be forecast or not.
-"""
+"""A predictor is a score and a threshold: it makes sets, and failed units get none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tube shapes: scores of whole trajectories, fitted on the tune part."""
+"""The registry of tube shapes: `joint` (the paper's), `max`, `box`, `features`, and those of plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Candidates around a policy: its actions scaled down, and what the ensemble forecasts of each."""
+"""Candidates around a policy, and tubes for them: fitted ones larger or smaller, the mean's, the members'."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controller that plans again at every step; and returns, of plans by a model and of policies."""
+"""The guarded planner around a policy, and returns: of plans by the model, of a policy in the simulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole episodes of a controller in the simulator: which limits they break, and what came of one plan."""
+"""Episodes of a controller in batches: whole ones, and up to a decision drawn beforehand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One action at a time: is it safe, followed by what would follow, and what to do instead."""
+"""A filter for one action at a time, and Gymnasium's wrapper around it."""
 
 from __future__ import annotations
 

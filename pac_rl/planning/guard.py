@@ -1,9 +1,6 @@
-"""A planner's objective, guarded: every safe plan ranks above every unsafe one.
+"""The guard: safe plans above unsafe ones, a fallback where none is safe, mbrl-lib's agents guarded.
 
-The objectives are those of mbrl-lib: from an initial state and plans to a value for each. mbrl-lib's
-CEM, iCEM and MPPI take NaN for nearly 0, which outranks every negative return, and MPPI cannot take
-infinities; so a guarded objective is always finite. Plans may be numpy or torch arrays; nothing here needs a
-simulator, mbrl-lib or torch itself.
+A planner takes one finite number for each plan, so an unsafe plan gets one below any return.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Images: where they lie, how they are read and prepared."""
 
-from pac_vision.images.catalogue import Images, find_images, find_unlabelled_images
+from pac_vision.images.decoding import BrokenImage, Source, read_image, read_label
 from pac_vision.images.preprocessing import Preprocessing, efficientnet_lite, imagenet
-from pac_vision.images.sources import BrokenImage, Source, read_image, read_label
+from pac_vision.images.sources import Images, find_images, find_unlabelled_images
 
 __all__ = [
     "BrokenImage",

@@ -1,4 +1,4 @@
-"""Images in tar shards, as webdataset writes them, and in parquet files: read where they lie."""
+"""Images in tar shards and parquet files: found in one pass, read where they lie."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from pac_core.datasets import ClassNames
 from pac_core.errors import UnreadableFile
-from pac_vision.images.sources import (
+from pac_vision.images.decoding import (
     ENDINGS,
     BrokenImage,
     Label,

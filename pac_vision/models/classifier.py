@@ -6,7 +6,6 @@ import hashlib
 import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError  # what torch raises when it refuses one
@@ -20,11 +19,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pac_core import InvalidInput
-from pac_core.arrays import check_returned
+from pac_core.arrays import check_returned, one_torch_thread
 from pac_core.bounds import check_integer
 from pac_core.errors import UnreadableFile
+from pac_vision.images.decoding import RULES, BrokenImage, Source, first_line
 from pac_vision.images.preprocessing import Preprocess, Preprocessing
-from pac_vision.images.sources import RULES, BrokenImage, Source, first_line
 
 Logits: TypeAlias = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 """float32 `[B, 3, H, W]` (or `[B, H, W, 3]`) -> float32 `[B, K]`."""
@@ -63,7 +62,7 @@ class Classifier:
         module = module.to(device).eval()
 
         def logits(batch: NDArray[np.float32]) -> NDArray[np.float32]:
-            with torch.inference_mode(), one_thread():
+            with torch.inference_mode(), one_torch_thread():
                 out: Tensor = module(torch.from_numpy(np.ascontiguousarray(batch)).to(device))
                 return out.float().cpu().numpy()
 
@@ -154,17 +153,6 @@ def count_classes(name: str, preprocess: Preprocess, logits: Logits) -> int:
         rule = "must return logits [B, K] for two or more classes"
         raise InvalidInput(f"{name} {rule}, got {shape} for one image")
     return int(shape[1])
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch on one thread: how many decides the last digits. Workers keep the cores busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def import_library(name: str, module: str, advice: str) -> Any:

@@ -1,4 +1,6 @@
-"""Models that other libraries run: ONNX Runtime, torchvision, timm. Imported only when one is named."""
+"""The registry of image models: ONNX Runtime, torchvision, timm, EfficientNet-Lite, a user's own; and their
+forecasts for `pac sets`.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from pac_core import InvalidInput, LogitForecast, plugins
+from pac_core.arrays import one_torch_thread
 from pac_core.bounds import check_integer
 from pac_core.datasets import file_digest
 from pac_core.errors import UnreadableFile
-from pac_vision.images.catalogue import find_unlabelled_images
+from pac_vision.images.decoding import first_line
 from pac_vision.images.preprocessing import (
     Preprocess,
     add_settings,
@@ -29,7 +32,7 @@ from pac_vision.images.preprocessing import (
     efficientnet_lite,
     read_settings,
 )
-from pac_vision.images.sources import first_line
+from pac_vision.images.sources import find_unlabelled_images
 from pac_vision.models.classifier import (
     Classifier,
     ImageLogits,
@@ -38,7 +41,6 @@ from pac_vision.models.classifier import (
     digest_classifier,
     import_library,
     load_weights,
-    one_thread,
     take_logarithms,
 )
 
@@ -306,7 +308,7 @@ def _as_classifier(name: str, made: Any, device: str, stated: Mapping[str, Any])
         )
 
     def compute(batch: NDArray[np.float32]) -> NDArray[np.float32]:
-        with one_thread():
+        with one_torch_thread():
             return np.asarray(made.logits(batch), np.float32)
 
     fixed = getattr(made, "batch", None)

@@ -1,4 +1,4 @@
-"""The score of a sequence: how far its sets must reach so that at most a share of its frames is missed."""
+"""Scores of boxes and of whole videos: at most a share of the frames is missed."""
 
 from __future__ import annotations
 

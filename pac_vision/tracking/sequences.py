@@ -1,4 +1,4 @@
-"""Videos: sequences in the layout of the object tracking benchmark (OTB), and stored tracks of them."""
+"""Videos: sequences in OTB's layout, tracks fresh or stored."""
 
 from __future__ import annotations
 

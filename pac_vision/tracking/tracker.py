@@ -1,4 +1,4 @@
-"""The tracker: crops around a box, the features of a backbone, and a head that forecasts the next box."""
+"""The paper's kind of tracker: what it sees of a frame, its backbone, its forecast of the next box."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from pac_core import InvalidInput
 from pac_core.bounds import check_integer
 from pac_core.errors import UnreadableFile
 from pac_core.files import whole_file
+from pac_vision.images.decoding import first_line
 from pac_vision.images.preprocessing import Preprocessing, efficientnet_lite, imagenet
-from pac_vision.images.sources import first_line
 from pac_vision.models.classifier import digest_weights, one_thread
 from pac_vision.models.libraries import SIZES, call_factory, efficientnet_module
 from pac_vision.tracking.sequences import Floats

@@ -1,4 +1,4 @@
-"""Training a tracker by maximum likelihood, on pairs of frames and on random motions of the target."""
+"""Training a tracker by maximum likelihood, and tracking with it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor
 
 from pac_core import InvalidInput
-from pac_vision.images.sources import read_image
-from pac_vision.models.classifier import one_thread
+from pac_core.arrays import one_torch_thread
+from pac_vision.images.decoding import read_image
 from pac_vision.tracking.sequences import Floats, Video, box_sides, is_present
 from pac_vision.tracking.sequences import Sequence as Frames
 from pac_vision.tracking.tracker import (
@@ -142,7 +142,7 @@ def train_tracker(
     optimizer = torch.optim.AdamW(head.parameters(), settings.rate, weight_decay=settings.decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     drawn = torch.Generator().manual_seed(settings.seed)
-    with one_thread():
+    with one_torch_thread():
         for epoch in range(1, settings.epochs + 1):
             total = 0.0
             # Every pair once per epoch, each time by another of its looks.

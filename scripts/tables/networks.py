@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pac_core import GaussianForecast, InvalidInput, LogitForecast
-from pac_vision.models import one_thread
+from pac_core.arrays import one_torch_thread
 
 MEMBERS = 5  # each stops on its own fifth of the training rows, so all rows are learned from
 HIDDEN = 32
@@ -84,7 +84,7 @@ class Networks:
 
     def forecast(self, inputs):
         """Of inputs `[N, F]`: `[N, K]` logarithms of mean probabilities, or mean and variance `[N, 1]`."""
-        with torch.no_grad(), one_thread():
+        with torch.no_grad(), one_torch_thread():
             outputs = _apply(self.weights, torch.as_tensor(inputs)).double()
         if self.classes:
             logs = torch.log_softmax(outputs, dim=-1)
@@ -141,7 +141,7 @@ def _train(inputs, targets, outputs, loss, seed):
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, STEPS)
     best, least = [weight.detach().clone() for weight in weights], torch.full((MEMBERS,), math.inf)
     last = 0
-    with one_thread():
+    with one_torch_thread():
         for step in range(STEPS):
             losses = loss(_apply(weights, data), targets.expand(MEMBERS, n))
             with torch.no_grad():

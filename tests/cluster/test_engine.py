@@ -36,7 +36,7 @@ from pac_core.runs import (
     run_here,
     shown,
 )
-from pac_core.runs.progress import words
+from pac_core.runs.engines import words
 from pac_core.thresholds import fit_threshold
 
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.xdist_group("ray")]
@@ -197,9 +197,9 @@ def test_a_shard_that_is_kept_is_never_taken_again(monkeypatch: pytest.MonkeyPat
         shard, _ = last.waiting.popleft()
         given(last, third, shard)
         copy = given(last, fourth, shard)
-        driver._bury(last, third, "killed")
+        driver._replace_worker(last, third, "killed")
         finished(copy)
-        driver._bury(first, slow, "killed")
+        driver._replace_worker(first, slow, "killed")
     assert written == [0]
     assert [shard.number for shard, _ in first.waiting] == [1], "the other one is begun again, this one not"
 

@@ -218,7 +218,7 @@ def write_certificate(certificate: Certificate, path: str | os.PathLike[str]) ->
 
 
 def as_document(certificate: Certificate) -> dict[str, Any]:
-    """The certificate as a sealed document; refused if JSON cannot hold it."""
+    """The certificate as a sealed document; refused if JSON cannot hold its score, or give it back."""
     if not isinstance(certificate, Certificate):
         raise InvalidInput(f"certificate must be a Certificate, got {type(certificate).__name__}")
     threshold, score = certificate.predictor.threshold, certificate.predictor.score
@@ -243,7 +243,9 @@ def as_document(certificate: Certificate) -> dict[str, Any]:
         "versions": dict(certificate.versions),
     }
     try:
-        json.dumps(document, allow_nan=False)
+        _score(json.loads(json.dumps(document, allow_nan=False))["score"])
+    except BadCertificate as error:
+        raise InvalidInput(f"a certificate must be readable again, but: {error}") from None
     except (TypeError, ValueError) as error:
         raise InvalidInput(
             f"a certificate must hold text and finite numbers only, got others in its score ({score.kind}) "

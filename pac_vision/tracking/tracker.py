@@ -19,12 +19,13 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from pac_core import InvalidInput
+from pac_core.arrays import one_torch_thread
 from pac_core.bounds import check_integer
 from pac_core.errors import UnreadableFile
 from pac_core.files import whole_file
 from pac_vision.images.decoding import first_line
 from pac_vision.images.preprocessing import Preprocessing, efficientnet_lite, imagenet
-from pac_vision.models.classifier import digest_weights, one_thread
+from pac_vision.models.classifier import digest_weights
 from pac_vision.models.libraries import SIZES, call_factory, efficientnet_module
 from pac_vision.tracking.sequences import Floats
 
@@ -154,7 +155,7 @@ class Backbone:
 
     def __call__(self, crops: NDArray[np.uint8]) -> Tensor:
         """`[B, C, h, w]` the features of crops `[B, size, size, 3]`."""
-        with torch.inference_mode(), one_thread():
+        with torch.inference_mode(), one_torch_thread():
             pixels = torch.from_numpy(np.ascontiguousarray(crops)).to(self.device)
             found: Tensor = self.module(self.normalise(pixels.permute(0, 3, 1, 2).float()))
             if found.ndim == 2:
@@ -299,7 +300,7 @@ class Tracker:
 
     def __call__(self, before: NDArray[np.uint8], now: NDArray[np.uint8]) -> tuple[Floats, Floats]:
         """Means and variances `[B, 4]` relative to the last box, from crops `[B, size, size, 3]`."""
-        with torch.inference_mode(), one_thread():
+        with torch.inference_mode(), one_torch_thread():
             mean, log_var = self.head(self.backbone(before), self.backbone(now))
         if not bool(torch.isfinite(mean + log_var).all()):
             raise InvalidInput("the tracker must give finite numbers, got others: its training went astray")

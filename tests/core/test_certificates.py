@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -299,3 +300,18 @@ def test_preparations_without_end_are_refused_before_any_is_made(
     assert not made
     with pytest.raises(InvalidInput, match="preparations must be at most 16, got 17"):
         Likelihood((Accumulated(),) * 17)
+
+
+def test_a_score_that_nobody_could_read_again_is_refused_before_it_is_written(
+    made: tuple[Certificate, np.ndarray], tmp_path: Path
+) -> None:
+    """A shape that is registered for fitting and not for reading would cost a look."""
+
+    class Unregistered(Likelihood):
+        kind = "unregistered"
+
+    known = made[0]
+    unread = replace(known, predictor=replace(known.predictor, score=Unregistered()))
+    with pytest.raises(InvalidInput, match=r"must be readable again, but: score\.kind must be one of"):
+        write_certificate(unread, tmp_path / "c.json")
+    assert not list(tmp_path.iterdir())

@@ -8,11 +8,10 @@ import numpy as np
 
 import pac_rl
 from pac_core import LinearFeatures, PACLevel, TubeChecker, fit_tube
-from pac_rl.policies import NoisyPolicy
 
 H, LEVEL = 4, PACLevel(epsilon=0.1, delta=0.01)
 robot, policy = pac_rl.make_environment("HalfCheetah-v5"), pac_rl.load_policy()
-own, noisy = range(10**9, 10**9 + 200), NoisyPolicy(policy, 0.3)  # what trains the model is no unit
+own, noisy = range(10**9, 10**9 + 200), pac_rl.NoisyPolicy(policy, 0.3)  # what trains the model is no unit
 seen = pac_rl.simulate(robot, noisy, own, horizon=40, burn_in=(0, 0))
 small = pac_rl.Settings(members=3, hidden=100, layers=2, epochs=6, batch=128)
 model = pac_rl.train(pac_rl.Transitions.of(seen), robot.id, small)

@@ -330,6 +330,11 @@ class Suppression:
         return _interval(self.true_suppressed, self.true)
 
     @property
+    def false_interval(self) -> tuple[float, float]:
+        """Of P(suppressed | false alarm)."""
+        return _interval(self.false_suppressed, self.false)
+
+    @property
     def wrong_interval(self) -> tuple[float, float]:
         """Of P(true alarm | suppressed)."""
         return _interval(self.true_suppressed, self.suppressed)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         model_returns,
         run_episodes,
     )
+    from pac_rl.policies import NoisyPolicy
     from pac_rl.policy_files import load_policy
     from pac_rl.rollouts import execute, policy_ratios, simulate
     from pac_rl.systems import make_environment, no_flip, speed_limit
@@ -36,6 +37,7 @@ __all__ = [
     "GuardedAgent",
     "GuardedEnv",
     "NoSafePlan",
+    "NoisyPolicy",
     "Settings",
     "Transitions",
     "candidates_around",

@@ -270,6 +270,7 @@ def rl_task(
     check_integer("horizon", horizon, least=1)
     burn_in_range(burn_in)
     controller = load_policy(policy, std=policy_std, vecnormalize=vecnormalize, sees=policy_sees)
+    check_policy(make_environment(env), controller)
     check_propagation(propagation)
     file = ensemble() if callable(ensemble) else ensemble
     model = _with_training(Ensemble.load(file), file, trained_on)

@@ -16,8 +16,7 @@ from pac_core import LinearFeatures, PACLevel, TubeChecker, fit_tube
 
 torch.manual_seed(0)  # CEM draws from it
 H, robot, policy = 4, pac_rl.make_environment("HalfCheetah-v5"), pac_rl.load_policy()
-own, noisy = np.arange(200) + 10**9, pac_rl.NoisyPolicy(policy, 0.3)
-seen = pac_rl.simulate(robot, noisy, own, horizon=40, burn_in=(0, 0))
+seen = pac_rl.simulate(robot, pac_rl.NoisyPolicy(policy, 0.3), range(500, 700), horizon=40, burn_in=(0, 0))
 small = pac_rl.Settings(members=3, hidden=100, layers=2, epochs=6, batch=128)
 model = pac_rl.train(pac_rl.Transitions.of(seen), robot.id, small)
 units = pac_rl.simulate(robot, policy, range(400), horizon=H, burn_in=(0, 20))
@@ -29,11 +28,10 @@ predictor = fit_tube(*parts[0], *parts[1], PACLevel(0.1, 0.01), shape="features"
 common = {"num_iterations": 3, "elite_ratio": 0.1, "population_size": 100, "alpha": 0.1, "device": "cpu"}
 cem = OmegaConf.create({"_target_": "mbrl.planning.CEMOptimizer", **common})
 new = pac_rl.simulate(robot, policy, range(1000, 1010), horizon=H, burn_in=(0, 20))
+forecast = partial(pac_rl.forecast_plans, model)
 for limit in (1e9, 3.2096):
     guard = pac_rl.Guard(TubeChecker([pac_rl.speed_limit(robot, limit)]), predictor, fallback="hold")
-    plans = pac_rl.guard_plans(
-        None, partial(pac_rl.forecast_plans, model), guard, reward=lambda x, actions: x[..., 0]
-    )
+    plans = pac_rl.guard_plans(None, forecast, guard, reward=lambda x, actions: x[..., 0])
     agent = TrajectoryOptimizerAgent(cem, robot.low, robot.high, planning_horizon=H)
     guarded = pac_rl.GuardedAgent(agent, plans)  # .act(state) goes on to act
     chosen = {i: plan for i in range(10) if (plan := guarded.safe_plan(new.start[i])) is not None}

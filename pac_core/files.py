@@ -119,15 +119,6 @@ def _new_part(file: Path) -> tuple[Path, int]:
         os.close(lock)  # swept before it was locked
 
 
-@contextlib.contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Only one process at a time, where the system can lock files."""
-    with open(file.with_name(file.name + ".lock"), "a") as lock:
-        if fcntl is not None:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 class FileStore:
     """Whole files in a folder on disk, or under the URL of an object store that can refuse to replace one."""
 

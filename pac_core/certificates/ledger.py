@@ -9,9 +9,8 @@ sum of the deltas is no confidence level.
 A ledger is a folder of entries, `000001.json` and so on, on disk or in an object store. An entry is created
 whole, by one process only, and never changed: it is sealed and holds the seal of the one before it. The
 sorted hashes of a look's unit ids are in a file named by its SHA-256. Earlier versions kept a ledger in one
-file: the file `pac-ledger.json` and the folder `pac-ledger` beside it are one ledger. The next entry takes
-over what the file holds, and only then the file is marked as moved, so that a crash in between changes
-nothing.
+file: `pac-ledger.json` is what came before the entries of the folder `pac-ledger` beside it, the first of
+which holds the file's SHA-256.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pac_core.bounds import Entry, Family, PACLevel, check_probability, joint_failure_probability, max_errors
-from pac_core.certificates.certificate import format_json, parse_json, seal, write_json
+from pac_core.certificates.certificate import format_json, parse_json, seal
 from pac_core.errors import BadCertificate, InvalidInput, PACError, SecondLook
-from pac_core.files import FileStore, locked, real_path
+from pac_core.files import FileStore, real_path
 from pac_core.sets.predictor import Score
 from pac_core.splits import ids_digest, unit_names
 
@@ -156,22 +155,17 @@ class _Book:
 
 @dataclass(frozen=True)
 class _Ledger:
-    """A ledger as it stood when it was read: number and seal are those of its last entry, 0 and "" if none.
-
-    single: the file of an earlier version, with its content, unless it is marked as moved
-    waiting: what that file holds and no entry does
-    """
+    """A ledger as it stood when it was read: number and seal are those of its last entry, 0 and "" if none;
+    0 and its SHA-256 of a single file."""
 
     store: FileStore
     book: _Book
     number: int
     seal: str
-    single: tuple[Path, bytes] | None
-    waiting: _Book
 
     @property
     def begun(self) -> bool:
-        return bool(self.number) or self.single is not None
+        return bool(self.seal)
 
 
 def open_ledger(path: LedgerPath, *, budget: float) -> Family:
@@ -322,35 +316,26 @@ def _write(path: LedgerPath, decide: Callable[[_Ledger], _Book | None]) -> None:
 
 def _add_entry(ledger: _Ledger, more: _Book) -> None:
     """The next entry; `FileExistsError` if there is one by now. Its units are written before it."""
-    store, book = ledger.store, ledger.waiting + more
-    if os.path.isfile(str(store)):
-        raise InvalidInput(
-            f"{store} is a ledger in one file, as earlier versions wrote them: rename it to {store}.json, "
-            f"and it goes on as the folder {store}"
-        )
-    for one in book.openings:
-        store.put(f"{one.units}.units", one.hashes.astype("<u8").tobytes())  # type: ignore[union-attr]
-    plain = [asdict(replace(one, hashes=None)) for one in book.openings]
+    for one in more.openings:
+        ledger.store.put(f"{one.units}.units", one.hashes.astype("<u8").tobytes())  # type: ignore[union-attr]
+    plain = [asdict(replace(one, hashes=None)) for one in more.openings]
     document = {
         "format": FORMAT,
         "version": VERSION,
         "number": ledger.number + 1,
         "before": ledger.seal,
-        "budget": book.budget,
+        "budget": more.budget,
         "openings": [{key: value for key, value in one.items() if value is not None} for one in plain],
-        "notes": [asdict(note) for note in book.notes],
+        "notes": [asdict(note) for note in more.notes],
     }
-    store.create(f"{ledger.number + 1:06d}.json", format_json(document | {"seal": seal(document)}))
-    if ledger.single is not None:
-        file, content = ledger.single
-        with locked(file):  # as earlier versions do, one of which may have written to it since
-            if file.read_bytes() == content:
-                write_json(file, {"format": FORMAT, "version": VERSION, "moved": Path(str(store)).name})
+    name, content = f"{ledger.number + 1:06d}.json", format_json(document | {"seal": seal(document)})
+    ledger.store.create(name, content)
 
 
 def _read(path: LedgerPath) -> _Ledger:
-    """All entries, in their order, and what a single file of an earlier version holds besides."""
-    store, book, before = FileStore(ledger_name(path)), _Book(), ""
+    """All entries, in their order, after the single file of an earlier version."""
+    store = FileStore(ledger_name(path))
+    book, before = _read_single(store)
     last = max((int(name[:-5]) for name in store.names() if _ENTRY.fullmatch(name)), default=0)
     for number in count(1):
         name = f"{number:06d}.json"
@@ -368,37 +353,27 @@ def _read(path: LedgerPath) -> _Ledger:
         if (document.get("number"), document.get("before")) != (number, before):
             raise BadCertificate(f"{store}/{name} does not follow the entry before it: one was replaced")
         book, before = book + _parse(document, f"{store}/{name}"), document["seal"]
-    single, waiting = _read_single(store, book, number - 1)
-    book += waiting
     try:
         _ = book.family if book.budget is not None else None  # refused, if it costs more than that
     except PACError as error:
         raise BadCertificate(f"{store} is a damaged ledger: {error}") from None
-    return _Ledger(store, book, number - 1, before, single, waiting)
+    return _Ledger(store, book, number - 1, before)
 
 
-def _read_single(store: FileStore, book: _Book, entries: int) -> tuple[tuple[Path, bytes] | None, _Book]:
-    """The single file of an earlier version, unless it is marked as moved, and what no entry holds of it."""
-    file = next((path for path in map(Path, (str(store), f"{store}.json")) if path.is_file()), None)
-    if file is None:
-        return None, _Book()
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise BadCertificate(f"{file} cannot be read: {error.strerror}") from None
+def _read_single(store: FileStore) -> tuple[_Book, str]:
+    """What the single file of an earlier version holds, and its SHA-256; nothing, where there is none."""
+    if os.path.isfile(str(store)):
+        raise InvalidInput(
+            f"a ledger must be a folder, or the .json of an earlier version, got {store}"
+        )
+    file = Path(f"{store}.json")
+    if not file.is_file():
+        return _Book(), ""
+    content = file.read_bytes()
     document = parse_json(content, file)
-    if document.get("format") == FORMAT and "moved" in document:
-        if not entries:
-            raise BadCertificate(f"{file} went on as the folder {store}, which has no entries: put it back")
-        return None, _Book()
     if document.get("format") != FORMAT or document.get("version") not in (1, 2, 3):
         raise BadCertificate(f"{file} is not a ledger of version 1, 2 or 3")
-    old = _parse(document, str(file))
-    looks = tuple(one for one in old.openings if one not in book.openings)
-    notes = tuple(one for one in old.notes if one not in book.notes)
-    if entries and (looks or notes) and old.budget != book.budget:
-        raise BadCertificate(f"{file} and the folder {store} are one ledger, but have different budgets")
-    return (file, content), _Book(looks, notes, None if entries else old.budget)
+    return _parse(document, str(file)), hashlib.sha256(content).hexdigest()
 
 
 def _parse(document: Mapping[str, Any], where: str) -> _Book:

@@ -423,100 +423,35 @@ def test_a_single_file_of_an_earlier_version_goes_on_as_a_folder(
         open_split(path, opening(Entry("late", 0.05, 0.01), ids=IDS[-1:]))
     if version == 3:
         assert open_ledger(path, budget=0.05) == family
-    assert file.read_bytes() == before, "what writes nothing takes nothing over"
-    assert not (tmp_path / "ledger").exists()
-
     added = open_split(path, opening(ONE, ids=others(1)))
+    assert file.read_bytes() == before
     assert read_ledger(path) == [opening(ONE), added]
     assert read_family(path) == family.and_one_of(0.01)
-    assert json.loads(file.read_text())["version"] not in (1, 2, 3), "earlier versions refuse it"
-    for _ in ("with the file", "without it"):
-        with pytest.raises(SecondLook):
-            open_split(path, opening(Entry("late", 0.05, 0.01), ids=IDS[-1:]))
-        assert read_family(path) == family.and_one_of(0.01)
-        file.unlink(missing_ok=True)
+    with pytest.raises(SecondLook):
+        open_split(path, opening(Entry("late", 0.05, 0.01), ids=IDS[-1:]))
 
 
-def test_a_crash_while_a_single_file_is_taken_over_loses_and_repeats_nothing(
-    tmp_path: Path, ledger: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_single_file_that_is_changed_removed_or_added_later_is_noticed(
+    tmp_path: Path, ledger: Path
 ) -> None:
     file = tmp_path / "ledger.json"
-    single_file(file, 2)
-    with monkeypatch.context() as crash:
-        crash.setattr(FileStore, "create", lambda *_: sys.exit("before the entry"))
-        with pytest.raises(SystemExit):
-            add_note(ledger, "a thought", {})
-    assert read_family(ledger).attempts == 3
-    with monkeypatch.context() as crash:
-        crash.setattr(ledger_module, "write_json", lambda *_: sys.exit("before the file is marked"))
-        with pytest.raises(SystemExit):
-            add_note(ledger, "a thought", {})
-    assert json.loads(file.read_text())["version"] == 2
-    for _ in range(2):
-        assert read_family(ledger).attempts == 3
-        assert len(read_ledger(ledger)) == 1
-        add_note(ledger, "another", {})
-    assert [note.kind for note in read_notes(ledger)] == [
-        *["monitor reset"] * 2,
-        "a thought",
-        *["another"] * 2,
-    ]
-    assert "moved" in json.loads(file.read_text())
-
-
-def test_what_an_earlier_version_writes_later_counts(tmp_path: Path, ledger: Path) -> None:
-    """It came back from a backup, or was run beside this one and made a new file."""
-    open_split(ledger, opening(ONE, ids=others(1)))
-    single_file(tmp_path / "ledger.json", 2)
-    assert len(read_ledger(ledger)) == 2
-    with pytest.raises(SecondLook):
-        open_split(ledger, opening(Entry("late", 0.05, 0.01)))
-    open_split(ledger, opening(ONE, ids=others(2)))
-    assert read_family(ledger).attempts == 5
-    single_file(tmp_path / "ledger.json", 3, budget=0.1)
-    assert read_family(ledger).attempts == 5, "all that it holds is known"
-    document = json.loads((tmp_path / "ledger.json").read_text())
-    document["openings"][0]["data"] = "other data"
-    (tmp_path / "ledger.json").write_text(json.dumps(document))
-    with pytest.raises(BadCertificate, match="are one ledger, but have different budgets"):
-        read_family(ledger)
-
-
-def test_a_single_file_that_is_written_to_meanwhile_is_not_marked_as_moved(
-    tmp_path: Path, ledger: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, create = tmp_path / "ledger.json", FileStore.create
     single_file(file, 1)
-
-    def late(store: FileStore, name: str, content: bytes) -> None:
-        create(store, name, content)
-        single_file(file, 2)
-
-    with monkeypatch.context() as slow:
-        slow.setattr(FileStore, "create", late)
-        open_split(ledger, opening(ONE, ids=others(1)))
-    assert read_family(ledger).attempts == 4
-    open_split(ledger, opening(ONE, ids=others(2)))
-    assert "moved" in json.loads(file.read_text())
-    assert read_family(ledger).attempts == 5
-
-
-def test_a_folder_that_a_single_file_became_must_not_get_lost(tmp_path: Path, ledger: Path) -> None:
-    single_file(tmp_path / "ledger.json", 1)
     add_note(ledger, "a thought", {})
-    ledger.rename(tmp_path / "elsewhere")
-    with pytest.raises(BadCertificate, match=r"went on as the folder .* which has no entries: put it back"):
-        open_split(ledger, opening(ONE))
+    for change in (lambda: single_file(file, 2), file.unlink):
+        change()
+        with pytest.raises(BadCertificate, match="does not follow the entry before it"):
+            open_split(ledger, opening(ONE))
+    open_split(tmp_path / "other", opening(ONE))
+    single_file(tmp_path / "other.json", 1)
+    with pytest.raises(BadCertificate, match="does not follow the entry before it"):
+        read_family(tmp_path / "other")
 
 
-def test_a_single_file_whose_name_the_folder_would_need_is_to_be_renamed(ledger: Path) -> None:
+def test_a_file_in_place_of_the_folder_is_refused(ledger: Path) -> None:
     single_file(ledger, 1)
-    assert len(read_ledger(ledger)) == 1
-    with pytest.raises(InvalidInput, match=r"rename it to .*ledger\.json, and it goes on as the folder"):
-        open_split(ledger, opening(ONE, ids=others(1)))
-    ledger.rename(f"{ledger}.json")
-    open_split(ledger, opening(ONE, ids=others(1)))
-    assert len(read_ledger(ledger)) == 2
+    for look in (read_ledger, lambda path: open_split(path, opening(ONE))):
+        with pytest.raises(InvalidInput, match="a ledger must be a folder"):
+            look(ledger)
 
 
 def test_damaged_ledgers_are_refused_not_replaced(tmp_path: Path) -> None:

@@ -363,9 +363,7 @@ def _read(path: LedgerPath) -> _Ledger:
 def _read_single(store: FileStore) -> tuple[_Book, str]:
     """What the single file of an earlier version holds, and its SHA-256; nothing, where there is none."""
     if os.path.isfile(str(store)):
-        raise InvalidInput(
-            f"a ledger must be a folder, or the .json of an earlier version, got {store}"
-        )
+        raise InvalidInput(f"a ledger must be a folder, or the .json of an earlier version, got {store}")
     file = Path(f"{store}.json")
     if not file.is_file():
         return _Book(), ""

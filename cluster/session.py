@@ -99,22 +99,21 @@ def connected(
         ray.shutdown()
 
 
-def gauges(run: str, units: int) -> Callable[[dict[str, float]], None]:
-    """Figures for Ray's dashboard and whatever scrapes its metrics; time left among them.
-
-    units: of the whole run
-    """
+def gauges(run: str) -> Callable[[State], None]:
+    """Figures for Ray's dashboard and whatever scrapes its metrics; time left among them."""
     import ray
     from ray.util.metrics import Gauge
 
     made: dict[str, Any] = {}
     if ray.util.client.ray.is_connected():  # type: ignore[no-untyped-call] # the figures are those of a process on the cluster
-        return lambda values: None
+        return lambda state: None
 
-    def show(values: dict[str, float]) -> None:
-        rate = values["pac_units_per_second"]
-        left = {"pac_seconds_left": (units - values["pac_units_done"]) / rate} if rate else {}
-        for name, value in (values | left).items():
+    def show(state: State) -> None:
+        values = {"pac_units_done": state.done, "pac_units_per_second": state.rate}
+        values |= {"pac_workers": state.workers, "pac_retries": state.retries}
+        if state.rate:
+            values["pac_seconds_left"] = (state.units - state.done) / state.rate
+        for name, value in values.items():
             if name not in made:
                 made[name] = Gauge(name, tag_keys=("run",))
             made[name].set(value, tags={"run": run})
@@ -128,4 +127,11 @@ def run_on_ray(
     """Every shard of the job on Ray, written to the folder; options are those of `cluster.engine.run`."""
     from cluster.engine import run  # imports Ray, which must come after `set_environment`
 
-    return run(job, folder, progress=progress, **options)
+    measure = gauges(str(folder))
+
+    def both(state: State) -> None:
+        measure(state)
+        if progress is not None:
+            progress(state)
+
+    return run(job, folder, progress=both, **options)

@@ -1,4 +1,4 @@
-"""`python -m pac_core` is `pac`."""
+"""`python -m pac_core` is `pac`, also where it is shipped and not installed."""
 
 from pac_core.cli.main import main
 

@@ -1,4 +1,4 @@
-"""What other packages add, found by entry points.
+"""What is imported only when it is asked for by name: ours, and what other packages add.
 
 In its pyproject a package registers under the groups ``pac_sets.commands``, ``.tasks`` (of `pac run`),
 ``.models`` and ``.image_sources``, ``.shapes`` (of tubes) and ``.forecasters`` (what `pac sets` serves from).
@@ -17,11 +17,32 @@ from typing import Any, Literal, TypeAlias
 from pac_core.errors import InvalidInput
 
 Kind: TypeAlias = Literal["commands", "tasks", "models", "image_sources", "shapes", "forecasters"]
+SHIPPED: dict[str, dict[str, tuple[str, str]]] = {
+    "commands": {
+        "logits": ("cluster.commands.logits:logits", "Write the logits of a finished run to npz or parquet."),
+        "run": ("cluster.commands.run:run", "Score units in parallel on Ray, and certify."),
+        "submit": ("cluster.commands.submit:submit", "Submit a run as a job to a Ray cluster."),
+        "tune": ("cluster.commands.tune:tune", "Sweep epsilon, delta and the choice of score with Ray Tune."),
+    },
+    "tasks": {
+        "imagenet": ("cluster.commands.vision:run_imagenet", "Images, classified by a model."),
+        "otb": ("cluster.commands.vision:run_otb", "Tracks of videos, stored or fresh."),
+        "rl": ("cluster.commands.rl:run_rl", "Rollouts of a robot and an ensemble's forecasts of them."),
+    },
+    "forecasters": {"images": ("pac_vision.models.libraries:forecast_images", "Images, by a model.")},
+}
+"""Ours: where each is, and what it is for."""
 
 
 def names(kind: Kind) -> list[str]:
     """The registered names, sorted, without importing anything."""
     return sorted(_points(kind))
+
+
+def describe(kind: Kind) -> dict[str, str]:
+    """The registered names, each with what it is for, without importing anything."""
+    added = dict.fromkeys(names(kind), "Added by a plugin; see its --help.")
+    return added | {name: text for name, (_, text) in SHIPPED.get(kind, {}).items()}
 
 
 def load(kind: Kind, name: str) -> Any:
@@ -36,7 +57,7 @@ def load(kind: Kind, name: str) -> Any:
     try:
         return point.load()
     except Exception as error:  # whatever a stranger's module does while it is imported
-        owner = point.dist.name if point.dist else "an unknown package"
+        owner = point.dist.name if point.dist else "pac-sets"
         raise InvalidInput(
             f"the plugin {name!r} of {owner} ({point.value}) does not load: {error}"
         ) from error
@@ -54,9 +75,11 @@ def _refuse_other_cluster() -> None:
 
 
 def _points(kind: Kind) -> dict[str, Any]:
-    from importlib.metadata import entry_points  # kept out of the import time of the package
+    from importlib.metadata import EntryPoint, entry_points  # kept out of the import time of the package
 
-    return {point.name: point for point in entry_points(group=f"pac_sets.{kind}")}
+    group = f"pac_sets.{kind}"
+    ours = [EntryPoint(name, value, group) for name, (value, _) in SHIPPED.get(kind, {}).items()]
+    return {point.name: point for point in (*entry_points(group=group), *ours)}
 
 
 def lazy_door(package: str, file: str, *, extra: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,17 +12,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import numpy as np
 
-from cluster.commands.logits import PARTS, say_exploded
-from cluster.session import ADDRESSES, STORE, connected, gauges, run_on_ray
-from cluster.sweep import heat_maps, sweep
+from cluster.session import ADDRESSES, STORE, connected, run_on_ray
 from pac_core import InvalidInput, PACLevel
-from pac_core.arrays import round_up
 from pac_core.bounds import max_errors
 from pac_core.certificates import LedgerPath
 from pac_core.cli import LEDGER, LedgerName, ledger_beside, level_options, refuse_unwritable, say, say_cost
 from pac_core.errors import ShardFailed, TooManyFailures
-from pac_core.evaluation import describe_accuracy, error_interval, format_table
+from pac_core.evaluation import describe_accuracy, error_interval
 from pac_core.files import real_path
 from pac_core.runs import (
     Finding,
@@ -33,21 +30,20 @@ from pac_core.runs import (
     RunFolder,
     State,
     Task,
-    certificate_file,
     certify_run,
-    counted,
     estimate,
-    format_csv,
     refuse_second_look,
     run_here,
     shown,
     size,
 )
-from pac_core.sets import LABEL_SCORES, RankedScore
-from pac_core.tubes import check_shape
+from pac_core.sets import RankedScore
 
 DATA = "data.txt"
 """Of a run folder: where the files of the units lie."""
+PARTS = ("tune", "calibrate", "test")
+FAILED = {"labels": ("broken", "are broken")}
+"""What became of units without a forecast, in the name of the file that lists them and in words."""
 
 
 def launch(
@@ -61,58 +57,76 @@ def launch(
     ledger: LedgerPath | None,
     dashboard: bool,
     estimate: bool,
-    shape: str | None = None,
+    score: str | None = None,
     features: Sequence[str] = (),
     data: Path | None = None,
 ) -> list[Finding]:
     """Runs a task where the user wants it, and certifies what was asked for.
 
+    score: by name, for trajectories the tube shape
     data: what the units are read from, if they are; the ledger is beside it
     """
     check_levels(task.calibrate, levels)
-    if shape not in (None, *LABEL_SCORES):
-        check_shape(shape)
+    results = task.results(folder)
     book = ledger_for(folder, ledger, data) if levels else Path(LEDGER)
     refuse_unwritable("--ledger", book)
     task.write(folder)
     if levels:
-        refuse_second_look(task, folder, levels, book, [certificate_file(level) for level in levels])
+        refuse_second_look(results, levels, book)
     if data is not None:
         folder.put_text(DATA, str(real_path(data)))
     say("units", f"{task.job.units:,} {task.unit}s in {len(task.job.shards):,} shards, kept in {folder}")
+    on_ray: Any = {} if address == "none" else {"workers": workers, "gpus": gpus}
     try:
-        _compute(task, folder, address, estimate, dashboard, workers=workers, gpus=gpus)
+        with engine_at(address, dashboard=dashboard) as engine:
+            limit, tell = 1 if estimate else None, _estimate_once(task, folder)
+            state = engine(task.job, folder, limit=limit, tell=tell, **on_ray)
     except ShardFailed as failure:
         if failure.details:
             say("worker", f"what it said: {folder.put_text('failure.txt', failure.details)}")
         raise
     if estimate:
+        if state.finished == state.shards:
+            say("estimate", f"nothing is left to compute: all {state.shards:,} shards are finished")
         return []
-    results = task.results(folder)
-    say_accuracy(task, results)
-    with counting_explosions(task, results, PARTS if levels else PARTS[:1]):
-        return _certify(task, results, levels, book, shape=shape, features=features) if levels else []
+    _say_accuracy(results)
+    with saying_failures(results, PARTS if levels else PARTS[:1]):
+        return _certify(results, levels, book, score=score, features=features) if levels else []
 
 
 @contextmanager
-def engine_at(address: str, device: str = "cpu") -> Iterator[Callable[[Job, RunFolder], State]]:
+def engine_at(
+    address: str, device: str = "cpu", *, dashboard: bool = False
+) -> Iterator[Callable[..., State]]:
     """What runs jobs and shows how far they are: Ray at an address, or with "none" this process.
 
     device: of the scorers in this process
     """
-
-    def watched(run: Callable[..., State], job: Job, folder: RunFolder) -> State:
-        about = job.configuration
-        words = [job.name, *(str(about[name]) for name in ("guard", "scale") if name in about)]
-        with shown(", ".join(words), about.get("unit", "unit")) as progress:
-            return run(job, folder, progress=progress)
-
     if address == "none":
-        yield partial(watched, partial(run_here, device=device))
+        yield partial(_watch, partial(run_here, device=device))
     else:
-        with connected(address) as session:
+        with connected(address, dashboard=dashboard, store=STORE) as session:
             say("ray", str(session))
-            yield partial(watched, run_on_ray)
+            yield partial(_watch, run_on_ray)
+
+
+def _watch(
+    run: Callable[..., State],
+    job: Job,
+    folder: RunFolder,
+    tell: Callable[[State], None] | None = None,
+    **options: Any,
+) -> State:
+    about = job.configuration
+    words = [job.name, *(str(about[name]) for name in ("guard", "scale") if name in about)]
+    with shown(", ".join(words), about.get("unit", "unit")) as show:
+
+        def progress(state: State) -> None:
+            if tell is not None:
+                tell(state)
+            show(state)
+
+        return run(job, folder, progress=progress, **options)
 
 
 def check_levels(calibrate: int, levels: Sequence[PACLevel]) -> None:
@@ -122,14 +136,32 @@ def check_levels(calibrate: int, levels: Sequence[PACLevel]) -> None:
 
 
 @contextmanager
-def counting_explosions(task: Task, results: Results, parts: Sequence[str]) -> Iterator[None]:
-    """Says afterwards on how many units the model exploded: no part is read before its look."""
+def saying_failures(results: Results, parts: Sequence[str] = PARTS) -> Iterator[None]:
+    """Says afterwards how many units of these parts have no forecast, if any, and lists them: no part is read
+    before its look."""
     try:
         yield
     except TooManyFailures:
-        say_exploded(task, results, parts)
+        _say_failures(results, parts)
         raise
-    say_exploded(task, results, parts)
+    _say_failures(results, parts)
+
+
+def _say_failures(results: Results, parts: Sequence[str]) -> None:
+    rows = {part: results.failed(part) for part in parts}
+    failed = np.sort(np.concatenate(list(rows.values())))
+    domain = results.domain()
+    if domain is None or not len(failed):
+        return
+    task, read = results.task, sum(len(results.units(part)) for part in parts)
+    word, why = FAILED.get(domain[0], ("exploded", "have a forecast that is no Gaussian (NaN, say)"))
+    listed = results.folder.put_text(f"{word}.txt", "".join(f"{name}\n" for name in task.names[failed]))
+    errors = " and ".join(f"{len(rows[part]):,} to {part} on" for part in parts if part != "tune")
+    say(
+        word,
+        f"{len(failed):,} of {read:,} {task.unit}s {why}: {len(rows['tune']):,} to tune on are not used"
+        f"{f', {errors} count as errors' if errors else ''}; see {listed}",
+    )
 
 
 @contextmanager
@@ -162,55 +194,21 @@ def ledger_for(folder: RunFolder, given: LedgerPath | None = None, data: Path | 
     return Path(folder.root).parent / LEDGER
 
 
-def tune_run(folder: RunFolder, levels: Sequence[PACLevel], ledger: LedgerPath, **options: Any) -> None:
-    """A sweep over a finished run: its table in the terminal and as csv, its heat maps as PNG."""
-    task = Task.read(folder)
-    refuse_unwritable("--ledger", ledger)
-    results = task.results(folder)
-    watched = counting_explosions(task, results, PARTS)
-    with tempfile.TemporaryDirectory() as storage, watched, counted("trials") as progress:
-        options |= {"progress": progress, "results": results}
-        rows, cost = sweep(task, folder, levels, ledger, Path(storage), **options)
-    names = [name for name in rows[0] if any(row[name] != "" for row in rows)]
-    click.echo(format_table([names, *([_cell(name, row[name]) for name in names] for row in rows)]))
-    say_cost(len(rows), cost, ledger)
-    folder.put("tune.csv", format_csv(rows))
-    say("wrote", f"{folder}/tune.csv")
-    for horizon in dict.fromkeys(row["horizon"] for row in rows):
-        chosen = [row for row in rows if row["horizon"] == horizon]
-        name = f"tune-{horizon}.png" if horizon else "tune.png"
-        words = f"{task.job.name}, {task.calibrate:,} calibration {task.unit}s"
-        folder.put(name, heat_maps(chosen, words + (f", {horizon} steps" if horizon else "")))
-        say("wrote", f"{folder}/{name}")
-
-
-def _compute(
-    task: Task, folder: RunFolder, address: str, only_estimate: bool, dashboard: bool, **workers: Any
-) -> None:
-    job, limit = task.job, 1 if only_estimate else None
+def _estimate_once(task: Task, folder: RunFolder) -> Callable[[State], None]:
+    """To be called with each state: says after the first shard what all take."""
     told = False
 
-    def progress(state: State) -> None:
+    def tell(state: State) -> None:
         nonlocal told
         if state.last and not told and state.finished < state.shards:
             told = True
             say("estimate", estimate(state, state.last))
             say("estimate", room(folder, state, state.last, task.tune))
-        show(state)
 
-    if address == "none":
-        with shown(job.name, task.unit) as show:
-            state = run_here(job, folder, limit=limit, progress=progress)
-    else:
-        with connected(address, dashboard=dashboard, store=STORE) as session:
-            say("ray", str(session))
-            with shown(job.name, task.unit, gauges=gauges(str(folder), job.units)) as show:
-                state = run_on_ray(job, folder, limit=limit, progress=progress, **workers)
-    if only_estimate and state.finished == state.shards:
-        say("estimate", f"nothing is left to compute: all {state.shards:,} shards are finished")
+    return tell
 
 
-def say_accuracy(task: Task, results: Results) -> None:
+def _say_accuracy(results: Results) -> None:
     """Says of a run that classified units how often the most likely label of a tune unit is the true one."""
     domain = results.domain()
     if domain is None or domain[0] != "labels":
@@ -218,7 +216,7 @@ def say_accuracy(task: Task, results: Results) -> None:
     try:
         forecast, labels = results.gathered("tune")
     except InvalidInput:  # there are none, or all of them failed
-        return say("top-1", f"not known, because there are no {task.unit}s to tune on")
+        return say("top-1", f"not known, because there are no {results.task.unit}s to tune on")
     say("top-1", describe_accuracy(forecast.predictions() == labels, labels, domain[1]))
 
 
@@ -240,10 +238,8 @@ def room(folder: RunFolder, state: State, receipt: Receipt, tune: int) -> str:
     return f"{words}; {size(free)} are free for the {size(wanted)} still to store"
 
 
-def _certify(
-    task: Task, results: Results, levels: list[PACLevel], book: LedgerPath, **chosen: Any
-) -> list[Finding]:
-    folder = results.folder
+def _certify(results: Results, levels: list[PACLevel], book: LedgerPath, **chosen: Any) -> list[Finding]:
+    task, folder = results.task, results.folder
     made, findings = certify_run(task, folder, levels, book, results=results, **chosen)
     if task.tune:
         domains = {one.predictor.domain[0] for one in made.certificates if one.predictor.domain}
@@ -265,12 +261,6 @@ def _certify(
         say("wrote", f"{folder}/{finding.file}")
     say("wrote", f"{folder}/scores.parquet, for pac verify")
     return findings
-
-
-def _cell(name: str, value: Any) -> str:
-    if not isinstance(value, float):
-        return str(value)
-    return round_up(value, 4) if name == "T" else f"{value:.4g}"
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -20,10 +20,9 @@ from pac_core import InvalidInput
 from pac_core.cli import FILE, refuse_existing, refuse_unwritable, say, to_float16
 from pac_core.datasets import ROUNDED
 from pac_core.files import whole_file
-from pac_core.runs import Arrays, Results, RunFolder, Task
+from pac_core.runs import Arrays, RunFolder, Task
 
 ENDINGS = (".npz", ".parquet")
-PARTS = ("tune", "calibrate", "test")
 
 
 @dataclass(frozen=True)
@@ -101,42 +100,6 @@ def logits(folder: str, out: Path, float16: bool, force: bool) -> None:
         say("note", "a label at the edge of a set may now be in or out: fit, test, serve from these logits")
         say("note", "the file says that it is rounded: pac sets --images then rounds fresh logits, too")
     say("wrote", f"{done.n:,} units, {done.classes:,} labels, to {out}")
-
-
-def say_broken(task: Task, folder: RunFolder) -> None:
-    """Says how many images of a finished run cannot be decoded, in which parts, and lists them."""
-    found = folder.over(task.job.shards, lambda shard, arrays: arrays["failed"])
-    failed = np.concatenate([array for _, array in found])
-    if not failed.any():
-        say("broken", f"none of {len(failed):,} {task.unit}s")
-        return
-    _say_failed(task, folder, failed, "broken", "are broken", PARTS)
-
-
-def say_exploded(task: Task, results: Results, parts: Sequence[str]) -> None:
-    """Says on how many units of these parts the model exploded, if on any, and lists them."""
-    if (results.domain() or ("scores",))[0] not in ("vectors", "trajectories"):
-        return
-    failed = np.zeros(task.job.units, bool)
-    for part in parts:
-        failed[results.failed(part)] = True
-    if failed.any():
-        why = "have a forecast that is no Gaussian (NaN, say)"
-        _say_failed(task, results.folder, failed, "exploded", why, parts)
-
-
-def _say_failed(
-    task: Task, folder: RunFolder, failed: NDArray[np.bool_], word: str, why: str, parts: Sequence[str]
-) -> None:
-    marks = {part: failed[getattr(task.results(folder).parts, part).rows] for part in parts}
-    counts, read = {part: int(found.sum()) for part, found in marks.items()}, sum(map(len, marks.values()))
-    listed = folder.put_text(f"{word}.txt", "".join(f"{name}\n" for name in task.names[failed]))
-    errors = " and ".join(f"{counts[part]:,} to {part} on" for part in parts if part != "tune")
-    say(
-        word,
-        f"{failed.sum():,} of {read:,} {task.unit}s {why}: {counts['tune']:,} to tune on are not used"
-        f"{f', {errors} count as errors' if errors else ''}; see {listed}",
-    )
 
 
 Write = Callable[[NDArray[np.str_], Arrays], None]

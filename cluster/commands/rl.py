@@ -120,4 +120,4 @@ def run_rl(
             seed=seed,
             cpus=cpus,
         )
-        launch(task, place, shape=shape, features=features, **engine)
+        launch(task, place, score=shape, features=features, **engine)

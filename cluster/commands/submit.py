@@ -73,7 +73,7 @@ def start_job(arguments: Sequence[str], *, address: str, requirements: Path | No
         client = JobSubmissionClient(address)
         return str(
             client.submit_job(
-                entrypoint=shlex.join(["python", "-P", "-m", "cluster", *arguments]),
+                entrypoint=shlex.join(["python", "-P", "-m", "pac_core", *arguments]),
                 runtime_env=runtime_env(requirements),
             )
         )

@@ -9,10 +9,8 @@ import click
 import numpy as np
 
 from cluster.commands.launch import check_levels, engine_options, launch, resumable
-from cluster.commands.logits import say_broken
 from pac_core import InvalidInput
 from pac_core.cli import FILE, batch_option, broken_option, preprocessing_options, say
-from pac_core.errors import TooManyFailures
 from pac_core.files import real_path
 from pac_core.runs import Finding, RunFolder, Task
 from pac_core.sets import LABEL_SCORES, resolve_score_name
@@ -96,13 +94,7 @@ def run_imagenet(
             cpus=cpus,
         )
         home = Path(images) if Path(images).is_dir() else Path(images).absolute().parent
-        try:
-            launch(task, place, shape=named, data=home, **engine)
-        except TooManyFailures:
-            say_broken(task, place)
-            raise
-        if broken == "miss" and not engine["estimate"]:
-            say_broken(task, place)
+        launch(task, place, score=named, data=home, **engine)
 
 
 @click.command("otb")

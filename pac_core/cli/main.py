@@ -1,4 +1,4 @@
-"""The program `pac`: its own commands, and those that other packages register."""
+"""The program `pac`, with `pac min-n` and `pac plot bounds`: how many calibration units a level needs."""
 
 from __future__ import annotations
 
@@ -6,26 +6,20 @@ import io
 import os
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 import click
 
-from pac_core import plugins
+from pac_core.bounds import PACLevel, max_errors, min_samples
 from pac_core.cli.evaluate import evaluate_command
 from pac_core.cli.fit import fit
-from pac_core.cli.ledger import ledger_command
-from pac_core.cli.min_n import min_n, plot
+from pac_core.cli.options import FOLDER, PluginGroup, level_options, say
 from pac_core.cli.sets import sets_command
-from pac_core.cli.verify import verify_command
+from pac_core.cli.verify import ledger_command, verify_command
 from pac_core.errors import PACError
+from pac_core.plots import plot_bounds
 
-ON_RAY = {
-    "logits": "Write the logits of a finished run to npz or parquet.",
-    "run": "Score units in parallel on Ray, and certify.",
-    "submit": "Submit a run as a job to a Ray cluster.",
-    "tune": "Sweep epsilon, delta and the choice of score with Ray Tune.",
-}
-"""Commands of the package `cluster`, which is not imported to list them."""
 EPILOG = """\
 Exit codes: 0 success, or yes; 1 the answer is no (refuted, does not follow);
 2 the input was refused; 3 an internal error; 141 the output pipe was closed."""
@@ -39,29 +33,8 @@ class Refused(click.ClickException):
     exit_code = 2
 
 
-class Program(click.Group):
-    """The commands of this package, and those that others register as ``pac_sets.commands``."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *plugins.names("commands")})
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        own = super().get_command(ctx, name)
-        if own is not None or name not in plugins.names("commands"):
-            return own
-        try:
-            command: click.Command = plugins.load("commands", name)
-        except PACError as error:
-            raise Refused(str(error)) from None
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing those of plugins."""
-        own = {name: command.get_short_help_str(90) for name, command in self.commands.items()}
-        others = plugins.names("commands")
-        added = {name: ON_RAY.get(name, f"Added by a plugin: pac {name} --help.") for name in others}
-        with formatter.section("Commands"):
-            formatter.write_dl(sorted((added | own).items()))
+class Program(PluginGroup):
+    """The program: what goes wrong in a command becomes one sentence and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         if sys.stdout is None:  # before a unit is spent on an answer that nobody would see
@@ -115,8 +88,44 @@ def main() -> None:
     """
 
 
-for command in (min_n, fit, evaluate_command, sets_command, verify_command, ledger_command, plot):
+for command in (fit, evaluate_command, sets_command, verify_command, ledger_command):
     main.add_command(command)
 
-if __name__ == "__main__":
-    main()
+
+@main.command("min-n")
+@level_options(multiple=False)
+@click.option("--errors", default=0, show_default=True, help="Errors to allow among the units.")
+@click.option("--n", type=int, help="Instead, print how many errors this many units allow.")
+def min_n(levels: list[PACLevel], errors: int, n: int | None) -> None:
+    """Print how many calibration units a level needs.
+
+    \b
+    pac min-n --epsilon 0.01 --delta 1e-5
+    pac min-n --epsilon 0.01 --delta 1e-5 --n 20000
+    """
+    (level,) = levels
+    if n is None:
+        click.echo(
+            f"{min_samples(level, errors):,} calibration units prove epsilon={level.epsilon:g}, "
+            f"delta={level.delta:g} if at most {errors:,} of them may lie outside their set"
+        )
+    else:
+        click.echo(f"{n:,} calibration units prove it with up to {max_errors(n, level):,} outside their set")
+
+
+@main.group("plot")
+def plot() -> None:
+    """Draw figures."""
+
+
+@plot.command("bounds")
+@click.option("--delta", default=1e-5, show_default=True, help="Probability that the promise fails.")
+@click.option("--errors", multiple=True, default=(0, 1, 10, 50), show_default=True, help="Values of k.")
+@click.option(
+    "--out", type=FOLDER, default=Path("figures"), show_default=True, help="Folder for the figures."
+)
+def plot_bounds_command(delta: float, errors: tuple[int, ...], out: Path) -> None:
+    """Plot the units needed against epsilon: VC against direct bound, and the latter for several k."""
+    PACLevel(0.1, delta)
+    for path in plot_bounds(out, delta=delta, errors=errors):
+        say("wrote", str(path))

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pac_core import plugins
 from pac_core.arrays import round_up
 from pac_core.bounds import PACLevel
 from pac_core.certificates.ledger import LedgerPath, read_family
@@ -30,6 +31,28 @@ batch_option = click.option(
     type=click.IntRange(1),
     help="Images per batch; more on a GPU.  [default: 1, or the model's fixed batch size]",
 )
+
+
+class PluginGroup(click.Group):
+    """Commands of its own, and those of a kind that are registered: listed without being imported."""
+
+    def __init__(self, *arguments: Any, kind: plugins.Kind = "commands", **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.kind = kind
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *plugins.names(self.kind)})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in self.commands or name not in plugins.names(self.kind):
+            return super().get_command(ctx, name)
+        command: click.Command = plugins.load(self.kind, name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = {name: command.get_short_help_str(90) for name, command in self.commands.items()}
+        with formatter.section(self.kind.capitalize()):
+            formatter.write_dl(sorted((plugins.describe(self.kind) | own).items()))
 
 
 def labels_option(function: Function) -> Function:

@@ -1,8 +1,9 @@
-"""The command `pac verify`, and how a certificate and its data are read together."""
+"""The commands `pac verify` and `pac ledger`, and how a certificate and its data are read together."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, NoReturn
 import click
 import numpy as np
 
+from pac_core.arrays import round_up
 from pac_core.certificates.certificate import (
     Certificate,
     Check,
@@ -21,8 +23,15 @@ from pac_core.certificates.certificate import (
 )
 from pac_core.certificates.descent import FORMAT as DESCENT
 from pac_core.certificates.descent import read_descent, verify_descent
-from pac_core.certificates.ledger import LedgerPath, read_family, read_ledger, score_digest
-from pac_core.cli.options import FILE, LedgerName, ids_option, labels_option
+from pac_core.certificates.ledger import (
+    LedgerPath,
+    open_ledger,
+    read_family,
+    read_ledger,
+    read_notes,
+    score_digest,
+)
+from pac_core.cli.options import FILE, LedgerName, ids_option, labels_option, refuse_unwritable
 from pac_core.datasets import ROUNDED, ROWS, Dataset, read_arrays, read_dataset
 from pac_core.errors import InvalidInput, PACError
 from pac_core.forecasts import EXACT_TO, LogitForecast, drop_failed
@@ -242,3 +251,34 @@ def _same_score(document: Certificate, data: Path) -> Check:
         return Check("score", None, "the file does not say of which score its numbers are")
     same = str(stated) == score_digest(document.predictor.score)
     return Check("score", same, f"the numbers are of {'this' if same else 'another'} score")
+
+
+@click.command("ledger")
+@click.argument("path", type=LedgerName())
+@click.option("--budget", type=float, help="Start a ledger that charges every attempt to this budget.")
+def ledger_command(path: LedgerPath, budget: float | None) -> None:
+    """Show what each look was for, what it cost, and later notes.
+
+    \b
+    pac ledger pac-ledger
+    pac ledger new/pac-ledger --budget 0.01
+
+    With a budget, fixed before the first look, no statement ever issued from the ledger is false, with
+    confidence 1 - budget: every attempt is charged beforehand, and refused once the budget is spent.
+    """
+    if budget is not None:
+        refuse_unwritable("PATH", path)
+        open_ledger(path, budget=budget)
+    family = read_family(path)
+    click.echo(str(family))
+    if family.left is not None:
+        click.echo(f"left: {family.left!r}, of which {family.share!r} allows any number of later attempts")
+    for opening in read_ledger(path):
+        cost = round_up(opening.cost, 4)
+        click.echo(f"{opening.n:,} units {opening.calibrate[:12]}: joint failure probability < {cost}")
+        for entry in opening.menu:
+            click.echo(f"  score {entry.score[:12]}  epsilon={entry.epsilon:g}  delta={entry.delta:g}")
+        for name, value in (opening.plan or {}).items():
+            click.echo(f"  {name}: {json.dumps(value)}")
+    for note in read_notes(path):
+        click.echo(f"{note.time} {note.kind}: {json.dumps(note.facts)}")

@@ -1,16 +1,7 @@
 """Runs: jobs cut into shards, their folder, engines, results and certificates."""
 
 from pac_core.runs.digests import OURS, find_versions
-from pac_core.runs.driver import (
-    Finding,
-    Task,
-    certificate_file,
-    certify_results,
-    certify_run,
-    evaluate_certificates,
-    format_csv,
-    refuse_second_look,
-)
+from pac_core.runs.driver import Finding, certify_choices, certify_run, refuse_second_look
 from pac_core.runs.engines import (
     Engine,
     State,
@@ -36,7 +27,7 @@ from pac_core.runs.jobs import (
     make_scorers,
     run_stages,
 )
-from pac_core.runs.reading import ALL, Results, View
+from pac_core.runs.reading import ALL, Results, Task, View
 
 __all__ = [
     "ALL",
@@ -55,18 +46,15 @@ __all__ = [
     "State",
     "Task",
     "View",
-    "certificate_file",
-    "certify_results",
+    "certify_choices",
     "certify_run",
     "counted",
     "cut",
     "describe_error",
     "episodes_through",
     "estimate",
-    "evaluate_certificates",
     "find_versions",
     "finish_shard",
-    "format_csv",
     "make_scorers",
     "refuse_second_look",
     "run_here",

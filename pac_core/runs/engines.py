@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,9 +31,10 @@ class State:
     ready: units that were found finished at the start; done, finished: units and shards finished by now
     damaged: files that were not taken, because they were damaged or of another run
     pools, most: ready workers of each pool, in the order in which a shard passes them, and how many it may
-    have retries, repeats: shards begun again because a worker died, or a second time because it was slow
-    last: the latest receipt missing: what a worker needs of which there is none yet; empty if there are some
-    of each kind
+        have
+    retries, repeats: shards begun again because a worker died, or a second time because it was slow
+    last: the latest receipt
+    missing: what a worker needs of which there is none yet; empty if there are some of each kind
     """
 
     units: int
@@ -48,6 +49,12 @@ class State:
     repeats: int = 0
     last: Receipt | None = None
     missing: str = ""
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def rate(self) -> float:
+        """Units a second, since the start."""
+        return (self.done - self.ready) / max(time.monotonic() - self.since, 1e-9)
 
     @property
     def workers(self) -> int:
@@ -169,40 +176,21 @@ SECONDS = 10.0
 
 
 @contextmanager
-def shown(
-    name: str, unit: str, *, gauges: Callable[[dict[str, float]], Any] | None = None, every: float = SECONDS
-) -> Iterator[Callable[[State], None]]:
-    """A function to call with the state of a run, as often as one likes."""
-    live = sys.stderr.isatty()
+def counted(name: str, unit: str = "") -> Iterator[Callable[..., None]]:
+    """A function to call, as often as one likes, with how many are done, how many there are, and what to say
+    beside that: behind the bar on a terminal, in a line now and then elsewhere."""
     bar: tqdm[Any] | None = None
-    start, said, begun = time.monotonic(), -every, False
+    said = -SECONDS
 
-    def show(state: State) -> None:
-        nonlocal bar, said, begun, start
-        if not begun:
-            begun, start = True, time.monotonic()
-            if state.damaged:
-                print(f"{state.damaged:,} shards were damaged, and are computed again", flush=True)
-            if state.ready:
-                print(f"{state.ready:,} of {state.units:,} {unit}s were finished already", flush=True)
-        if state.ready == state.units:
-            return
-        elapsed = max(time.monotonic() - start, 1e-9)
-        rate = (state.done - state.ready) / elapsed
-        if live:
-            if bar is None:
-                bar = tqdm(total=state.units, initial=state.ready, desc=name, unit=f" {unit}s", leave=True)
-            bar.update(state.done - bar.n)
-            bar.set_postfix_str(words(state), refresh=False)
-        elif time.monotonic() - said >= every or state.finished == state.shards:
+    def show(done: int, total: int, beside: str = "", line: str = "") -> None:
+        nonlocal bar, said
+        if sys.stderr.isatty():
+            bar = bar if bar is not None else tqdm(total=total, initial=done, desc=name, unit=unit)
+            bar.update(done - bar.n)
+            bar.set_postfix_str(beside, refresh=False)
+        elif time.monotonic() - said >= SECONDS or done == total:
             said = time.monotonic()
-            left = (state.units - state.done) / rate if rate else float("nan")
-            ahead = f", {duration(left)} left" if rate and left else ""
-            done = f"{state.done:,} of {state.units:,} {unit}s, {rate:.3g} a second"
-            print(f"{name}: {done}, {words(state)}{ahead}", flush=True)
-        if gauges is not None:
-            values = {"pac_units_done": state.done, "pac_units_per_second": rate}
-            gauges(values | {"pac_workers": state.workers, "pac_retries": state.retries})
+            print(f"{name}: {done:,} of {total:,}{unit}{line}", flush=True)
 
     try:
         yield show
@@ -212,25 +200,26 @@ def shown(
 
 
 @contextmanager
-def counted(name: str, *, every: float = SECONDS) -> Iterator[Callable[[int, int], None]]:
-    """A function to call with how many are done and how many there are."""
-    bar: tqdm[Any] | None = None
-    said = time.monotonic()
+def shown(name: str, unit: str) -> Iterator[Callable[[State], None]]:
+    """A function to call with the state of a run, as often as one likes."""
+    begun = False
+    with counted(name, f" {unit}s") as count:
 
-    def show(done: int, total: int) -> None:
-        nonlocal bar, said
-        if sys.stderr.isatty():
-            bar = bar if bar is not None else tqdm(total=total, desc=name)
-            bar.update(done - bar.n)
-        elif time.monotonic() - said >= every or done == total:
-            said = time.monotonic()
-            print(f"{name}: {done:,} of {total:,}", flush=True)
+        def show(state: State) -> None:
+            nonlocal begun
+            if not begun and state.damaged:
+                print(f"{state.damaged:,} shards were damaged, and are computed again", flush=True)
+            if not begun and state.ready:
+                print(f"{state.ready:,} of {state.units:,} {unit}s were finished already", flush=True)
+            begun = True
+            if state.ready == state.units:
+                return
+            left = (state.units - state.done) / state.rate if state.rate else 0.0
+            ahead = f", {duration(left)} left" if left else ""
+            line = f", {state.rate:.3g} a second, {words(state)}{ahead}"
+            count(state.done, state.units, words(state), line)
 
-    try:
         yield show
-    finally:
-        if bar is not None:
-            bar.close()
 
 
 def words(state: State) -> str:

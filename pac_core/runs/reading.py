@@ -1,6 +1,6 @@
-"""What a finished run holds: one pass over the shards for a part, a few in memory, sums and counts added up.
+"""A task and what its finished run holds: one pass over the shards for a part, a few in memory.
 
-The tune part alone is gathered where a shape is chosen on all of its units at once.
+The tune part alone is gathered, because a score is chosen on all of its units at once.
 """
 
 from __future__ import annotations
@@ -8,29 +8,125 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, cached_property
 from itertools import accumulate
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from pac_core.certificates.certificate import Record
 from pac_core.datasets import parse_arrays
-from pac_core.errors import InvalidInput
+from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.forecasts import GaussianForecast, Trajectories, drop_failed
 from pac_core.runs.folders import RunFolder
-from pac_core.runs.jobs import Arrays, Job, Receipt, Shard
-from pac_core.scores import merge_moments, moments
-from pac_core.sets.predictor import Accumulated, GivenScore, Likelihood, Score, score_units
-from pac_core.splits import Part, Splits
+from pac_core.runs.jobs import Arrays, Ids, Job, Receipt, Shard, Stage, cut, digest_shards, pack, unpack
+from pac_core.sets.predictor import GivenScore, Score, score_units
+from pac_core.splits import Part, Splits, ids_digest, split
 from pac_core.thresholds import ShardedScores
-from pac_core.tubes.shapes import with_typical
 
 Result = TypeVar("Result")
-_SIZED = 1000  # units on which mean widths are measured: they need no more
+Replaced: TypeAlias = Callable[[Arrays], str | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is to be found out, in the words of its field.
+
+    names: `[N]` of the units, for ledger and certificate, in the order of the job's ids
+    unit: what is drawn independently, in a word
+    model, train: for the certificate; train, what the model was trained on, None if it is not named
+    score: of a run that stores scores, in words; None if it stores forecasts
+    tune, calibrate, seed: of the split; the rest tests
+    replaced: from the arrays of a stored shard to the first unit whose file is another by now, or None
+    """
+
+    job: Job
+    names: NDArray[np.str_]
+    unit: str
+    model: Record
+    score: str | None
+    tune: int
+    calibrate: int
+    seed: int
+    replaced: Replaced | None = None
+    train: Record | None = None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        ids: Ids,
+        stages: Sequence[Stage],
+        *,
+        size: int,
+        names: Any,
+        unit: str,
+        model: Record,
+        score: str | None = None,
+        tune: int,
+        calibrate: int,
+        seed: int,
+        replaced: Replaced | None = None,
+        train: Record | None = None,
+        **configuration: Any,
+    ) -> Task:
+        """A task whose run folder holds everything that is needed to read it again."""
+        names = np.asarray(names)
+        about: dict[str, Any] = {"names": ids_digest(names), "unit": unit, "model": asdict(model)}
+        about |= {"score": score, "tune": tune, "calibrate": calibrate}
+        if train is not None:
+            about["train"] = asdict(train)
+        if tune < 0 or calibrate < 1 or tune + calibrate > len(ids):
+            raise InvalidInput(
+                f"tune and calibrate must be at least 0 and 1, and together at most the {len(ids):,} "
+                f"{unit}s, got {tune:,} and {calibrate:,}"
+            )
+        job = Job.of(name, ids, stages, size=size, seed=seed, **about, **configuration)
+        return cls(job, names, unit, model, score, tune, calibrate, seed, replaced, train)
+
+    def write(self, folder: RunFolder) -> None:
+        """Writes down what the folder is for, and which units there are.
+
+        Refuses a folder whose finished shards are of files that were replaced since.
+        """
+        folder.claim(self.job)
+        if self.replaced is not None:
+            finished = folder.receipts(self.job)
+            shards = [shard for shard in self.job.shards if shard.number in finished]
+            for _, unit in folder.over(shards, lambda _, arrays: self.replaced and self.replaced(arrays)):
+                if unit is not None:
+                    raise InvalidInput(
+                        f"{folder} holds results of another {unit} than there is now: the files of finished "
+                        f"{self.unit}s must stay as they are; put it back, or choose another folder"
+                    )
+        ids = np.concatenate([shard.array for shard in self.job.shards])
+        folder.put("units.arrow", pack({"ids": ids, "names": self.names}))
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> Task:
+        """The task of a folder, to read its results; it cannot be run."""
+        about, needed = folder.configuration() or {}, {"unit", "model", "score", "tune", "calibrate"}
+        if not needed | {"size", "names"} <= set(about):
+            raise InvalidInput(f"{folder} must be the folder of a finished `pac run`, and is none")
+        units = unpack(folder.get("units.arrow"))
+        ids: Any = units["ids"].tolist()
+        if isinstance(ids[0], int) and ids == list(whole := range(ids[0], ids[0] + len(ids))):
+            ids = whole  # as they were handed over
+        shards = cut(ids, about["size"], seed=about["seed"])
+        job = Job(about["task"], tuple(shards), ())
+        if (ids_digest(units["names"]), digest_shards(job.shards)) != (about["names"], about["ids"]):
+            raise UnreadableFile(f"{folder}/units.arrow is not the one of this run: start the run again")
+        parts = {name: about[name] for name in ("unit", "score", "tune", "calibrate", "seed")}
+        train = Record(**about["train"]) if "train" in about else None
+        return cls(job, units["names"], model=Record(**about["model"]), train=train, **parts)
+
+    def results(self, folder: RunFolder) -> Results:
+        """The finished run in a folder."""
+        return Results(self, folder)
 
 
 @dataclass(frozen=True)
@@ -70,15 +166,10 @@ ALL = View()
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """A finished run, read part by part: one pass over the shards with its units, in threads.
+    """A finished run, read part by part: one pass over the shards with its units, in threads."""
 
-    names: `[N]` of the units, in the order of the job's ids; the parts are drawn by them
-    """
-
-    job: Job
+    task: Task
     folder: RunFolder
-    names: NDArray[np.str_]
-    parts: Splits
     _files: dict[int, Receipt] = field(default_factory=dict, init=False)
     """the file of each shard that was read, whose checksum is right; no other is read later"""
     _first: list[Arrays] = field(default_factory=list, init=False)
@@ -88,9 +179,15 @@ class Results:
     """part and shard: rows of the units without a forecast"""
     _gathered: dict[tuple[str, View], tuple[Any, Any]] = field(default_factory=dict, init=False)
 
+    @cached_property
+    def parts(self) -> Splits:
+        """The rows of each part, drawn by the names of the units."""
+        task = self.task
+        return split(task.names, tune=task.tune, calibrate=task.calibrate, seed=task.seed)
+
     def units(self, part: str) -> NDArray[np.str_]:
         """Names of the units of a part, in the order of their rows."""
-        return self.names[self._rows(part)]
+        return self.task.names[self._rows(part)]
 
     def each(
         self, part: str, function: Callable[[Callable[[View], Any]], Result]
@@ -137,31 +234,8 @@ class Results:
         whole = self.gather(part, [view])[view]
         return whole if failed else drop_failed(*whole)
 
-    def fit_paper_score(self, view: View = ALL) -> Likelihood:
-        """The paper's score (A + C): its temperatures come from the sums of each shard."""
-
-        def add_up(read: Callable[[View], Any]) -> tuple[Any, Any, Any]:
-            _, forecast, truth = read(view)
-            wide = forecast.wide()
-            return moments(wide.accumulated() if forecast.mean.ndim == 3 else wide, truth), forecast, truth
-
-        sums, horizon = [], False
-        some: list[tuple[Any, Any]] = []
-        for _, _, (added, forecast, truth) in self.each("tune", add_up):
-            sums.append(added)
-            horizon = forecast.mean.ndim == 3
-            alive = forecast.failed is None or not forecast.failed.all()
-            if horizon and alive and sum(len(states) for _, states in some) < _SIZED:
-                some.append((forecast, truth))
-        score = Likelihood((*([Accumulated()] if horizon else []), merge_moments(sums)))
-        return with_typical(score, *drop_failed(*_concatenate(*zip(*some, strict=True)))) if some else score
-
-    def scores(self, score: Score, target: str, view: View = ALL) -> ShardedScores:
-        """The calibration scores, computed a shard at a time and kept in the parquet file `target`."""
-        return self.write_scores([(score, target, view)])[0]
-
     def write_scores(self, wanted: Sequence[tuple[Score, str, View]]) -> list[ShardedScores]:
-        """The same for several scores, each with its file, in one pass over the calibrate part."""
+        """The calibration scores, each kept in its parquet file, computed in one pass over the shards."""
 
         def compute(read: Callable[[View], Any]) -> list[NDArray[np.float64]]:
             found = []
@@ -176,14 +250,15 @@ class Results:
             files = [stack.enter_context(self.folder.create(target)) for _, target, _ in wanted]
             writers = [stack.enter_context(pq.ParquetWriter(file, schema)) for file in files]
             for _, rows, columns in self.each("calibrate", compute):
-                ids = self.names[rows].tolist()
+                ids = self.task.names[rows].tolist()
                 for writer, values in zip(writers, columns, strict=True):
                     writer.write_table(pa.table({"id": ids, "score": values}, schema=schema))
         return [read_scores(self.folder, target) for _, target, _ in wanted]
 
     def digest(self) -> str:
         """A fingerprint of what was found of all units: that of the files of all shards, each verified."""
-        for _ in self._over([s for s in self.job.shards if s.number not in self._files], lambda *_: None):
+        unread = [shard for shard in self.task.job.shards if shard.number not in self._files]
+        for _ in self._over(unread, lambda *_: None):
             pass
         listed = sorted(receipt.digest for receipt in self._files.values())
         return hashlib.sha256("".join(listed).encode()).hexdigest()
@@ -191,7 +266,7 @@ class Results:
     def domain(self, view: View = ALL) -> tuple[Any, ...] | None:
         """What is forecast, from the shapes of a shard; None if the run stores scores."""
         if view not in self._domains:
-            [(_, arrays)] = self._over(self.job.shards[:1], lambda _, arrays: arrays)
+            [(_, arrays)] = self._over(self.task.job.shards[:1], lambda _, arrays: arrays)
             self._first.append(arrays)
             _, forecast, _ = view({name: array[:1] for name, array in arrays.items()})
             self._domains[view] = None if forecast is None else tuple(forecast.domain)
@@ -216,7 +291,7 @@ class Results:
         self, shards: Sequence[Shard], function: Callable[[Shard, Arrays], Result]
     ) -> Iterator[tuple[Shard, Result]]:
         """One pass; every file is verified, and is the one that was read before."""
-        while self._first and shards and shards[0] is self.job.shards[0]:
+        while self._first and shards and shards[0] is self.task.job.shards[0]:
             yield shards[0], function(shards[0], self._first.pop())
             shards = shards[1:]
         yield from self.folder.over(shards, function, self._files)
@@ -225,12 +300,12 @@ class Results:
         return cast(Part, getattr(self.parts, part)).rows
 
     def _starts(self) -> list[int]:
-        return [0, *accumulate(map(len, self.job.shards))]
+        return [0, *accumulate(map(len, self.task.job.shards))]
 
     def _shards(self, part: str) -> list[Shard]:
         """Those with units of the part."""
         ends = np.searchsorted(self._rows(part), self._starts())
-        return [shard for shard, n in zip(self.job.shards, np.diff(ends), strict=True) if n]
+        return [shard for shard, n in zip(self.task.job.shards, np.diff(ends), strict=True) if n]
 
 
 def read_scores(folder: RunFolder, name: str) -> ShardedScores:

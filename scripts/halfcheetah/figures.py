@@ -46,7 +46,7 @@ def certificate(experiment):
     """
     task, folder = experiment.run("closed")
     ledger = experiment.out / "pac-ledger.json"
-    _, [finding] = certify_run(task, folder, [experiment.design.level], ledger, shape="box")
+    _, [finding] = certify_run(task, folder, [experiment.design.level], ledger, score="box")
     for remark in finding.certificate.predictor.remarks:
         print(f"note: {remark}")
     said = (finding.certificate.promise, finding.evaluation.verdict)

@@ -178,7 +178,7 @@ def test_a_zip_is_run_with_its_statistics_and_shows_what_it_earns(ensemble: Path
 
 def test_a_killed_driver_goes_on_where_it_stopped(ensemble: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "cluster", *rl(ensemble, folder, "--workers", 1, *LEVEL, units=5000)]
+    command = [sys.executable, "-m", "pac_core", *rl(ensemble, folder, "--workers", 1, *LEVEL, units=5000)]
     driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_for(lambda: (folder / "shards").exists() and len(shards(folder)) >= 2)
@@ -198,7 +198,7 @@ def test_a_killed_driver_goes_on_where_it_stopped(ensemble: Path, tmp_path: Path
 
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(ensemble: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "cluster", *rl(ensemble, folder, "--workers", 1, units=9000)]
+    command = [sys.executable, "-m", "pac_core", *rl(ensemble, folder, "--workers", 1, units=9000)]
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_for(lambda: (folder / "shards").exists() and len(shards(folder)) >= 1)
     driver.send_signal(signal.SIGINT)
@@ -299,7 +299,7 @@ def test_ctrl_c_between_trials_is_clean(
     def stopping(name: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr("cluster.commands.launch.counted", stopping)
+    monkeypatch.setattr("cluster.commands.tune.counted", stopping)
     assert pac(*rl(ensemble, tmp_path / "run", "--address", "none", units=1)).exit_code == 0
     answer = pac("tune", tmp_path / "run", *LEVEL, "--shape", "joint")
     code, said = answer.exit_code, answer.output

@@ -140,7 +140,7 @@ def valid_pod(spec: dict[str, Any]) -> None:
 def test_commands_in_the_files_are_commands_we_have(name: str) -> None:
     text = re.sub(r"\s*\\?\n#?\s*", " ", (CONFIGS / name).read_text())
     found = re.findall(
-        r"(?:pac submit --address \S+|python -P -m cluster) (run rl .*?)(?= ray | #|  |$)", text
+        r"(?:pac submit --address \S+|python -P -m pac_core) (run rl .*?)(?= ray | #|  |$)", text
     )
     assert found
     known = {option for parameter in run.get_command(None, "rl").params for option in parameter.opts}

@@ -193,7 +193,7 @@ def test_a_worker_with_another_model_is_refused(
 def test_the_libraries_of_a_model_are_among_the_versions(shades: Path, tmp_path: Path) -> None:
     sizes: Any = {"tune": 20, "calibrate": 40, "seed": 0}
     assert {"torchvision", "timm", "onnxruntime"} <= set(
-        image_task(images=shades, labels=None, model=MODEL, **sizes).job.describe()["versions"]
+        image_task(images=shades, labels=None, model=MODEL, **sizes).job.description["versions"]
     )
     assert list_packages("torchvision:resnet18:r.pth")[3:] == ("torchvision",)
 

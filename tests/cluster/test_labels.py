@@ -101,7 +101,7 @@ def test_a_whole_command_reads_each_part_once(
 @pytest.mark.parametrize("name", ["paper", "plain"])
 def test_the_papers_score_by_name(run: tuple[Task, RunFolder], tmp_path: Path, name: str) -> None:
     task, folder = run
-    made, _ = certify_run(task, folder, LEVELS, tmp_path / "ledger", shape=name)
+    made, _ = certify_run(task, folder, LEVELS, tmp_path / "ledger", score=name)
     logits, labels = world(task.results(folder).parts.tune.rows)
     fitted = fit_tempered(LogitForecast(logits), labels, LEVELS[0]).to_json()["preparations"]
     assert made.score.to_json()["preparations"] == (fitted if name == "paper" else [])

@@ -75,17 +75,10 @@ def directly(task: Task, folder: RunFolder, part: str) -> tuple[GaussianForecast
     return GaussianForecast(found["mean"], found["var"]), Trajectories(found["truth"], found["lengths"])
 
 
-def test_temperatures_come_from_the_sums_of_shards(finished: RunFolder) -> None:
-    task = walking()
-    score = task.results(finished).fit_paper_score()
-    direct = Likelihood.fit(*directly(task, finished, "tune"), (accumulate_variance, fit_temperature))
-    assert score.to_json() == direct.to_json()
-
-
 def test_a_run_says_when_its_joint_tube_is_wider_than_the_states_vary(
     finished: RunFolder, tmp_path: Path
 ) -> None:
-    _, [finding] = certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", shape="joint")
+    _, [finding] = certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", score="joint")
     predictor = finding.certificate.predictor
     direct = fit_shape(*directly(walking(), finished, "tune"), LEVEL, shape="joint")
     assert predictor.remarks == Predictor(direct, predictor.threshold, predictor.domain).remarks
@@ -96,7 +89,7 @@ def test_certificate_threshold_and_test_are_those_of_all_units_at_once(
     finished: RunFolder, tmp_path: Path
 ) -> None:
     task = walking()
-    made, [finding] = certify_run(task, finished, [LEVEL], tmp_path / "ledger", shape="joint")
+    made, [finding] = certify_run(task, finished, [LEVEL], tmp_path / "ledger", score="joint")
     calibrate, test = (directly(task, finished, part) for part in ("calibrate", "test"))
     threshold = fit_threshold(made.score.scores(*calibrate), LEVEL)
     assert finding.certificate.predictor.threshold == threshold
@@ -111,36 +104,36 @@ def test_certificate_threshold_and_test_are_those_of_all_units_at_once(
 
 def test_a_run_keeps_its_ledger_and_its_certificate(finished: RunFolder, tmp_path: Path) -> None:
     book, other = tmp_path / "ledger", tmp_path / "other"
-    _, [finding] = certify_run(walking(), finished, [LEVEL], book, shape="joint")
+    _, [finding] = certify_run(walking(), finished, [LEVEL], book, score="joint")
     certificate = Path(finished.root) / finding.file
     before = certificate.read_bytes()
     for levels, shape in (([LEVEL], "joint"), ([LEVEL], "box"), ([PACLevel(0.2, 0.01)], "joint")):
         with pytest.raises(InvalidInput, match=r"--ledger must be the one that .* was certified with"):
-            certify_run(walking(), finished, levels, other, shape=shape)
+            certify_run(walking(), finished, levels, other, score=shape)
     assert not other.exists()
     with pytest.raises(InvalidInput, match="--ledger must be the one"):
         ledger_for(finished, other)
     assert ledger_for(finished) == str(book), "and not the one beside the folder"
     add_note(book, "a thought", {})
-    certify_run(walking(), finished, [LEVEL], book, shape="joint")  # the same look may be repeated
+    certify_run(walking(), finished, [LEVEL], book, score="joint")  # the same look may be repeated
     with pytest.raises(SecondLook):
-        certify_run(walking(), finished, [LEVEL], book, shape="box")
+        certify_run(walking(), finished, [LEVEL], book, score="box")
     assert certificate.read_bytes() == before
 
 
 def test_no_certificate_is_replaced_where_the_ledger_is_lost(finished: RunFolder, tmp_path: Path) -> None:
     book = tmp_path / "ledger"
-    _, [finding] = certify_run(walking(), finished, [LEVEL], book, shape="joint")
+    _, [finding] = certify_run(walking(), finished, [LEVEL], book, score="joint")
     certificate = Path(finished.root) / finding.file
     before = certificate.read_bytes()
     shutil.rmtree(book)
     with pytest.raises(InvalidInput, match="is missing: put it back"):
-        certify_run(walking(), finished, [LEVEL], book, shape="box")
+        certify_run(walking(), finished, [LEVEL], book, score="box")
     with pytest.raises(InvalidInput, match="is missing: put it back"):
         ledger_for(finished)
     (Path(finished.root) / "ledger.txt").unlink()
     with pytest.raises(InvalidInput, match="no certificate is replaced"):
-        certify_run(walking(), finished, [LEVEL], book, shape="box")
+        certify_run(walking(), finished, [LEVEL], book, score="box")
     assert not book.exists()
     assert certificate.read_bytes() == before
 
@@ -150,20 +143,20 @@ def test_a_certificate_whose_ledger_the_folder_forgot_needs_one_that_knows_its_l
     name: str, finished: RunFolder, tmp_path: Path
 ) -> None:
     book, other, home = tmp_path / "ledger", tmp_path / "other", Path(finished.root)
-    _, [finding] = certify_run(walking(), finished, [LEVEL], book, shape="joint")
+    _, [finding] = certify_run(walking(), finished, [LEVEL], book, score="joint")
     (home / finding.file).rename(home / name)
     (home / "ledger.txt").unlink()
     for _ in ("there is no such ledger", "there is one of other looks"):
         with pytest.raises(InvalidInput, match=rf"{name} was issued from a look that \S+other does not"):
-            certify_run(walking(), finished, [PACLevel(0.2, 0.01)], other, shape="joint")
+            certify_run(walking(), finished, [PACLevel(0.2, 0.01)], other, score="joint")
         add_note(other, "a thought", {})
     with pytest.raises(SecondLook):
-        certify_run(walking(), finished, [PACLevel(0.2, 0.01)], book, shape="joint")
-    certify_run(walking(), finished, [LEVEL], book, shape="joint")  # the same look may be repeated
+        certify_run(walking(), finished, [PACLevel(0.2, 0.01)], book, score="joint")
+    certify_run(walking(), finished, [LEVEL], book, score="joint")  # the same look may be repeated
     assert (home / "ledger.txt").read_text() == str(book)
     (home / name).write_text("{}")
     with pytest.raises(BadCertificate, match=f"{home / name}"):
-        certify_run(walking(), finished, [LEVEL], book, shape="joint")
+        certify_run(walking(), finished, [LEVEL], book, score="joint")
 
 
 def test_a_look_that_breaks_off_while_it_reads_has_its_ledger(
@@ -172,30 +165,30 @@ def test_a_look_that_breaks_off_while_it_reads_has_its_ledger(
     def stopped(*args: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Results, "scores", stopped)
+    monkeypatch.setattr(Results, "write_scores", stopped)
     with pytest.raises(KeyboardInterrupt):
-        certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", shape="joint")
+        certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", score="joint")
     with pytest.raises(InvalidInput, match="--ledger must be the one"):
-        certify_run(walking(), finished, [LEVEL], tmp_path / "other", shape="joint")
+        certify_run(walking(), finished, [LEVEL], tmp_path / "other", score="joint")
 
 
 def test_what_is_refused_before_the_look_leaves_no_ledger_behind(finished: RunFolder, tmp_path: Path) -> None:
     open_ledger(tmp_path / "small.json", budget=0.001)
     with pytest.raises(OverBudget):
-        certify_run(walking(), finished, [LEVEL], tmp_path / "small.json", shape="joint")
-    certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", shape="joint")
+        certify_run(walking(), finished, [LEVEL], tmp_path / "small.json", score="joint")
+    certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", score="joint")
 
 
 def test_a_second_look_at_the_same_units_is_refused(finished: RunFolder, tmp_path: Path) -> None:
-    certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", shape="joint")
+    certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", score="joint")
     with pytest.raises(SecondLook):
-        certify_run(walking(), finished, [PACLevel(0.2, 0.01)], tmp_path / "ledger", shape="joint")
+        certify_run(walking(), finished, [PACLevel(0.2, 0.01)], tmp_path / "ledger", score="joint")
 
 
 def test_the_calibrate_part_is_not_read_before_the_ledger_is_written(
     finished: RunFolder, tmp_path: Path, readings: list[str]
 ) -> None:
-    certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", shape="box")
+    certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", score="box")
     assert readings == ["tune", "calibrate", "test"]
 
 
@@ -209,7 +202,7 @@ def test_each_part_is_read_once_whatever_the_number_of_levels(
     run_here(task.job, folder)
     opened.clear()
     asked = [PACLevel(0.1 + 0.05 * i, 0.01) for i in range(levels)]
-    _, findings = certify_run(task, folder, asked, tmp_path / "ledger", shape=shape)
+    _, findings = certify_run(task, folder, asked, tmp_path / "ledger", score=shape)
     assert len(findings) == levels
     assert sorted(Counter(opened).values()) == [3, 3, 3, 3], "4 shards, 3 parts"
 
@@ -248,9 +241,9 @@ def test_a_run_has_tubes_of_features_and_refuses_a_score_of_labels_before_it_rea
     finished: RunFolder, tmp_path: Path, readings: list[str]
 ) -> None:
     with pytest.raises(InvalidInput, match="shape must be one of joint, max, box, features"):
-        certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", shape="smallest")
+        certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", score="smallest")
     assert "calibrate" not in readings
-    about: dict[str, Any] = {"shape": "features", "features": ("first=0",)}
+    about: dict[str, Any] = {"score": "features", "features": ("first=0",)}
     made, _ = certify_run(walking(), finished, [LEVEL], tmp_path / "ledger", **about)
     assert made.score.kind == "features"
 
@@ -274,7 +267,7 @@ def test_a_shard_that_is_lost_stops_the_certificate_before_the_ledger(
     shutil.copytree(finished.root, again.root)
     next((tmp_path / "run" / "shards").iterdir()).unlink()
     with pytest.raises(Incomplete):
-        certify_run(walking(), again, [LEVEL], tmp_path / "ledger", shape="joint")
+        certify_run(walking(), again, [LEVEL], tmp_path / "ledger", score="joint")
     assert not (tmp_path / "ledger").exists()
 
 
@@ -316,7 +309,7 @@ def test_a_forecast_that_explodes_is_an_error_of_its_unit_and_stops_no_run(
     folder, task, exploded = RunFolder(tmp_path / "run"), walking(ExplodingWalks), np.arange(UNITS) % 50 == 0
     about: Any = {"workers": None, "gpus": None, "dashboard": False, "estimate": False}
     levels: Any = {"levels": [LEVEL], "ledger": tmp_path / "ledger"}
-    [finding] = launch(task, folder, address="none", shape=shape, **levels, **about)
+    [finding] = launch(task, folder, address="none", score=shape, **levels, **about)
     results = task.results(folder)
     tune, calibrate, test = (int(exploded[part.rows].sum()) for part in results.parts)
     assert min(tune, calibrate, test) > 0
@@ -355,5 +348,5 @@ def test_more_explosions_than_errors_allowed_are_refused_and_counted(
     about: Any = {"workers": None, "gpus": None, "dashboard": False, "estimate": False}
     levels: Any = {"levels": [PACLevel(0.02, 0.05)], "ledger": tmp_path / "ledger"}
     with pytest.raises(TooManyFailures):
-        launch(task, folder, address="none", shape="joint", **levels, **about)
+        launch(task, folder, address="none", score="joint", **levels, **about)
     assert "18 of 900 walks have a forecast that is no Gaussian" in capsys.readouterr().out

@@ -51,7 +51,7 @@ def test_fit_evaluate_verify(logits: Path, certificate: Path) -> None:
     assert "ok  ledger       Its ledger holds 1 attempt or look" in told.output
     assert "Its ledger holds 1 attempt or look: no other is known." in document.promise
     refused(run("verify", certificate), "DATA must be given: the scores or forecasts")
-    refused(run("verify", certificate, logits, "--ledger", logits), "is not the JSON it should be")
+    refused(run("verify", certificate, logits, "--ledger", logits), "a ledger must be a folder")
     other = certificate.with_name("another.json")
     run("ledger", other, "--budget", "0.5")
     unknown = run("verify", certificate, logits, "--ledger", other)

@@ -86,7 +86,7 @@ def test_propagations_and_plans_are_what_the_functions_say(
     for plans in (False, True):
         task = cheetah_task(policy, ensemble, plans=plans, also=("one-step",))
         results = task.results(finished(task, tmp_path / str(plans)))
-        assert results.names.tolist() == [str(seed) for seed in range(832)]
+        assert results.task.names.tolist() == [str(seed) for seed in range(832)]
         for kind, view in (("particles", View()), ("one-step", View(propagation="one-step"))):
             if plans:
                 wanted = forecast_plans(ensemble, rollouts.start, planned, propagation=kind)

@@ -8,7 +8,7 @@ unit. A scorer that raises is the shard's own fault: the run stops and says so.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +17,9 @@ from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
 from cluster.workers import (
     AHEAD,
+    PATIENCE,
     START,
     Attempt,
-    Losses,
     Member,
     NoWorkers,
     Pool,
@@ -94,7 +94,8 @@ class _Engine:
         self.state, self.todo, self.state.pools = state, todo, ()
         self.goal = state.finished + len(todo)
         self.running: dict[Any, Attempt] = {}
-        self.losses = Losses(retries)
+        self.losses = Counter[int]()
+        """how often each shard lost its worker"""
         self.begun = self.moved = time.monotonic()
         self.failed_starts = 0
         self.repeated: set[tuple[int, int]] = set()
@@ -299,8 +300,19 @@ class _Engine:
         self.repeated -= everywhere
         if why:
             self.state.retries += 1
-            self.losses.count(attempt, why)
+            self._count_loss(attempt, why)
         elsewhere = [shard for pool in self.pools for shard, _ in pool.waiting]
         elsewhere += [one.shard for one in (*self.running.values(), *(done for done, _ in self.done))]
         if all(shard.number != number for shard in elsewhere):
             self.pools[0].waiting.appendleft((attempt.shard, START))
+
+    def _count_loss(self, attempt: Attempt, why: str) -> None:
+        """Too many are the shard's own fault; a worker that dies at once may have been dead before it was
+        given the shard, so then one more is allowed for every worker of its pool."""
+        self.losses[attempt.shard.number] += 1
+        lost, allowed = self.losses[attempt.shard.number], self.retries
+        if time.monotonic() - attempt.since < PATIENCE:
+            allowed += attempt.pool.most
+        if lost > allowed:
+            mend = "if memory ran out, try smaller shards or workers with more of it"
+            raise ShardFailed(str(attempt.shard), f"its worker was lost {lost} times ({why}); {mend}")

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +18,6 @@ STORE = 128 * 1024**2
 """Bytes of the object store of a local engine for a run: a few shards on their way, the rest goes to disk."""
 ADDRESSES = "local, auto, HOST:PORT or ray://HOST:PORT"
 _PLACE = re.compile(r"(ray://)?(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
-
-
-@dataclass(frozen=True)
-class Session:
-    """A connection to Ray.
-
-    cpus, gpus: of the whole cluster
-    nodes: machines
-    logs: where Ray writes what the workers print
-    dashboard: its address, or empty
-    """
-
-    cpus: float
-    gpus: float
-    nodes: int
-    logs: str
-    dashboard: str
-
-    def __str__(self) -> str:
-        machines = f"{self.nodes} machine{'s' * (self.nodes != 1)}"
-        return f"{machines}, {self.cpus:g} CPU, {self.gpus:g} GPU; logs in {self.logs}" + (
-            f"; dashboard at http://{self.dashboard}" if self.dashboard else ""
-        )
 
 
 def set_environment() -> None:
@@ -60,8 +36,8 @@ def set_environment() -> None:
 @contextmanager
 def connected(
     address: str, *, cpus: int | None = None, dashboard: bool = False, store: int | None = None
-) -> Iterator[Session]:
-    """Ray at an address: `local` starts it on this machine, the others join what runs.
+) -> Iterator[str]:
+    """Ray at an address: `local` starts it on this machine, the others join what runs; yields it in words.
 
     cpus: of a local engine; by default all
     dashboard: of a local engine; it takes a second or two to start
@@ -92,9 +68,10 @@ def connected(
         total = ray.cluster_resources()  # type: ignore[no-untyped-call]
         nodes = sum(bool(node["Alive"]) for node in ray.nodes())  # type: ignore[no-untyped-call]
         logs = getattr(context, "address_info", {}).get("session_dir", "/tmp/ray/session_latest") + "/logs"
-        yield Session(
-            total.get("CPU", 0), total.get("GPU", 0), nodes, logs, getattr(context, "dashboard_url", "") or ""
-        )
+        cpus, gpus = (total.get(kind, 0) for kind in ("CPU", "GPU"))
+        words = f"{nodes} machine{'s' * (nodes != 1)}, {cpus:g} CPU, {gpus:g} GPU; logs in {logs}"
+        page = getattr(context, "dashboard_url", "")
+        yield words + (f"; dashboard at http://{page}" if page else "")
     finally:
         ray.shutdown()
 

@@ -6,7 +6,7 @@ import re
 import socket
 import statistics
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import ray
 
 from pac_core import PACError
-from pac_core.errors import ShardFailed
 from pac_core.runs import (
     Arrays,
     Effort,
@@ -338,27 +337,3 @@ def hung(pool: Pool, least: float) -> tuple[list[Member], float]:
 def _busy_for(pool: Pool, seconds: float) -> list[Member]:
     now = time.monotonic()
     return [member for member in pool.members if member.hands and now - member.hands[0].since > seconds]
-
-
-class Losses:
-    """How often each shard lost its worker.
-
-    allowed: for each; a worker that dies at once may have been dead before it was given the shard, so then
-        one more for every worker of its pool
-    """
-
-    def __init__(self, allowed: int) -> None:
-        self._allowed, self._counts = allowed, Counter[int]()
-
-    def count(self, attempt: Attempt, why: str) -> None:
-        """One more; too many are the shard's own fault."""
-        number, limit = attempt.shard.number, self._allowed
-        self._counts[number] += 1
-        if time.monotonic() - attempt.since < PATIENCE:
-            limit += attempt.pool.most
-        if self._counts[number] > limit:
-            raise ShardFailed(
-                str(attempt.shard),
-                f"its worker was lost {self._counts[number]} times ({why}); if memory ran out, try smaller "
-                "shards or workers with more of it",
-            )

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from pac_core.arrays import check_array, check_booleans, check_numbers, round_down, round_up
 from pac_core.bounds import Family, PACLevel, check_integer, check_level, check_probability
+from pac_core.certificates.certificate import json_digest
 from pac_core.certificates.ledger import (
     CLAIM,
     Opening,
     add_note,
-    json_digest,
     open_split,
     read_family,
     read_ledger,

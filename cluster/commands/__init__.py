@@ -2,6 +2,4 @@
 
 from cluster.commands.launch import engine_at
 
-__all__ = [
-    "engine_at",
-]
+__all__ = ["engine_at"]

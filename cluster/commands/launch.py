@@ -106,7 +106,7 @@ def engine_at(
         yield partial(_watch, partial(run_here, device=device))
     else:
         with connected(address, dashboard=dashboard, store=STORE) as session:
-            say("ray", str(session))
+            say("ray", session)
             yield partial(_watch, run_on_ray)
 
 
@@ -245,9 +245,7 @@ def _certify(results: Results, levels: list[PACLevel], book: LedgerPath, **chose
         domains = {one.predictor.domain[0] for one in made.certificates if one.predictor.domain}
         known = isinstance(made.score, RankedScore) or domains == {"labels"}
         say("tune", str(made.score) if known else f"{made.score.kind} from {task.tune:,} {task.unit}s")
-    say_cost(len(levels), made.look.cost, book)
-    for level in made.refused:
-        say("refused", f"epsilon={level.epsilon:g}, delta={level.delta:g}: too many {task.unit}s failed")
+    say_cost(len(levels), made.look.cost, book, made.refused)
     for finding in findings:
         say("calibrate", str(finding.certificate.predictor.threshold))
         for remark in finding.certificate.predictor.remarks:

@@ -72,7 +72,7 @@ def tune(
     """
     place = RunFolder(folder)
     with resumable(place), connected(address) as session:
-        say("ray", str(session))
+        say("ray", session)
         book, task = ledger_for(place, ledger), Task.read(place)
         refuse_unwritable("--ledger", book)
         results = task.results(place)

@@ -31,7 +31,6 @@ from pac_core.certificates.descent import (
 )
 from pac_core.certificates.ledger import (
     LedgerPath,
-    Note,
     Opening,
     add_note,
     open_ledger,
@@ -42,7 +41,6 @@ from pac_core.certificates.ledger import (
     score_digest,
 )
 from pac_core.certificates.reweighting import (
-    Reweighted,
     fit_reweighted,
     gaussian_bound,
     gaussian_weights,
@@ -56,11 +54,9 @@ __all__ = [
     "Descended",
     "Descent",
     "LedgerPath",
-    "Note",
     "Opening",
     "Record",
     "Request",
-    "Reweighted",
     "SplitRecord",
     "Trial",
     "add_note",

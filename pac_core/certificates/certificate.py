@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
@@ -24,7 +25,7 @@ from pac_core.sets.labels import RankedScore
 from pac_core.sets.predictor import Accumulated, GivenScore, Likelihood, Predictor, Score
 from pac_core.splits import add_digests, digest_of, ids_digest, unit_names
 from pac_core.thresholds import ShardedScores, Threshold, fit_threshold
-from pac_core.tubes.shapes import BoxShape, FeatureShape, MaxShape
+from pac_core.tubes.shapes import TUBES
 
 
 @dataclass(frozen=True)
@@ -146,10 +147,13 @@ def issue(
     return Certificate(predictor, unit, parts, digest, model or unknown, data or unknown, split, menu)
 
 
-def check_unit(unit: Any) -> None:
-    """Refuse what is not a word for the promise."""
-    if not isinstance(unit, str) or not unit.strip() or not unit.isprintable():
-        raise InvalidInput(f"unit must be a word such as 'image', got {unit!r}")
+def check_words(name: str, value: Any, rule: str = "a line of text") -> None:
+    """Refuse what is not a line of text."""
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise InvalidInput(f"{name} must be {rule}, got {value!r}")
+
+
+check_unit = partial(check_words, "unit", rule="a word such as 'image'")
 
 
 def verify(certificate: Certificate, scores: Any, ids: Any = None) -> list[Check]:
@@ -206,9 +210,7 @@ def _versions() -> dict[str, str]:
 
 FORMAT = "pac-sets certificate"
 VERSION = 1
-KINDS: dict[str, Any] = {
-    kind.kind: kind for kind in (GivenScore, Likelihood, RankedScore, MaxShape, BoxShape, FeatureShape)
-}
+KINDS: dict[str, Any] = {kind.kind: kind for kind in (GivenScore, Likelihood, RankedScore, *TUBES)}
 PARTS = ("train", "tune", "calibrate", "test")
 
 
@@ -256,8 +258,12 @@ def as_document(certificate: Certificate) -> dict[str, Any]:
 
 def seal(document: Mapping[str, Any]) -> str:
     """SHA-256 of all fields but the seal: a change by hand or by accident shows."""
-    fields = {name: value for name, value in document.items() if name != "seal"}
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    return json_digest({name: value for name, value in document.items() if name != "seal"})
+
+
+def json_digest(document: Mapping[str, Any]) -> str:
+    """A fingerprint of plain JSON, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def read_certificate(path: str | os.PathLike[str], content: bytes | None = None) -> Certificate:

@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 
 from pac_core.arrays import check_array, check_numbers, round_up
 from pac_core.bounds import Entry, Family, PACLevel, check_integer, check_level, min_samples, proves
-from pac_core.certificates.certificate import Check, read_json, seal, write_json
+from pac_core.certificates.certificate import Check, check_words, json_digest, read_json, seal, write_json
 from pac_core.certificates.ledger import (
     Opening,
     add_note,
-    json_digest,
     open_split,
     read_family,
     read_ledger,
@@ -135,7 +134,7 @@ class Trial:
 class Descended:
     """What a descent showed.
 
-    trials: the scales that were run, in order; refused unless they follow from their counts
+    errors: of each scale that was run, in order; refused unless they end where the plan ends
     family: all that its ledger held when it was shown; None where no ledger was kept
 
     The promise is about a fresh episode, drawn like the tested ones, of exactly the tested controller at
@@ -143,22 +142,25 @@ class Descended:
     """
 
     plan: Descent
-    trials: tuple[Trial, ...]
+    errors: tuple[int, ...]
     family: Family | None = None
 
     def __post_init__(self) -> None:
         plan, trials = self.plan, self.trials
-        follows = 0 < len(trials) <= len(plan.scales)
-        for trial, scale in zip(trials, plan.scales, strict=False):
-            counted = check_integer("errors", trial.errors, least=0) <= plan.n
-            right = trial.passed is (trial.errors <= plan.allowed)
-            follows &= counted and right and (trial.scale, trial.n) == (scale, plan.n)
-        stopped = bool(trials) and (not trials[-1].passed or len(trials) == len(plan.scales))
-        if not (follows and stopped and all(trial.passed for trial in trials[:-1])):
+        counted = all(check_integer("errors", errors, least=0) <= plan.n for errors in self.errors)
+        ended = bool(trials) and (not trials[-1].passed or len(self.errors) == len(plan.scales))
+        if not (counted and ended and all(trial.passed for trial in trials[:-1])):
             raise InvalidInput(
-                f"trials must be those of the plan, down to the first that fails, got {[*trials]} for scales "
-                f"{list(plan.scales)} with {plan.allowed:,} of {plan.n:,} errors allowed"
+                f"errors must be those of the plan's scales, down to the first that fails, got {self.errors} "
+                f"for scales {list(plan.scales)} with {plan.allowed:,} of {plan.n:,} errors allowed"
             )
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The scales that were run, in order."""
+        plan = self.plan
+        pairs = zip(plan.scales, self.errors, strict=False)
+        return tuple(Trial(scale, plan.n, errors, errors <= plan.allowed) for scale, errors in pairs)
 
     @property
     def certified(self) -> float | None:
@@ -198,20 +200,12 @@ class Descended:
 
 def follow(plan: Descent, count: Callable[[float, NDArray[Any]], int]) -> Descended:
     """What the plan's scales show, from the errors that `count(scale, ids)` finds; it keeps no ledger."""
-    trials: list[Trial] = []
+    errors: list[int] = []
     for scale, ids in zip(plan.scales, plan.episodes, strict=True):
-        errors = count(scale, ids)
-        trials.append(Trial(scale, plan.n, errors, errors <= plan.allowed))
-        if not trials[-1].passed:
+        errors.append(count(scale, ids))
+        if errors[-1] > plan.allowed:
             break
-    return Descended(plan, tuple(trials))
-
-
-def check_words(name: str, value: Any) -> str:
-    """`value`, refused unless it is a line of text."""
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise InvalidInput(f"{name} must be a line of text, got {value!r}")
-    return value
+    return Descended(plan, tuple(errors))
 
 
 FORMAT = "pac-sets descent"
@@ -339,7 +333,7 @@ def from_json(document: Mapping[str, Any]) -> Descended:
             level=PACLevel(**document["level"]), episodes=np.asarray(document["episodes"]), **parts
         )
         family = Family(**document["family"]) if "family" in document else None
-        descended = Descended(plan, tuple(Trial(**trial) for trial in document["trials"]), family)
+        descended = Descended(plan, tuple(trial["errors"] for trial in document["trials"]), family)
     except (PACError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadCertificate(f"it is damaged: {error}") from None
     if to_json(descended) != document:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import math
 import os
 import re
@@ -32,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pac_core.bounds import Entry, Family, PACLevel, check_probability, joint_failure_probability, max_errors
-from pac_core.certificates.certificate import format_json, parse_json, seal
+from pac_core.certificates.certificate import format_json, json_digest, parse_json, seal
 from pac_core.errors import BadCertificate, InvalidInput, PACError, SecondLook
 from pac_core.files import FileStore, real_path
 from pac_core.sets.predictor import Score
@@ -106,11 +105,6 @@ def score_digest(score: Score, of: str = "") -> str:
     """A fingerprint of a fitted score; `of` says of which forecasts, where the same units have several."""
     plain = json_digest({"kind": score.kind} | score.to_json())
     return hashlib.sha256(f"{plain} of {of}".encode()).hexdigest() if of else plain
-
-
-def json_digest(document: Mapping[str, Any]) -> str:
-    """A fingerprint of plain JSON, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def ledger_name(path: LedgerPath) -> str:

@@ -17,7 +17,6 @@ from pac_core.cli.options import (
     say_cost,
     shape_options,
 )
-from pac_core.cli.sets import to_float16
 
 __all__ = [
     "FILE",
@@ -35,5 +34,4 @@ __all__ = [
     "say",
     "say_cost",
     "shape_options",
-    "to_float16",
 ]

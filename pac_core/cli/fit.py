@@ -164,10 +164,7 @@ def fit(
             **about,
         )
         _say_tuned(made, units)
-    say_cost(len(levels), made.look.cost, book)
-    for level in made.refused:
-        level_text = f"epsilon={level.epsilon:g}, delta={level.delta:g}"
-        say("refused", f"{level_text}: more units failed than errors are allowed")
+    say_cost(len(levels), made.look.cost, book, made.refused)
     where = dict(zip(levels, targets, strict=True))
     for certificate in made.certificates:
         target = where[certificate.predictor.threshold.level]

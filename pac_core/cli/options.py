@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -198,11 +198,15 @@ def ledger_beside(data: Path, given: LedgerPath | None = None) -> LedgerPath:
     return book
 
 
-def say_cost(count: int, cost: float, ledger: LedgerPath) -> None:
-    """Print the joint failure probability of a look's certificates, and what else their ledger holds."""
+def say_cost(count: int, cost: float, ledger: LedgerPath, refused: Iterable[PACLevel] = ()) -> None:
+    """Print the joint failure probability of a look's certificates, what else their ledger holds, and which
+    levels were refused."""
     many = f"{count} certificate{'s' * (count != 1)}"
     say("ledger", f"{many}; joint failure probability < {round_up(cost, 4)} ({ledger})")
     say("ledger", str(read_family(ledger)))
+    for level in refused:
+        failed = "more units failed than errors are allowed"
+        say("refused", f"epsilon={level.epsilon:g}, delta={level.delta:g}: {failed}")
 
 
 def say(what: str, text: str) -> None:

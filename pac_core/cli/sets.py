@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -27,15 +25,13 @@ from pac_core.cli.options import (
     say,
 )
 from pac_core.cli.verify import read_both
-from pac_core.datasets import ROUNDED, read_classes, write_arrays
+from pac_core.datasets import read_classes, write_arrays
 from pac_core.errors import InvalidInput
 from pac_core.files import whole_file
 from pac_core.forecasts import LogitForecast
 from pac_core.sets.labels import LabelSets
 from pac_core.tubes.shapes import FeatureTube
 
-SECONDS = 10.0
-"""Between two lines of progress, if there is no terminal."""
 SHOWN = 10
 """The number of failures whose reasons are shown."""
 Chunk: TypeAlias = tuple[Any, LogitForecast, LabelSets]
@@ -59,8 +55,8 @@ class Forecasts(Protocol):
 
 
 @click.command("sets")
-@click.argument("files", nargs=-1, type=FILE, metavar="[CERTIFICATE] [DATA]")
-@click.option("--certificate", type=FILE, help="The certificate, if it is not the first argument.")
+@click.argument("certificate", type=FILE)
+@click.argument("data", type=FILE, required=False)
 @click.option("--images", help="Instead of DATA: a folder (may be nested), tar or parquet file of images.")
 @click.option("--model", help="For --images: the calibrated model, as in pac run imagenet.")
 @click.option("--classes", type=FILE, help="Names of the labels: one per line, or ImageNet's class index.")
@@ -73,8 +69,8 @@ class Forecasts(Protocol):
 @click.option("--out", type=FILE, help="Write to this csv or npz instead of the terminal.")
 @click.option("--force", is_flag=True, help="Replace --out if it exists.")
 def sets_command(
-    files: tuple[Path, ...],
-    certificate: Path | None,
+    certificate: Path,
+    data: Path | None,
     images: str | None,
     model: str | None,
     classes: Path | None,
@@ -99,10 +95,8 @@ def sets_command(
     for --images. Preprocessing is read from the certificate unless given here. A broken image gets an empty
     set and is named; the others get theirs.
     """
-    given = [*([certificate] if certificate else []), *files]
-    if len(given) != (1 if images is not None else 2):
-        needed = "a certificate beside --images" if images is not None else "a certificate and data"
-        raise InvalidInput(f"give {needed}, got {', '.join(map(str, given)) or 'neither'}")
+    if (data is None) is (images is None):
+        raise InvalidInput(f"give DATA or --images, got {'neither' if data is None else 'both'}")
     if out is not None:
         if out.suffix not in (".csv", ".npz"):
             raise InvalidInput(f"--out must end in .csv or .npz, got {out}")
@@ -115,13 +109,14 @@ def sets_command(
             raise InvalidInput("--images needs --model, the name of the calibrated model")
         options: dict[str, Any] = {"model": model, "batch": batch, "device": device, "broken": broken}
         options["preprocessing"] = preprocessing
-        _serve(read_certificate(given[0]), images, names, out, options)
+        _serve(read_certificate(certificate), images, names, out, options)
         return
-    document, units = read_both(given[0], given[1], ids, logits=logits)
+    assert data is not None
+    document, units = read_both(certificate, data, ids, logits=logits)
     if units.forecast is None:
-        raise InvalidInput(f"{given[1]} must hold forecasts (logits, probabilities, or mean and var)")
+        raise InvalidInput(f"{data} must hold forecasts (logits, probabilities, or mean and var)")
     if names is not None and units.forecast.domain != ("labels", len(names)):
-        raise InvalidInput(f"{classes} names {len(names):,} labels, which are not those of {given[1]}")
+        raise InvalidInput(f"{classes} names {len(names):,} labels, which are not those of {data}")
     sets = document.predictor.sets(units.forecast)
     if isinstance(sets, LabelSets) and isinstance(units.forecast, LogitForecast):
         _write_labels([(units.ids, units.forecast, sets)], names, out)
@@ -144,8 +139,7 @@ def _serve(document: Certificate, images: str, names: Any, out: Path | None, opt
         raise InvalidInput("the certificate does not record the digest of the calibrated model")
     load = plugins.load("forecasters", "images")
     served: Forecasts = load(images, certified=document.model.name, **options)
-    rounded = document.model.digest.startswith(ROUNDED)
-    if document.model.digest.removeprefix(ROUNDED) != served.digest:
+    if document.model.digest != served.digest:
         raise InvalidInput(
             f"the certificate is for {document.model.name} with digest {document.model.digest[:19]}, "
             f"got {options['model']} with digest {served.digest[:12]}: it says nothing about another model"
@@ -154,21 +148,20 @@ def _serve(document: Certificate, images: str, names: Any, out: Path | None, opt
         raise InvalidInput(f"the certificate is for {known[0]:,} labels; the model has {served.classes:,}")
     if names is not None and len(names) != served.classes:
         raise InvalidInput(f"--classes must name {served.classes:,} labels, got {len(names):,}")
-    for note in (*served.notes, *["logits are rounded to float16, as for calibration"] * rounded):
+    for note in served.notes:
         click.echo(f"{'note':10}{note}", err=True)
     sizes: list[Any] = []
     failures: list[int] = []
 
     def chunks() -> Iterator[Chunk]:
-        with _progress(served.n, shown=out is not None) as show:
+        about: Any = {"length": served.n, "label": "sets", "file": sys.stderr, "show_pos": True}
+        with click.progressbar(**about, hidden=out is None) as bar:
             for ids, forecast in served:
-                if rounded:
-                    forecast = LogitForecast(to_float16(forecast.logits), failed=forecast.failed)
                 sets = document.predictor.sets(forecast)
                 sizes.append(sets.size())
                 failures.append(0 if forecast.failed is None else int(forecast.failed.sum()))
                 yield ids, forecast, sets
-                show(len(ids))
+                bar.update(len(ids))
 
     _write_labels(chunks(), names, out)
     if failed := sum(failures):
@@ -183,15 +176,6 @@ def _serve(document: Certificate, images: str, names: Any, out: Path | None, opt
         promise = f"a set misses its label with probability at most {round_up(level.epsilon)}"
         given = f"with confidence 1 - {round_up(level.delta)}, for images drawn like the {n:,} calibrated on"
         say("promise", f"{promise}, {given}")
-
-
-def to_float16(logits: Any) -> Any:
-    """Logits rounded to float16, refused where one becomes infinite."""
-    with np.errstate(over="ignore"):
-        small = logits.astype(np.float16)
-    if (lost := np.isinf(small) & np.isfinite(logits)).any():
-        raise InvalidInput(f"logits must lie within float16's +-65504, got {logits[lost][0]}")
-    return small
 
 
 def _write_labels(chunks: Iterable[Chunk], names: Any, out: Path | None) -> None:
@@ -237,20 +221,3 @@ def write_regions(ids: Any, sets: Any, out: Path | None) -> None:
     for name, size, low, high in zip(ids, sets.size(), lower, upper, strict=True):
         rows.append([name, round_up(size), *map(repr, (*low.tolist(), *high.tolist()))])
     _write_rows(rows, out)
-
-
-@contextmanager
-def _progress(total: int, *, shown: bool) -> Iterator[Any]:
-    """Yield a function that counts finished units: a bar on a terminal, a line now and then elsewhere."""
-    said, live = time.monotonic(), not shown or sys.stderr.isatty()
-    bar = click.progressbar(length=total, label="sets", file=sys.stderr, show_pos=True, hidden=not shown)
-
-    def show(more: int) -> None:
-        nonlocal said
-        bar.update(more)
-        if not live and time.monotonic() - said >= SECONDS:
-            said = time.monotonic()
-            say("sets", f"{bar.pos:,} of {total:,}")
-
-    with bar:
-        yield show

@@ -32,7 +32,7 @@ from pac_core.certificates.ledger import (
     score_digest,
 )
 from pac_core.cli.options import FILE, LedgerName, ids_option, labels_option, refuse_unwritable
-from pac_core.datasets import ROUNDED, ROWS, Dataset, read_arrays, read_dataset
+from pac_core.datasets import ROWS, Dataset, read_arrays, read_dataset
 from pac_core.errors import InvalidInput, PACError
 from pac_core.forecasts import EXACT_TO, LogitForecast, drop_failed
 from pac_core.scores import Temperature
@@ -138,15 +138,9 @@ def refuse_other_model(document: Certificate, units: Dataset, data: Path) -> Non
     if units.model is None or document.model.digest in (None, units.model[1]):
         return
     (name, digest), stated = units.model, str(document.model.digest)
-    if digest.removeprefix(ROUNDED) != stated.removeprefix(ROUNDED):
-        raise InvalidInput(
-            f"{data} is of the model {name} with digest {digest[:12]}, the certificate of "
-            f"{document.model.name} with digest {stated[:12]}"
-        )
-    rounded, other = ("the certificate", data) if stated.startswith(ROUNDED) else (data, "the certificate")
     raise InvalidInput(
-        f"{rounded} has logits rounded to float16 and {other} has logits as the model gave them: labels at "
-        "the edge of a set may differ; use the same for both"
+        f"{data} is of the model {name} with digest {digest[:20]}, the certificate of {document.model.name} "
+        f"with digest {stated[:20]}"
     )
 
 

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -215,7 +216,7 @@ def shown(name: str, unit: str) -> Iterator[Callable[[State], None]]:
             if state.ready == state.units:
                 return
             left = (state.units - state.done) / state.rate if state.rate else 0.0
-            ahead = f", {duration(left)} left" if left else ""
+            ahead = f", {tqdm.format_interval(left)} left" if left else ""
             line = f", {state.rate:.3g} a second, {words(state)}{ahead}"
             count(state.done, state.units, words(state), line)
 
@@ -232,18 +233,8 @@ def words(state: State) -> str:
     return ", ".join(parts)
 
 
-def duration(seconds: float) -> str:
-    """Seconds in words.
-
-    >>> duration(4.2), duration(75), duration(7330)
-    ('4 s', '1 min 15 s', '2 h 2 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+size = partial(tqdm.format_sizeof, suffix="B")
+"""Bytes in words."""
 
 
 def estimate(state: State, receipt: Receipt) -> str:
@@ -252,12 +243,10 @@ def estimate(state: State, receipt: Receipt) -> str:
     >>> from pac_core.runs import Effort
     >>> shard = Receipt(0, n=500, digest="", size=4_000_000, effort=Effort((5.0,), 600_000_000))
     >>> estimate(State(units=15_000, shards=30, done=500, finished=1, most=(2,)), shard)
-    'a shard takes 5.0 s and 600 MB of memory: 29 left, about 1 min 12 s on 2 workers; 120 MB to store'
+    'a shard takes 5.0 s and 600MB of memory: 29 left, about 01:12 on 2 workers; 120MB to store'
     >>> shard = Receipt(0, n=500, digest="", size=4_000_000, effort=Effort((5.0, 4.0), 600_000_000))
-    >>> estimate(State(units=15_000, shards=30, done=500, finished=1, most=(4, 1)), shard)[:60]
-    'a shard takes 5.0 + 4.0 s and 600 MB of memory: 29 left, abo'
-    >>> estimate(State(units=15_000, shards=30, done=500, finished=1, most=(4, 1)), shard)[56:]
-    ' about 1 min 56 s on 4 + 1 workers; 120 MB to store'
+    >>> estimate(State(units=15_000, shards=30, done=500, finished=1, most=(4, 1)), shard)
+    'a shard takes 5.0 + 4.0 s and 600MB of memory: 29 left, about 01:56 on 4 + 1 workers; 120MB to store'
     """
     left = state.shards - state.finished
     many = [max(1, min(count, left)) for count in state.most]
@@ -266,17 +255,6 @@ def estimate(state: State, receipt: Receipt) -> str:
     stored = receipt.size / receipt.n * state.units
     return (
         f"a shard takes {took} s and {size(receipt.effort.memory)} of memory: {left:,} left, about "
-        f"{duration(left * pace)} on {' + '.join(map(str, many))} worker{'s' * (many != [1])}; "
+        f"{tqdm.format_interval(left * pace)} on {' + '.join(map(str, many))} worker{'s' * (many != [1])}; "
         f"{size(stored)} to store"
     )
-
-
-def size(count: float) -> str:
-    """Bytes in words.
-
-    >>> size(950), size(5e6), size(2.5e9)
-    ('1 kB', '5 MB', '2.5 GB')
-    """
-    if count >= 1e9:
-        return f"{count / 1e9:.1f} GB"
-    return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{max(1, round(count / 1e3))} kB"

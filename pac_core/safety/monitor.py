@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from pac_core.arrays import check_numbers, round_up
 from pac_core.bounds import check_integer, check_probability
-from pac_core.certificates.certificate import read_json, seal, write_json
-from pac_core.certificates.descent import check_words
+from pac_core.certificates.certificate import check_words, read_json, seal, write_json
 from pac_core.certificates.ledger import RESET, add_note
 from pac_core.errors import BadCertificate, InvalidInput
 

@@ -407,12 +407,9 @@ def with_typical(score: Likelihood, forecast: GaussianForecast, states: Any) -> 
     return replace(score, typical=(volume, relative_widths(np.sqrt(prepared.variances), truth)))
 
 
-SHAPES: dict[str, Callable[..., Score]] = {
-    "joint": _fit_joint,
-    "max": MaxShape.fit,
-    "box": BoxShape.fit,
-    "features": FeatureShape.fit,
-}
+TUBES: tuple[type[Any], ...] = (MaxShape, BoxShape, FeatureShape)
+"""Ours, by whose `kind` a certificate reads them back."""
+SHAPES: dict[str, Callable[..., Score]] = {"joint": _fit_joint} | {tube.kind: tube.fit for tube in TUBES}
 
 
 def shape_names() -> list[str]:

@@ -212,10 +212,10 @@ def test_an_estimate_computes_one_shard_and_keeps_it(ensemble: Path, tmp_path: P
     answer = pac(*rl(ensemble, tmp_path / "run", "--address", "none", "--estimate", *LEVEL))
     assert answer.exit_code == 0, answer.output
     assert re.search(
-        r"takes \d+\.\d s and \d+ MB of memory: 2 left, about \d+ s on 1 worker; \d+ [kM]B", answer.output
+        r"takes \d+\.\d s and \S+[MG]B of memory: 2 left, about \d+:\d+ on 1 worker; \S+[kM]B", answer.output
     )
     assert re.search(
-        r"driver takes about \d+ MB of memory; \S+ [MG]B are free for the \d+ [kM]B", answer.output
+        r"driver takes about \S+[MG]B of memory; \S+[MGT]B are free for the \S+[kM]B", answer.output
     )
     assert len(shards(tmp_path / "run")) == 1
     assert not (tmp_path / "pac-ledger").exists()
@@ -229,7 +229,7 @@ def test_a_run_that_the_disk_has_no_room_for_is_refused(
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
     answer = pac(*rl(ensemble, tmp_path / "run", "--address", "none"))
-    refused(answer, "--folder must have room for another", "got 1 kB free")
+    refused(answer, "--folder must have room for another", "got 1.00kB free")
     assert len(shards(tmp_path / "run")) == 1
 
 

@@ -298,26 +298,6 @@ def test_stored_logits_make_the_same_certificate(finished: Path, tmp_path: Path,
     refused(twice, "--model-file must not be given")
 
 
-def test_rounded_logits_are_told_apart(shades: Path, finished: Path, tmp_path: Path) -> None:
-    out = tmp_path / "small.npz"
-    said = pac("logits", finished, "--out", out, "--float16").output
-    assert "a logit moved by up to" in said
-    assert "a label at the edge of a set may now be in or out" in said
-    whole = tmp_path / "whole.npz"
-    assert pac("logits", finished, "--out", whole).exit_code == 0
-    small, exact = load(out)["logits"], load(whole)["logits"]
-    assert small.dtype == np.float16
-    assert np.array_equal(small, exact.astype(np.float16))
-    refused(pac("sets", certificate(finished), out), "small.npz has logits rounded to float16")
-    made = pac("fit", out, *LEVEL, *SIZES, "--out", tmp_path / "c.json")
-    assert "the logits are float16" in made.output
-    refused(pac("evaluate", tmp_path / "c.json", whole), "the certificate has logits rounded to float16")
-    served = pac("sets", tmp_path / "c.json", "--images", shades, "--model", MODEL)
-    assert "logits are rounded to float16, as for calibration" in served.output
-    stored = pac("sets", tmp_path / "c.json", out)
-    assert [line for line in served.output.splitlines() if line[0] in "01i"] == stored.output.splitlines()
-
-
 def test_sets_for_new_images_by_name(shades: Path, finished: Path, tmp_path: Path) -> None:
     new = tmp_path / "new" / "deep"
     shutil.copytree(shades / "0", new)
@@ -325,7 +305,7 @@ def test_sets_for_new_images_by_name(shades: Path, finished: Path, tmp_path: Pat
     (tmp_path / "names.txt").write_text("dark\nbright\n")
     asked = ["--images", tmp_path / "new", "--model", MODEL]
     named = ["--classes", tmp_path / "names.txt", "--out", tmp_path / "s.csv"]
-    answer = pac("sets", "--certificate", certificate(finished), *asked, *named)
+    answer = pac("sets", certificate(finished), *asked, *named)
     assert answer.exit_code == 0, answer.output
     assert "left out, because no images: 1 in all, first notes.txt" in answer.output
     assert "probability at most 0.2, with confidence 1 - 0.1" in answer.output

@@ -74,7 +74,7 @@ def run(
     found, damaged = folder.mend(job)
     todo = [shard for shard in job.shards if shard.number not in found][:limit]
     state = State.of(job, found, damaged)
-    _Engine(folder, state, todo, retries, wait, progress or (lambda state: None)).run(pools)
+    _Engine(folder, state, todo, pools, retries, wait, progress or (lambda state: None)).run()
     if limit is None:
         folder.check(job)
     return state
@@ -86,12 +86,13 @@ class _Engine:
         folder: RunFolder,
         state: State,
         todo: list[Shard],
+        pools: list[Pool],
         retries: int,
         wait: float,
         progress: Callable[[State], Any],
     ) -> None:
         self.writes, self.retries, self.wait, self.progress = Writes(folder), retries, wait, progress
-        self.state, self.todo, self.state.pools = state, todo, ()
+        self.state, self.todo, self.pools, self.state.pools = state, todo, pools, ()
         self.goal = state.finished + len(todo)
         self.running: dict[Any, Attempt] = {}
         self.losses = Counter[int]()
@@ -104,10 +105,9 @@ class _Engine:
         """pool and shard: whose result has been handed on"""
         self.done: deque[tuple[Attempt, Receipt]] = deque()
         """what the last pool made and the folder has not yet taken; it waits in the object store"""
-        self.pools: list[Pool] = []
 
-    def run(self, pools: list[Pool]) -> None:
-        self.pools = pools
+    def run(self) -> None:
+        pools = self.pools
         self.state.most = tuple(pool.most for pool in pools)
         pools[0].waiting.extend((shard, START) for shard in self.todo)
         self.progress(self.state)

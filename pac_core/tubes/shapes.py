@@ -407,7 +407,7 @@ def with_typical(score: Likelihood, forecast: GaussianForecast, states: Any) -> 
     return replace(score, typical=(volume, relative_widths(np.sqrt(prepared.variances), truth)))
 
 
-TUBES: tuple[type[Any], ...] = (MaxShape, BoxShape, FeatureShape)
+TUBES: tuple[Any, ...] = (MaxShape, BoxShape, FeatureShape)
 """Ours, by whose `kind` a certificate reads them back."""
 SHAPES: dict[str, Callable[..., Score]] = {"joint": _fit_joint} | {tube.kind: tube.fit for tube in TUBES}
 

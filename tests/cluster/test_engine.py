@@ -170,9 +170,8 @@ def test_a_shard_that_is_kept_is_never_taken_again(monkeypatch: pytest.MonkeyPat
     written: list[int] = []
     folder: Any = SimpleNamespace(alone=True, keep=lambda receipt, content: written.append(receipt.number))
     shards = cut(range(4), 2)
-    driver = engine_module._Engine(folder, State(4, 2), shards, 4, 60.0, lambda state: None)
     first, last = (Pool([], Resources(1, 0), 1, 3, {}, last) for last in (False, True))
-    driver.pools = [first, last]
+    driver = engine_module._Engine(folder, State(4, 2), shards, [first, last], 4, 60.0, lambda state: None)
 
     def member(pool: Pool) -> Member:
         pool.members.append(Member(None, None, "host"))

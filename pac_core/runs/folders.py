@@ -55,7 +55,8 @@ class RunFolder:
 
         device: what scores, where that is known; digits differ between kinds of devices
         """
-        ours, run, listed = job.description, digest_run(job.description), self._list()
+        ours = json.loads(json.dumps(job.describe()))
+        run, listed = digest_run(ours), self._list()
         theirs = (self.configuration() or {}) if listed else {}
         sound = filter(None, map(self._verify, listed if not theirs else []))
         differing = []

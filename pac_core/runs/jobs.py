@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from inspect import signature
 from textwrap import shorten
 from typing import Any, Protocol, TypeAlias
@@ -186,19 +185,18 @@ class Job:
     def needs(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for stage in self.stages for name in stage.needs))
 
-    @cached_property
-    def description(self) -> dict[str, Any]:
-        """What a run folder holds against another job: configuration, ids, scorers, code and versions."""
+    def describe(self) -> dict[str, Any]:
+        """What a run folder holds against another job: configuration, ids, scorers, code and versions.
+
+        Found anew whenever it is asked for: between two runs a model may have been trained on.
+        """
         ids = {"units": self.units, "shards": len(self.shards), "ids": digest_shards(self.shards)}
         homes = (getattr(stage.make, "__module__", None) or "" for stage in self.stages)
         digests = Digests(home.partition(".")[0] for home in homes)
         stages = {str(place): stage.describe(digests) for place, stage in enumerate(self.stages, 1)}
         code = {CODE + module: digest[:32] for module, digest in sorted(digests.code.items())}
         known = {"versions": find_versions(self.needs), "stages": stages, "code": code}
-        found: dict[str, Any] = json.loads(
-            json.dumps({"task": self.name, **self.configuration, **ids, **known})
-        )
-        return found
+        return {"task": self.name, **self.configuration, **ids, **known}
 
 
 def digest_run(description: Mapping[str, Any]) -> str:

@@ -244,7 +244,7 @@ def test_a_file_that_an_argument_names_counts_by_its_content(tmp_path: Path, kin
     weights, found = tmp_path / "weights.bin", []
     for content in (b"first", b"second", b"first"):
         weights.write_bytes(content)
-        found.append(job(toys.Draw, kind(weights)).description)
+        found.append(job(toys.Draw, kind(weights)).describe())
     assert found[0] == found[2] != found[1]
 
 
@@ -253,7 +253,7 @@ def test_a_folder_that_an_argument_names_counts_by_its_content(tmp_path: Path, k
     """By the names and contents of its files, wherever it lies; links count by what they lead to."""
 
     def described(name: str) -> Any:
-        return job(toys.Draw, kind(tmp_path / name)).description
+        return job(toys.Draw, kind(tmp_path / name)).describe()
 
     for name in ("model", "moved"):
         (tmp_path / name / "parts").mkdir(parents=True)

@@ -193,7 +193,7 @@ def test_a_worker_with_another_model_is_refused(
 def test_the_libraries_of_a_model_are_among_the_versions(shades: Path, tmp_path: Path) -> None:
     sizes: Any = {"tune": 20, "calibrate": 40, "seed": 0}
     assert {"torchvision", "timm", "onnxruntime"} <= set(
-        image_task(images=shades, labels=None, model=MODEL, **sizes).job.description["versions"]
+        image_task(images=shades, labels=None, model=MODEL, **sizes).job.describe()["versions"]
     )
     assert list_packages("torchvision:resnet18:r.pth")[3:] == ("torchvision",)
 
@@ -415,9 +415,9 @@ def test_what_cannot_be_served_is_refused(shades: Path, finished: Path, tmp_path
     refused(pac(*sets, *images, "--model", MODEL, "--logits", "z"), "--logits is for DATA")
     refused(pac(*sets, finished / "x.npz", "--preset", "clip"), "--preset to --resampling are for --images")
     refused(pac(*sets, *images, "--model", "resnet"), "a model must be named as one of")
-    refused(pac(*sets), "give a certificate and data, got")
-    refused(pac(*sets, finished / "x.npz", *images, "--model", MODEL), "give a certificate beside --images")
-    refused(pac("sets", *images, "--model", MODEL), "give a certificate beside --images, got neither")
+    refused(pac(*sets), "give DATA or --images, got neither")
+    refused(pac(*sets, finished / "x.npz", *images, "--model", MODEL), "give DATA or --images, got both")
+    refused(pac("sets", *images, "--model", MODEL), "Missing argument 'CERTIFICATE'")
     (tmp_path / "names.txt").write_text("dark\ngrey\nbright\n")
     named = ["--classes", tmp_path / "names.txt"]
     refused(pac(*sets, *images, "--model", MODEL, *named), "--classes must name 2 labels, got 3")

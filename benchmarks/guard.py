@@ -29,7 +29,6 @@ from pac_rl import (
     forecast_plans,
     guard_plans,
     make_environment,
-    model_returns,
     no_flip,
     speed_limit,
 )
@@ -90,7 +89,11 @@ def planning() -> Iterator[Figure]:
     model.set_propagation_method("fixed_model")
     never = lambda actions, states: torch.zeros(len(states), 1, dtype=torch.bool)  # noqa: E731
     spaces = SimpleNamespace(observation_space=None, action_space=None)
-    returns = model_returns(ModelEnv(spaces, model, never, lambda a, s: s[:, :1]), particles=PARTICLES)
+    env = ModelEnv(spaces, model, never, lambda a, s: s[:, :1])
+
+    def returns(state: Any, plans: Any) -> Any:
+        return env.evaluate_action_sequences(plans, initial_state=state, num_particles=PARTICLES)
+
     forecast = partial(forecast_plans, ensemble, propagation="one-step", batch=POPULATION)
     checker = TubeChecker([speed_limit(robot, WIDE), no_flip(robot, WIDE)])
     state = np.random.default_rng(0).normal(size=18)

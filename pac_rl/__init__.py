@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         NoSafePlan,
         candidates_around,
         guard_plans,
-        model_returns,
         run_episodes,
     )
     from pac_rl.policies import NoisyPolicy
@@ -47,7 +46,6 @@ __all__ = [
     "guard_plans",
     "load_policy",
     "make_environment",
-    "model_returns",
     "no_flip",
     "policy_ratios",
     "propose_plans",

@@ -22,7 +22,7 @@ from pac_core.tubes import fit_shape
 from pac_rl.dynamics.ensemble import Ensemble, Settings, Transitions
 from pac_rl.dynamics.training import train
 from pac_rl.forecasts import forecast_plans, plan_tensor, start_tensor
-from pac_rl.planning.candidates import candidates_around, member_trajectories
+from pac_rl.planning.controller import candidates_around, member_trajectories
 from pac_rl.planning.episodes import broken_limits
 from pac_rl.planning.guard import (
     Fallback,

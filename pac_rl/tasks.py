@@ -23,9 +23,9 @@ from pac_rl.dynamics.training import train
 from pac_rl.forecasts import check_propagation, forecast_closed_loop, forecast_plans, propose_plans
 from pac_rl.pets import Search, guarded_cem, plan_episode, score_episodes
 from pac_rl.planning import episodes as runs
-from pac_rl.planning.candidates import Tubes
 from pac_rl.planning.controller import Controller, cheetah_reward
 from pac_rl.planning.episodes import Episodes, run_episodes, run_to_selection
+from pac_rl.planning.guard import TubeMaker
 from pac_rl.policies import NoisyPolicy, Policy, check_policy
 from pac_rl.policy_files import NOT_NORMALISED, load_policy
 from pac_rl.rollouts import BATCH, MOST_SEED, TRAINING_SEEDS, Rollouts, burn_in_range, execute, simulate
@@ -182,7 +182,7 @@ class RunEpisodes:
         policy: Policy,
         ensemble: Ensemble,
         limits: tuple[Limit, ...],
-        guard: Tubes | None,
+        guard: TubeMaker | None,
         steps: int,
         options: dict[str, Any],
         *,
@@ -217,7 +217,7 @@ class PlanEpisodes:
         ensemble: Ensemble,
         limits: tuple[Limit, ...],
         kept: tuple[Limit, ...],
-        guard: Tubes,
+        guard: TubeMaker,
         search: Search,
         steps: int = 200,
         *,
@@ -490,7 +490,7 @@ def episodes_stage(controller: Controller, steps: int, scorer: Callable[..., Any
 
     scorer: `RunEpisodes` or `RunSelections`
     """
-    names = ("horizon", "checked", "factors", "choice", "fallback", "perturbed", "spread", "reward")
+    names = ("horizon", "checked", "factors", "choice", "fallback", "reward")
     options = {name: getattr(controller, name) for name in names}
     parts = (controller.environment.id, controller.policy, controller.ensemble, controller.limits)
     return Stage(scorer, (*parts, controller.guard, steps, options), needs=NEEDS)

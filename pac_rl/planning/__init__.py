@@ -1,4 +1,4 @@
-"""Guarded planning: candidates, guards, controllers, episodes, filters.
+"""Guarded planning: guards and their tubes, controllers, episodes, filters.
 
 A name is imported when it is first used: guards work where no simulator is installed.
 """
@@ -8,22 +8,13 @@ from typing import TYPE_CHECKING
 from pac_core.plugins import lazy_door
 
 if TYPE_CHECKING:
-    from pac_rl.planning.candidates import (
+    from pac_rl.planning.controller import (
         FACTORS,
         Candidates,
-        FittedTubes,
-        HullTube,
-        MeanTubes,
-        MemberTubes,
-        ScaledTube,
-        candidates_around,
-    )
-    from pac_rl.planning.controller import (
         Controller,
         Decision,
-        ModelReturns,
+        candidates_around,
         cheetah_reward,
-        model_returns,
         returns_in_words,
     )
     from pac_rl.planning.episodes import BATCH, Episodes, Selections, Traces, run_episodes, run_to_selection
@@ -37,11 +28,16 @@ if TYPE_CHECKING:
     )
     from pac_rl.planning.guard import (
         Fallback,
+        FittedTubes,
         Guard,
         GuardedAgent,
         GuardedPlans,
+        HullTube,
+        MeanTubes,
         MemberForecast,
+        MemberTubes,
         NoSafePlan,
+        ScaledTube,
         guard_plans,
     )
 
@@ -64,7 +60,6 @@ __all__ = [
     "MeanTubes",
     "MemberForecast",
     "MemberTubes",
-    "ModelReturns",
     "MujocoState",
     "NoSafePlan",
     "ScaledTube",
@@ -75,7 +70,6 @@ __all__ = [
     "continue_with_policy",
     "guard_plans",
     "hold_action",
-    "model_returns",
     "returns_in_words",
     "run_episodes",
     "run_to_selection",

@@ -1,4 +1,4 @@
-"""The guarded planner around a policy, and returns: of plans by the model, of a policy in the simulator."""
+"""Candidates around a policy, the guarded planner that picks among them, and what a policy earns."""
 
 from __future__ import annotations
 
@@ -10,66 +10,115 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pac_core import InvalidInput, TubeChecker
+from pac_core import GaussianForecast, InvalidInput, TubeChecker
 from pac_core.arrays import Array, convert_like
 from pac_core.bounds import check_integer
 from pac_core.safety import Limit
 from pac_rl.dynamics.ensemble import Ensemble
-from pac_rl.forecasts import check_match
-from pac_rl.planning.candidates import FACTORS, Candidates, FittedTubes, Tubes, candidates_around
-from pac_rl.planning.guard import Fallback, Guard, NoSafePlan, Reward, check_fallback, shaped
+from pac_rl.forecasts import check_match, one_step, start_tensor
+from pac_rl.planning.guard import (
+    Fallback,
+    FittedTubes,
+    Guard,
+    MemberForecast,
+    NoSafePlan,
+    Reward,
+    TubeMaker,
+    check_fallback,
+    shaped,
+)
 from pac_rl.policies import Function, Policy, actions, check_policy
 from pac_rl.systems import Environment, Floats, at_every_step, read_physics
 
+FACTORS = tuple(round(0.05 * i, 2) for i in range(21))
+"""By which the policy's actions are scaled: from nothing at all to the policy itself."""
+
 
 @dataclass(frozen=True, eq=False)
-class ModelReturns:
-    """mbrl-lib's objective: the return of a plan, averaged over particles of the model.
+class Candidates:
+    """C plans from each of E starts.
 
-    model_env: mbrl-lib's `ModelEnv`
+    plans: `[E, C, H, A]`
+    mean, var: `[E, C, H, D]` forecast states, with the variances of each step alone
+    members: `[M, E, C, H, D]` the way each member of the ensemble sees it alone; None unless asked for
     """
 
-    model_env: Any
-    particles: int
+    plans: Tensor
+    mean: Tensor
+    var: Tensor
+    members: Tensor | None = None
 
-    def __call__(self, initial_state: Any, plans: Tensor) -> Tensor:
-        """`[B]` mean returns of plans `[B, H, A]` from one state `[D]`, by mbrl-lib itself."""
-        values: Tensor = self.model_env.evaluate_action_sequences(
-            plans, initial_state=np.asarray(initial_state), num_particles=self.particles
-        )
-        return values
+    @property
+    def forecast(self) -> GaussianForecast:
+        """`[E * C, H, D]` of all plans, a row each: what tubes are made of."""
+        mean, var = (part.reshape(-1, *part.shape[2:]) for part in (self.mean, self.var))
+        if self.members is None:
+            return GaussianForecast(mean, var)
+        return MemberForecast(mean, var, self.members.reshape(len(self.members), *mean.shape))
 
-    def evaluate_many(self, initial_states: Any, plans: Tensor) -> Tensor:
-        """`[S, B]` mean returns of plans `[S, B, H, A]` from states `[S, D]`, in one pass.
+    def pick(self, which: Tensor, instead: Candidates | None = None) -> Candidates:
+        """One plan from each start: candidate `which` `[E]`, or where that is -1, the first of `instead`."""
+        each, own = torch.arange(len(which), device=which.device), (which >= 0)[:, None, None]
 
-        All S * B * particles rows go through the model together, as long as they fit in memory.
-        """
-        states = np.asarray(initial_states)
-        if plans.ndim != 4 or states.ndim != 2 or len(states) != len(plans):
-            raise InvalidInput(
-                "initial_states must have shape [S, D] and plans [S, B, H, A], got "
-                f"{states.shape} and {tuple(plans.shape)}"
-            )
-        rows = plans.shape[1] * self.particles
-        follow = plans.flatten(0, 1).repeat_interleave(self.particles, dim=0)
-        with torch.no_grad():
-            state = self.model_env.reset(np.repeat(states, rows, axis=0), return_as_np=False)
-            total = torch.zeros(len(follow), 1, device=follow.device)
-            ended = torch.zeros(len(follow), 1, dtype=torch.bool, device=follow.device)
-            for t in range(plans.shape[2]):
-                _, rewards, ends, state = self.model_env.step(follow[:, t], state, sample=True)
-                for name, part in (("reward_fn", rewards), ("termination_fn", ends)):
-                    if (shape := tuple(part.shape)) != tuple(total.shape):
-                        raise InvalidInput(f"{name} must return shape {tuple(total.shape)}, got {shape}")
-                total += torch.where(ended, torch.zeros_like(rewards), rewards)
-                ended |= ends
-        return total.reshape(*plans.shape[:2], self.particles).mean(dim=2)
+        def part(mine: Tensor, stand_in: Tensor) -> Tensor:
+            return torch.where(own, mine[each, which.clamp(min=0)], stand_in[:, 0])[:, None]
+
+        other: Any = self if instead is None else instead
+        made = {name: part(getattr(self, name), getattr(other, name)) for name in ("plans", "mean", "var")}
+        if self.members is not None:
+            ways = zip(self.members, other.members, strict=True)
+            made["members"] = torch.stack([part(*pair) for pair in ways])
+        return Candidates(**made)
 
 
-def model_returns(model_env: Any, *, particles: int = 20) -> ModelReturns:
-    """The objective of mbrl-lib's planners, which can also take many initial states at once."""
-    check_integer("particles", particles, least=1)
-    return ModelReturns(model_env, particles)
+def candidates_around(
+    policy: Policy,
+    ensemble: Ensemble,
+    environment: Environment,
+    starts: Array,
+    *,
+    horizon: int,
+    factors: Sequence[float] = FACTORS,
+    members: bool = False,
+) -> Candidates:
+    """The policy's mean actions along the predicted mean, times each factor, from starts `[E, D]`.
+
+    All E * C plans go through the ensemble together, once: what it predicts is what the policy acts on,
+    so plans and forecast come out of the same pass.
+
+    members: whether to send the plans through each member alone, too, which takes as long again
+    """
+    check_match(ensemble, environment, policy)
+    check_integer("horizon", horizon, least=1)
+    given = start_tensor(ensemble, starts)
+    scales = np.asarray(factors, dtype=np.float64)
+    if scales.ndim != 1 or not len(scales) or not np.isfinite(scales).all():
+        raise InvalidInput(f"factors must be one or more finite numbers, got {factors!r}")
+    low, high = (convert_like(given, end) for end in (environment.low, environment.high))
+    by_row = torch.from_numpy(scales).to(given).repeat(len(given))[:, None]
+    plans = given.new_empty((len(by_row), horizon, len(low)))
+
+    def act(t: int, states: Tensor, noise: Tensor) -> Tensor:
+        plans[:, t] = torch.clamp(by_row * actions(environment, policy, states, noise), low, high)
+        return plans[:, t]
+
+    table, alone = (len(given), len(scales), horizon), None
+    with torch.no_grad():
+        origin = given.repeat_interleave(len(scales), dim=0)
+        mean, var = one_step(ensemble, origin, act, horizon)
+        if members:
+            alone = member_trajectories(ensemble, origin, plans).reshape(-1, *table, ensemble.dims)
+    return Candidates(plans.reshape(*table, -1), mean.reshape(*table, -1), var.reshape(*table, -1), alone)
+
+
+def member_trajectories(ensemble: Ensemble, starts: Tensor, plans: Tensor) -> Tensor:
+    """`[M, B, H, D]` where each member alone expects the plans `[B, H, A]` to lead."""
+    members = ensemble.settings.members
+    states, steps = starts.expand(members, -1, -1), []
+    for t in range(plans.shape[1]):
+        states, _ = ensemble.step(states, plans[:, t].expand(members, -1, -1))
+        steps.append(states)
+    return torch.stack(steps, dim=2)
 
 
 def policy_returns(
@@ -149,8 +198,6 @@ class Controller:
     guard: how candidates get their tubes, such as `FittedTubes`; None for no guard at all
     horizon: H, steps of a plan
     factors: of the candidates, see `candidates_around`
-    perturbed: how many candidates more have the policy's actions shifted, always in the same few directions
-    spread: by how much of half the range of an action, in the mean square
     reward: by which safe candidates are ranked, summed along the predicted mean
     choice: "return", the largest predicted return; or "factor", the largest factor
     checked: how many steps of a plan must keep the limits; all H by default. Fewer leave the later ones to
@@ -166,15 +213,13 @@ class Controller:
     ensemble: Ensemble
     policy: Policy
     limits: tuple[Limit, ...]
-    guard: Tubes | None
+    guard: TubeMaker | None
     horizon: int = 6
     factors: tuple[float, ...] = FACTORS
     reward: Reward = cheetah_reward
     choice: str = "return"
     checked: int | None = None
     fallback: Fallback | Policy = field(kw_only=True)
-    perturbed: int = 0
-    spread: float = 0.3
 
     def __post_init__(self) -> None:
         check_match(self.ensemble, self.environment, self.policy)
@@ -183,12 +228,6 @@ class Controller:
         if self.checked is not None and check_integer("checked", self.checked, least=1) > self.horizon:
             raise InvalidInput(f"checked must be at most the horizon {self.horizon}, got {self.checked}")
         TubeChecker(self.limits)  # refuses none at all
-        check_integer("perturbed", self.perturbed, least=0)
-        if not 0 < self.spread < np.inf or (self.perturbed and self.choice == "factor"):
-            raise InvalidInput(
-                "spread must be above 0, and perturbed candidates be chosen by their return, got "
-                f"{self.spread} and {self.choice!r}"
-            )
         if self.choice not in CHOICES:
             raise InvalidInput(f"choice must be one of {', '.join(CHOICES)}, got {self.choice!r}")
         if not isinstance(check_fallback(self.fallback), str):
@@ -202,7 +241,7 @@ class Controller:
 
     def bare(self) -> Controller:
         """The policy itself, with nobody watching."""
-        return replace(self, guard=None, factors=(1.0,), horizon=1, checked=None, perturbed=0)
+        return replace(self, guard=None, factors=(1.0,), horizon=1, checked=None)
 
     def decide(self, states: Array, *, asked: Tensor | None = None) -> Decision:
         """What to do in `states` `[E, D]`.
@@ -214,7 +253,7 @@ class Controller:
         given: Tensor = convert_like(self.ensemble.units, states)
         known = given.isfinite().all(dim=-1)
         sound = given.where(known[..., None], 0.0)
-        found = self._around(self.policy, sound, self.factors, self._shifts(len(states)))
+        found = self._around(self.policy, sound, self.factors)
         rows = found.plans.shape[:2]
         if self.guard is None:
             safe = torch.ones(rows, dtype=torch.bool, device=found.plans.device)
@@ -223,7 +262,7 @@ class Controller:
             guard = Guard(TubeChecker(self.limits), self.guard, horizon=self.horizon)
             checked = guard.check(found.forecast, found.plans.flatten(0, 1))
             margins = checked.margin[:, : self.checked].flatten(1)
-            safe, margin = found.table((margins >= 0).all(dim=1)), found.table(margins.amin(dim=1))
+            safe, margin = (margins >= 0).all(dim=1).reshape(rows), margins.amin(dim=1).reshape(rows)
         worth = self._worth(found)
         # A plan that cannot be valued is not the best one.
         able = safe & torch.isfinite(worth) & known[:, None]
@@ -257,22 +296,9 @@ class Controller:
         sizes = len(self.environment.names), len(self.environment.low)
         return Function(lambda states: np.stack([backup(state) for state in states]), *sizes, sees="state")
 
-    def _shifts(self, count: int) -> Floats | None:
-        """`[E, P, H, A]` the same for every state, so that a decision is a function of its state."""
-        if not self.perturbed:
-            return None
-        low, high = self.environment.low, self.environment.high
-        shape = (self.perturbed, self.horizon, len(low))
-        shifts = self.spread * (high - low) / 2 * np.random.default_rng(0).standard_normal(shape)
-        return np.broadcast_to(shifts, (count, *shape)).copy()
-
-    def _around(
-        self, policy: Policy, states: Array, factors: Sequence[float], shifts: Any = None
-    ) -> Candidates:
-        members = self.guard is not None and self.guard.members
-        options: Any = {"horizon": self.horizon, "factors": factors, "members": members}
-        around = (policy, self.ensemble, self.environment, states)
-        return candidates_around(*around, perturbations=shifts, **options)
+    def _around(self, policy: Policy, states: Array, factors: Sequence[float]) -> Candidates:
+        around, members = (policy, self.ensemble, self.environment), getattr(self.guard, "members", False)
+        return candidates_around(*around, states, horizon=self.horizon, factors=factors, members=members)
 
     def _worth(self, found: Candidates) -> Array:
         """`[E, C]` by which safe candidates are ranked."""

@@ -1,4 +1,5 @@
-"""The guard: safe plans above unsafe ones, a fallback where none is safe, mbrl-lib's agents guarded.
+"""The guard: tubes of plans, safe plans above unsafe ones, a fallback where none is safe, mbrl-lib's agents
+guarded.
 
 A planner takes one finite number for each plan, so an unsafe plan gets one below any return.
 """
@@ -13,10 +14,12 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 from numpy.typing import NDArray
 
-from pac_core import GaussianForecast, InvalidInput, PACError, TubeChecker
+from pac_core import GaussianForecast, InvalidInput, LinearFeatures, PACError, Trajectories, TubeChecker
 from pac_core.arrays import Array, check_returned, convert_like, to_float64
 from pac_core.bounds import check_integer
-from pac_core.safety import CheckResult, TubeLike
+from pac_core.safety import CheckResult
+from pac_core.sets import ConfidenceSets, Score
+from pac_core.thresholds import Threshold
 from pac_rl.systems import Floats
 
 FLOOR = 1e30
@@ -38,9 +41,10 @@ Reward: TypeAlias = Callable[[Any, Any], Any]
 
 
 class TubeMaker(Protocol):
-    """A `Predictor`, or anything else that makes a tube of a forecast."""
+    """Makes the tubes of a guard: a `Predictor`, `FittedTubes`, or one that says `members = True`, because it
+    needs a `MemberForecast`."""
 
-    def tube(self, forecast: GaussianForecast) -> TubeLike: ...
+    def tube(self, forecast: GaussianForecast) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +55,141 @@ class MemberForecast(GaussianForecast):
     """
 
     members: Array
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledTube:
+    """A tube of any shape, made larger or smaller about its centre.
+
+    tube: of B plans x H steps
+    center: `[B, H, D]` the forecast means
+    scale: above 0; 1 leaves the tube as it is
+
+    >>> from pac_core import PACLevel
+    >>> from pac_core.tubes import fit_shape
+    >>> forecast = GaussianForecast(np.zeros((50, 1, 1)), np.ones((50, 1, 1)))
+    >>> box = fit_shape(forecast, np.linspace(-1, 1, 50).reshape(50, 1, 1), PACLevel(0.1, 0.1))
+    >>> once = box.sets(forecast, 1.0)
+    >>> twice = ScaledTube(once, forecast.mean, 2.0)
+    >>> float(twice.support([1.0])[0, 0] / once.support([1.0])[0, 0])
+    2.0
+    """
+
+    tube: ConfidenceSets
+    center: Array
+    scale: float
+
+    def __post_init__(self) -> None:
+        check_scale(self.scale)
+        if tuple(self.center.shape) != self.tube.shape:
+            raise InvalidInput(f"center must have shape {self.tube.shape}, got {tuple(self.center.shape)}")
+
+    def support(self, direction: Any) -> Array:
+        """`[B, H]` c.d + scale * (support of the tube - c.d)."""
+        along = self.center * convert_like(self.center, direction)
+        middle = array_namespace(along).sum(along, axis=-1)
+        return middle + self.scale * (self.tube.support(direction) - middle)
+
+    def box(self) -> tuple[Array, Array]:
+        """`[B, H, D]` corners of the bounding boxes; `[B, H, F]`, of the features, if it is of those."""
+        middle = self.tube.region.center
+        lower, upper = (middle + self.scale * (corner - middle) for corner in self.tube.box())
+        return lower, upper
+
+    @property
+    def features(self) -> LinearFeatures | None:
+        """What the tube knows of the state, if that is a few features alone."""
+        return getattr(self.tube, "features", None)
+
+    def interval(self, name: str) -> tuple[Array, Array]:
+        """Lower and upper ends `[B, H]` of the feature `name`."""
+        if self.features is None or name not in self.features.names:
+            raise InvalidInput(f"the tube must have the feature {name!r}, got one without it")
+        row = self.features.matrix[self.features.names.index(name)]
+        return -self.support(-row), self.support(row)
+
+    def contains(self, truth: Any) -> Array:
+        """`[B]` whether the truth `[B, H, D]`, drawn towards the centre by the scale, is in the tube."""
+        ended = isinstance(truth, Trajectories)
+        states = convert_like(self.center, truth.states if ended else truth)
+        drawn = self.center + (states - self.center) / self.scale
+        return self.tube.contains(Trajectories(drawn, truth.lengths) if ended else drawn)
+
+
+def check_scale(scale: Any) -> None:
+    """Refuses a scale that makes no tube: at 0 it would be a line that nothing follows."""
+    if isinstance(scale, bool) or not isinstance(scale, int | float | np.floating) or not 0 < scale < np.inf:
+        raise InvalidInput(f"scale must be finite and above 0, got {scale!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class FittedTubes:
+    """The tubes of a score that was fitted on the tune split, at a threshold, scaled.
+
+    The threshold may come from tune or calibrate units: they were not picked by a planner, so a tube of
+    a picked plan has no promise from it. What is promised of picked plans is proved for a `scale`, on
+    fresh episodes of the whole controller.
+    """
+
+    score: Score
+    threshold: Threshold | float
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_scale(self.scale)
+
+    def tube(self, forecast: GaussianForecast) -> ScaledTube:
+        forecast = forecast.wide()
+        return ScaledTube(self.score.sets(forecast, self.threshold), forecast.mean, self.scale)
+
+    def scaled(self, scale: float) -> FittedTubes:
+        """The same tubes at another scale."""
+        return replace(self, scale=float(scale))
+
+
+@dataclass(frozen=True, eq=False)
+class HullTube:
+    """The hull of a few trajectories `[M, B, H, D]`: a point per step if there is one."""
+
+    ways: Array
+
+    def support(self, direction: Any) -> Array:
+        return array_namespace(self.ways).max(self.ways @ convert_like(self.ways, direction), axis=0)
+
+    def box(self) -> tuple[Array, Array]:
+        xp = array_namespace(self.ways)
+        return xp.min(self.ways, axis=0), xp.max(self.ways, axis=0)
+
+    def contains(self, truth: Any) -> Array:
+        """`[B]` whether the truth is within the box of the trajectories; a single one holds nothing else."""
+        marked = truth.marked() if isinstance(truth, Trajectories) else truth
+        states = convert_like(self.ways, marked)
+        lower, upper = self.box()
+        xp = array_namespace(states)
+        inside = (lower <= states) & (states <= upper) & xp.isfinite(states)
+        if isinstance(truth, Trajectories):
+            inside |= xp.isnan(states)  # steps after the end
+        return xp.all(inside, axis=(1, 2))
+
+
+@dataclass(frozen=True)
+class MeanTubes:
+    """The predicted mean, as if it were certain: the ensemble heuristic CCE."""
+
+    def tube(self, forecast: GaussianForecast) -> HullTube:
+        return HullTube(forecast.wide().mean[None])
+
+
+@dataclass(frozen=True)
+class MemberTubes:
+    """The way of every member of the ensemble: the heuristic RCE, which trusts the worst of them."""
+
+    members = True
+
+    def tube(self, forecast: GaussianForecast) -> HullTube:
+        if not isinstance(forecast, MemberForecast):
+            raise InvalidInput("forecast must have the ways of members (members=True), got one without")
+        return HullTube(to_float64(forecast.members))
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,46 +273,20 @@ class GuardedPlans:
 
     def __call__(self, initial_state: Any, plans: Array) -> Array:
         """`[B]` values of plans `[B, H, A]` from one state `[D]`."""
-        starts = _starts(initial_state, plans)
-        return self._ranked(starts, plans, lambda: self.evaluate(initial_state, plans))  # type: ignore[misc]
-
-    def evaluate_many(self, initial_states: Any, plans: Array) -> Array:
-        """`[S, B]` values of plans `[S, B, H, A]` from states `[S, D]`, all checked at once.
-
-        Returns too are computed at once on the mean trajectory, or by an objective that has an
-        `evaluate_many` itself, as `model_returns`; by any other, one state after another.
-        """
-        states = _states(initial_states, 2, plans)
-        if plans.ndim != 4 or len(plans) != len(states):
-            raise InvalidInput(f"plans must have shape [{len(states)}, B, H, A], got {tuple(plans.shape)}")
-        xp, count = array_namespace(plans), int(plans.shape[1])
-        starts, rows = xp.repeat(states, count, axis=0), xp.reshape(plans, (-1, *plans.shape[2:]))
-
-        def values() -> Array:
-            together = getattr(self.evaluate, "evaluate_many", None)
-            if together is not None:
-                found = together(initial_states, plans)
-                return xp.reshape(shaped("evaluate_many", found, tuple(plans.shape[:2]), plans), (-1,))
-            found = [self.evaluate(*one) for one in zip(initial_states, plans, strict=True)]  # type: ignore[misc]
-            return xp.concat([shaped("evaluate", values, (count,), plans) for values in found])
-
-        return self._ranked(starts, rows, values).reshape(plans.shape[:2])
-
-    def check(self, initial_state: Any, plans: Array) -> CheckResult:
-        """What the checker says of plans `[B, H, A]` from one state `[D]`, over the guard's steps."""
-        steps = self.guard.steps(plans)
-        return self.guard.check(self.forecast(_starts(initial_state, plans), plans[:, :steps]), plans)
-
-    def _ranked(self, starts: Array, plans: Array, values: Callable[[], Array]) -> Array:
         if self.evaluate is not None:
-            checked = self.guard.check(self.forecast(starts, plans[:, : self.guard.steps(plans)]), plans)
-            return rank(shaped("evaluate", values(), (len(plans),), plans), checked)
-        forecast = of_plans(self.forecast(starts, plans), plans)
+            checked, values = self.check(initial_state, plans), self.evaluate(initial_state, plans)
+            return rank(shaped("evaluate", values, (len(plans),), plans), checked)
+        forecast = of_plans(self.forecast(_starts(initial_state, plans), plans), plans)
         checked = self.guard.check(forecast, plans)
         if self.reward is None:  # a `ScoredForecast`, guard_plans saw to it
             return rank(shaped("the forecast", forecast.returns, (len(plans),), plans), checked)  # type: ignore[attr-defined]
         rewards = shaped("reward", self.reward(forecast.mean, plans), tuple(plans.shape[:2]), plans)
         return rank(array_namespace(rewards).sum(rewards, axis=1), checked)
+
+    def check(self, initial_state: Any, plans: Array) -> CheckResult:
+        """What the checker says of plans `[B, H, A]` from one state `[D]`, over the guard's steps."""
+        steps = self.guard.steps(plans)
+        return self.guard.check(self.forecast(_starts(initial_state, plans), plans[:, :steps]), plans)
 
 
 def guard_plans(
@@ -226,16 +339,11 @@ def ranked_safe(values: Array) -> Array:
 
 def _starts(state: Any, plans: Array) -> Array:
     """`[N, D]` one state for all of N plans."""
-    given = _states(state, 1, plans)
-    return array_namespace(plans).broadcast_to(given, (len(plans), *given.shape))
-
-
-def _states(states: Any, axes: int, plans: Array) -> Array:
-    given = array_namespace(plans).asarray(states, device=device(plans))
-    if given.ndim != axes:
-        wanted = "[D]" if axes == 1 else "[S, D]"
-        raise InvalidInput(f"the initial state must have shape {wanted}, got {tuple(given.shape)}")
-    return given
+    xp = array_namespace(plans)
+    given = xp.asarray(state, device=device(plans))
+    if given.ndim != 1:
+        raise InvalidInput(f"the initial state must have shape [D], got {tuple(given.shape)}")
+    return xp.broadcast_to(given, (len(plans), *given.shape))
 
 
 def of_plans(forecast: Any, plans: Array) -> GaussianForecast:

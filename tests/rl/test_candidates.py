@@ -57,23 +57,6 @@ def test_members_go_their_own_ways(ensemble: Ensemble, cheetah: Environment, pol
     np.testing.assert_allclose(found.members[:, 0, :, 1], second, atol=1e-5)
 
 
-def test_perturbations_are_added_within_the_range(
-    ensemble: Ensemble, cheetah: Environment, policy: Network
-) -> None:
-    bumps = np.zeros((3, 2, HORIZON, 6))
-    bumps[:, 0] = 0.01
-    bumps[:, 1] = 5.0
-    options: Any = {"horizon": HORIZON, "factors": (0.0, 1.0)}
-    found = candidates_around(policy, ensemble, cheetah, STARTS, perturbations=bumps, **options)
-    plain = candidates_around(policy, ensemble, cheetah, STARTS, **options)
-    assert found.plans.shape == (3, 4, HORIZON, 6)
-    np.testing.assert_allclose(found.plans[:, :2], plain.plans, atol=1e-5)
-    np.testing.assert_allclose(found.plans[:, 2], 0.01, rtol=1e-5)  # the least factor, 0
-    assert (found.plans[:, 3] == 1).all()
-    with pytest.raises(InvalidInput, match=r"perturbations must have shape \[3, P, 4, 6\]"):
-        candidates_around(policy, ensemble, cheetah, STARTS, perturbations=bumps[:2], **options)
-
-
 def test_pick_takes_the_candidate_or_what_stands_in(
     ensemble: Ensemble, cheetah: Environment, policy: Network
 ) -> None:

@@ -332,21 +332,3 @@ def test_a_limit_of_some_steps_is_refused(controller: Controller) -> None:
     later = HalfSpace("speed", AHEAD, 0.6, steps=(2,))
     with pytest.raises(InvalidInput, match="limits must hold at every step"):
         replace(controller, limits=(later,))
-
-
-def test_perturbed_candidates_are_weighed_too(controller: Controller) -> None:
-    """Always the same shifts: a decision is a function of its state, in any company."""
-    more = replace(controller, perturbed=7, spread=0.5, limits=(HalfSpace("speed", AHEAD, 1e9),))
-    decision, few = more.decide(STARTS), replace(more, perturbed=0).decide(STARTS)
-    found = decision.candidates
-    assert found.plans.shape[1] == len(FACTORS) + 7
-    torch.testing.assert_close(found.plans[:, : len(FACTORS), 0], few.candidates.plans[:, :, 0])
-    assert found.plans[:, len(FACTORS) :].abs().amax() <= 1
-    worth = found.mean[..., 0].sum(dim=2) - 0.1 * (found.plans**2).sum(dim=(2, 3))
-    assert torch.equal(decision.chosen, worth.argmax(dim=1))
-    first = found.plans[0, len(FACTORS) :, 0, 0]
-    assert len(set(first.tolist())) >= 5, "shifts of their own, but where the range cuts them off"
-    again = more.decide(STARTS)
-    assert torch.equal(again.plans, decision.plans)
-    with pytest.raises(InvalidInput, match="perturbed candidates be chosen by their return"):
-        replace(more, choice="factor")

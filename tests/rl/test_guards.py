@@ -24,7 +24,6 @@ from pac_rl import (
     NoSafePlan,
     forecast_plans,
     guard_plans,
-    model_returns,
 )
 from pac_rl.pets import guarded_cem, run_pets
 from pac_rl.planning import GuardedPlans, hold_action
@@ -126,19 +125,6 @@ def test_the_tubes_own_mean_can_score_the_return_in_one_pass() -> None:
     assert ranked_safe(values).tolist() == SAFE
 
 
-def test_many_initial_states_at_once() -> None:
-    starts = np.array([[0.0], [0.3], [-2.0]])
-    plans = torch.stack([PLANS, PLANS.flip(0), PLANS])
-    mean = guard_plans(None, forecast, Guard(WALL, Tubes()), reward=lambda states, actions: states[..., 0])
-    for guard in (guard_plans(rightwards, forecast, Guard(WALL, Tubes())), mean):
-        many = guard.evaluate_many(starts, plans)
-        one = torch.stack([guard(start, some) for start, some in zip(starts, plans, strict=True)])
-        torch.testing.assert_close(many, one)
-        assert ranked_safe(many).tolist() == [SAFE, [True, False, False, False], [True] * 4]
-    with pytest.raises(InvalidInput, match=r"plans must have shape \[3, B, H, A\]"):
-        mean.evaluate_many(starts, plans[:2])
-
-
 def test_refusals() -> None:
     with pytest.raises(InvalidInput, match="one of evaluate, reward and a forecast by ScoredPlans, got 0"):
         guard_plans(None, forecast, Guard(WALL, Tubes()))
@@ -150,27 +136,7 @@ def test_refusals() -> None:
         guard_plans(rightwards, forecast, Guard(WALL, Tubes()))(np.zeros((1, 1)), PLANS)
 
 
-class Together:
-    """An objective that takes many states at once, and answers with its axes swapped."""
-
-    def __call__(self, state: Any, plans: torch.Tensor) -> torch.Tensor:
-        return rightwards(state, plans)
-
-    def evaluate_many(self, states: Any, plans: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(plans.shape[1], plans.shape[0])
-
-
 def test_what_objectives_and_forecasts_return_is_not_broadcast() -> None:
-    starts, plans = np.zeros((3, 1)), torch.stack([PLANS] * 3)
-    with pytest.raises(
-        InvalidInput, match=r"evaluate_many must return values of shape \(3, 4\), got \(4, 3\)"
-    ):
-        guard_plans(Together(), forecast, Guard(WALL, Tubes())).evaluate_many(starts, plans)
-    sizes = iter([1, 4, 7])  # 12 in all
-    with pytest.raises(InvalidInput, match=r"evaluate must return values of shape \(4,\), got \(1,\)"):
-        guard_plans(lambda s, p: torch.zeros(next(sizes)), forecast, Guard(WALL, Tubes())).evaluate_many(
-            starts, plans
-        )
     one: Any = lambda s, p: forecast(s[:1], p[:1])  # noqa: E731
     with pytest.raises(InvalidInput, match=r"forecast must be of 4 plans x 3 steps, got \(1, 3\)"):
         guard_plans(None, one, Guard(WALL, Tubes()), reward=lambda x, a: x[..., 0])(np.zeros(1), PLANS)
@@ -365,38 +331,15 @@ def test_actions_beyond_the_tube_are_never_taken() -> None:
         GuardedAgent(agent, guard_plans(rightwards, forecast, Guard(WALL, Tubes(), "wait")))  # type: ignore[arg-type]
 
 
-class Line:
-    """The line as a dynamics model of mbrl-lib."""
-
-    device = torch.device("cpu")
-
-    def reset(self, states: np.ndarray, rng: Any = None) -> dict[str, torch.Tensor]:
-        return {"at": torch.from_numpy(states)}
-
-    def sample(self, actions: torch.Tensor, state: Any, deterministic: bool = False, rng: Any = None) -> Any:
-        following = state["at"] + actions
-        return following, None, None, {"at": following}
-
-
-def test_returns_from_many_states_are_mbrl_libs_own() -> None:
-    spaces = SimpleNamespace(observation_space=None, action_space=None)
-    ends = lambda actions, states: states > 1.5  # noqa: E731
-    returns = model_returns(ModelEnv(spaces, Line(), ends, lambda actions, states: states), particles=3)
-    starts, plans = np.array([[0.0], [0.8]], dtype=np.float32), torch.stack([PLANS, PLANS])
-    many = returns.evaluate_many(starts, plans)
-    one = torch.stack([returns(start, some) for start, some in zip(starts, plans, strict=True)])
-    torch.testing.assert_close(many, one)
-    assert many[1, 2] == pytest.approx(1.7)  # it ended at the first step
-    guard = guard_plans(returns, forecast, Guard(WALL, Tubes()))
-    assert ranked_safe(guard.evaluate_many(starts, plans)).tolist() == [SAFE, [False, False, False, True]]
-
-
 def test_a_trained_ensemble_plans_under_guard(ensemble: Ensemble) -> None:
     spaces = SimpleNamespace(observation_space=None, action_space=None)
     model = ensemble.for_mbrl()
     model.set_propagation_method("fixed_model")
     never = lambda actions, states: torch.zeros(len(states), 1, dtype=torch.bool)  # noqa: E731
-    returns = model_returns(ModelEnv(spaces, model, never, lambda a, s: s[:, :1]), particles=6)
+    env = ModelEnv(spaces, model, never, lambda a, s: s[:, :1])
+
+    def returns(state: Any, plans: Any) -> Any:
+        return env.evaluate_action_sequences(plans, initial_state=state, num_particles=6)
 
     def cloud(starts: torch.Tensor, plans: torch.Tensor) -> Any:
         return forecast_plans(ensemble, starts, plans, propagation="one-step", batch=64)
@@ -407,13 +350,10 @@ def test_a_trained_ensemble_plans_under_guard(ensemble: Ensemble) -> None:
 
     guard = guard_plans(returns, cloud, Guard(WALL, Steps()))
     rng = np.random.default_rng(0)
-    starts, plans = rng.normal(size=(2, 18), scale=0.1), torch.from_numpy(rng.uniform(-1, 1, (2, 64, 2, 6)))
-    values = guard.evaluate_many(starts, plans.float())
-    assert values.shape == (2, 64)
-    fastest = (
-        cloud(torch.from_numpy(starts).repeat_interleave(64, 0), plans.flatten(0, 1)).mean[..., 0].amax(1)
-    )
-    assert ranked_safe(values).flatten().tolist() == (fastest.double() + WIDTH <= 1.0).tolist()
+    start, plans = rng.normal(size=18, scale=0.1), torch.from_numpy(rng.uniform(-1, 1, (64, 2, 6)))
+    values = guard(start, plans.float())
+    fastest = cloud(torch.from_numpy(start).expand(64, -1), plans).mean[..., 0].amax(1)
+    assert ranked_safe(values).tolist() == (fastest.double() + WIDTH <= 1.0).tolist()
 
 
 def test_to_hold_is_the_action_nearest_to_zero() -> None:

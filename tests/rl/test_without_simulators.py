@@ -60,8 +60,6 @@ guard = pac_rl.guard_plans(None, model, pac_rl.Guard(wall, predictor), reward=re
 values = guard(np.zeros(1), three)
 assert type(values) is type(three), type(values)
 print([round(value, 6) for value in values.tolist()[::2]], values.tolist()[1] < -1e30)
-many = guard.evaluate_many(np.zeros((2, 1)), here(np.stack([np.asarray(three)] * 2)))
-assert many.tolist() == [values.tolist()] * 2
 other = pac_rl.guard_plans(lambda state, plans: plans[:, 0, 0], model, guard.guard)
 print(other(np.zeros(1), three).argmax().item())
 print(guard.check(np.zeros(1), three).reason(1)[:15])

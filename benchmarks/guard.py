@@ -32,7 +32,7 @@ from pac_rl import (
     no_flip,
     speed_limit,
 )
-from pac_rl.dynamics.ensemble import new_network
+from pac_rl.dynamics import new_network
 from pac_rl.forecasts import ScoredPlans
 
 POPULATION, HORIZON, ITERATIONS, PARTICLES = 400, 30, 5, 20

@@ -15,7 +15,7 @@ from mujoco.rollout import Rollout
 from benchmarks.figures import Figure, faster, take_turns
 from pac_core.arrays import count_threads
 from pac_rl import Ensemble, Settings, forecast_plans, load_policy, make_environment, simulate
-from pac_rl.dynamics.ensemble import new_network
+from pac_rl.dynamics import new_network
 from pac_rl.rollouts import Rollouts
 
 _PART = 16  # the peers, which are slow, take this part of the steps

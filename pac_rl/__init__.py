@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pac_core.plugins import lazy_door
 
 if TYPE_CHECKING:
-    from pac_rl.dynamics import Ensemble, Settings, Transitions, train
+    from pac_rl.dynamics import Ensemble, Settings
     from pac_rl.forecasts import forecast_closed_loop, forecast_plans, propose_plans
     from pac_rl.planning import (
         ActionFilter,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pac_rl.policy_files import load_policy
     from pac_rl.rollouts import execute, policy_ratios, simulate
     from pac_rl.systems import make_environment, no_flip, speed_limit
+    from pac_rl.training import Transitions, train
 
 __all__ = [
     "ActionFilter",

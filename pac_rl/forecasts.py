@@ -15,7 +15,7 @@ from torch import Tensor
 from pac_core import GaussianForecast, InvalidInput
 from pac_core.arrays import Array, convert_like
 from pac_core.bounds import check_integer
-from pac_rl.dynamics.ensemble import Ensemble
+from pac_rl.dynamics import Ensemble
 from pac_rl.policies import Policy, actions, check_policy, has_derivative
 from pac_rl.rollouts import check_seeds
 from pac_rl.systems import Environment, Floats

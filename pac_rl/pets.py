@@ -19,8 +19,7 @@ from pac_core.arrays import check_returned, round_up
 from pac_core.bounds import check_integer, max_errors
 from pac_core.safety import Limit
 from pac_core.tubes import fit_shape
-from pac_rl.dynamics.ensemble import Ensemble, Settings, Transitions
-from pac_rl.dynamics.training import train
+from pac_rl.dynamics import Ensemble, Settings
 from pac_rl.forecasts import forecast_plans, plan_tensor, start_tensor
 from pac_rl.planning.controller import candidates_around, member_trajectories
 from pac_rl.planning.episodes import broken_limits
@@ -36,6 +35,7 @@ from pac_rl.planning.guard import (
 from pac_rl.policies import Function, NoisyPolicy, Policy
 from pac_rl.rollouts import MOST_SEED, TRAINING_SEEDS, Rollouts, Simulator, Track, execute, observed, simulate
 from pac_rl.systems import Environment, Floats, at_every_step, require_module
+from pac_rl.training import Transitions, train
 
 SPREADS = (0.0, 0.1, 0.3)
 """Deviations of the noise on replayed actions; each unit draws one of them."""

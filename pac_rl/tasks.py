@@ -18,8 +18,7 @@ from pac_core.certificates import Record
 from pac_core.datasets import file_digest
 from pac_core.runs import Job, RunFolder, Stage, Task, run_here
 from pac_core.safety import Limit
-from pac_rl.dynamics.ensemble import MOST_ROLLOUTS, Ensemble, Epoch, Settings, Transitions
-from pac_rl.dynamics.training import train
+from pac_rl.dynamics import MOST_ROLLOUTS, Ensemble, Epoch, Settings
 from pac_rl.forecasts import check_propagation, forecast_closed_loop, forecast_plans, propose_plans
 from pac_rl.pets import Search, guarded_cem, plan_episode, score_episodes
 from pac_rl.planning import episodes as runs
@@ -30,6 +29,7 @@ from pac_rl.policies import NoisyPolicy, Policy, check_policy
 from pac_rl.policy_files import NOT_NORMALISED, load_policy
 from pac_rl.rollouts import BATCH, MOST_SEED, TRAINING_SEEDS, Rollouts, burn_in_range, execute, simulate
 from pac_rl.systems import Environment, make_environment
+from pac_rl.training import Transitions, train
 
 UNITS = BATCH
 """Rollouts of a shard: those that are computed together."""

@@ -14,7 +14,7 @@ from pac_core import GaussianForecast, InvalidInput, TubeChecker
 from pac_core.arrays import Array, convert_like
 from pac_core.bounds import check_integer
 from pac_core.safety import Limit
-from pac_rl.dynamics.ensemble import Ensemble
+from pac_rl.dynamics import Ensemble
 from pac_rl.forecasts import check_match, one_step, start_tensor
 from pac_rl.planning.guard import (
     Fallback,

@@ -15,7 +15,7 @@ from torch import Tensor
 from pac_core import InvalidInput
 from pac_core.arrays import check_returned, convert_like
 from pac_core.bounds import check_integer
-from pac_rl.dynamics.ensemble import Ensemble
+from pac_rl.dynamics import Ensemble
 from pac_rl.forecasts import check_match, forecast_plans, one_step, start_tensor
 from pac_rl.planning.guard import UNKNOWN, Forecast, Guard, NoSafePlan, check_fallback
 from pac_rl.policies import Policy, actions

@@ -86,7 +86,7 @@ def test_a_plan_is_guarded_with_a_model_of_ones_own(library: str) -> None:
     [
         ("pac_rl.make_environment()", "gymnasium"),
         ("pac_rl.GuardedEnv(None, None)", "gymnasium"),
-        ("import pac_rl.dynamics.ensemble as e; e.new_network(e.Settings(), 2, 1)", "mbrl.models"),
+        ("import pac_rl.dynamics as e; e.new_network(e.Settings(), 2, 1)", "mbrl.models"),
         ("pac_rl.Ensemble.load(__file__)", "safetensors"),
         ("pac_rl.load_policy()", "torch"),
     ],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import re
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from pac_core import InvalidInput
@@ -25,26 +25,25 @@ from pac_core.certificates import Record
 from pac_core.errors import UnreadableFile
 from pac_core.files import whole_file
 from pac_core.splits import ids_digest, refuse_overlap, unit_names
-from pac_rl.rollouts import Rollouts, join_rows
-from pac_rl.systems import Floats, require_module
+from pac_rl.systems import require_module
 
 if TYPE_CHECKING:
     from mbrl.models import GaussianMLP, OneDTransitionRewardModel
 
-FORMAT = "pac-sets ensemble 1"
-READ_ANEW = "pac-sets ensemble 2"
-"""The format of an ensemble that a reader of the first one would run as another."""
-ACTIVATIONS: dict[str, tuple[type[torch.nn.Module], Callable[..., Tensor], bool]] = {
-    "silu": (torch.nn.SiLU, functional.silu, True),
-    "relu": (torch.nn.ReLU, functional.relu, True),
-    "leaky_relu": (torch.nn.LeakyReLU, functional.leaky_relu, True),
-    "elu": (torch.nn.ELU, functional.elu, True),
-    "gelu": (torch.nn.GELU, functional.gelu, False),
-    "softplus": (torch.nn.Softplus, functional.softplus, False),
-    "tanh": (torch.nn.Tanh, torch.tanh, False),
-    "sigmoid": (torch.nn.Sigmoid, torch.sigmoid, False),
+FORMATS = ("pac-sets ensemble 1", "pac-sets ensemble 2")
+"""Those that are read; the last one is written. A reader of the first alone knows SiLU only."""
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "silu": nn.SiLU,
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "softplus": nn.Softplus,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
 }
-"""Between layers, as torch has them by default: the module, the function, whether it can act in place."""
+"""Between layers, as torch has them by default; the functions of these names are in torch.nn.functional."""
+IN_PLACE = ("silu", "relu", "leaky_relu", "elu")
 MOST_ROLLOUTS = 10**7
 """That an ensemble may be trained on: a file that claims more is not believed."""
 
@@ -74,33 +73,6 @@ class Settings:
         if not 0 < self.rate < np.inf or not 0 < self.held_out < 1:
             got = f"{self.rate} and {self.held_out}"
             raise InvalidInput(f"rate must be above 0 and held_out between 0 and 1, got {got}")
-
-
-@dataclass(frozen=True, eq=False)
-class Transitions:
-    """M steps: `states` `[M, D]`, `actions` `[M, A]` and what followed, `[M, D]`.
-
-    ids: of the rollouts that the steps are taken from, each once: their seeds, or names of recordings; None
-        if nobody says, see `Ensemble.trained_on`
-    """
-
-    states: Floats
-    actions: Floats
-    following: Floats
-    ids: NDArray[Any] | None = None
-
-    @classmethod
-    def of(cls, rollouts: Rollouts) -> Transitions:
-        """Every step of the rollouts that was taken and did not diverge."""
-        taken = rollouts.acted & np.isfinite(rollouts.states).all(axis=2)
-        return cls(rollouts.before[taken], rollouts.actions[taken], rollouts.states[taken], rollouts.seeds)
-
-    @classmethod
-    def join(cls, parts: list[Transitions]) -> Transitions:
-        """All steps; of which rollouts is known only if it is of every part."""
-        known = [part.ids for part in parts if part.ids is not None]
-        ids = np.unique(np.concatenate(known)) if len(known) == len(parts) else None
-        return replace(join_rows([replace(part, ids=None) for part in parts]), ids=ids)
 
 
 @dataclass(frozen=True)
@@ -155,10 +127,8 @@ class Ensemble:
         if sizes != (self.settings.members, self.settings.hidden, self.settings.layers):
             raise InvalidInput(f"settings must say the network's members, hidden and layers, {sizes}")
         if (self.network.out_size, self.network.in_size) != (self.dims, len(self.shift)):
-            raise InvalidInput(
-                f"units and shift must have a number for each output and input of the network, "
-                f"{self.network.out_size} and {self.network.in_size}, got {self.dims} and {len(self.shift)}"
-            )
+            got = f"got {self.dims} and {len(self.shift)}"
+            raise InvalidInput(f"units and shift must fit each output and input of the network, {got}")
         normaliser = torch.cat([self.shift, self.scale, self.units])
         if not torch.isfinite(normaliser).all() or not (normaliser[len(self.shift) :] > 0).all():
             raise InvalidInput("shift, scale and units must be finite, and scale and units above 0")
@@ -207,12 +177,12 @@ class Ensemble:
     def _forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """`[E, B, D]` change of state in `units`, and the logarithm of its variance."""
         hidden = inputs if inputs.ndim == 3 else inputs.expand(self.settings.members, -1, -1)
-        _, activate, in_place = ACTIVATIONS[self.activation]
-        options = {"inplace": not torch.is_grad_enabled()} if in_place else {}
-        for weight, bias in self._layers[:-1]:
-            hidden = activate(torch.baddbmm(bias, hidden, weight), **options)
-        weight, bias = self._layers[-1]
-        change, log_var = torch.baddbmm(bias, hidden, weight).chunk(2, dim=-1)
+        activate = getattr(functional, self.activation)
+        options = {"inplace": not torch.is_grad_enabled()} if self.activation in IN_PLACE else {}
+        for block in self.network.hidden_layers:
+            hidden = activate(torch.baddbmm(block[0].bias, hidden, block[0].weight), **options)
+        last = self.network.mean_and_logvar
+        change, log_var = torch.baddbmm(last.bias, hidden, last.weight).chunk(2, dim=-1)
         log_var = self.network.max_logvar - functional.softplus(self.network.max_logvar - log_var)
         log_var = self.network.min_logvar + functional.softplus(log_var - self.network.min_logvar)
         return change, log_var
@@ -223,10 +193,8 @@ class Ensemble:
         One that does not know them is refused: state them, `dataclasses.replace(ensemble, trained_on=ids)`.
         """
         if self.trained_on is None:
-            raise InvalidInput(
-                "the ensemble does not know which rollouts it was trained on, so they cannot be told from "
-                "the units: state their ids as its trained_on"
-            )
+            rule = "does not know which rollouts it was trained on: state their ids as its trained_on"
+            raise InvalidInput(f"the ensemble {rule}, to tell them from units")
         refuse_overlap({"train": self.trained_on, part: ids})
 
     @property
@@ -235,11 +203,6 @@ class Ensemble:
         if self.trained_on is None:
             return Record("not named")
         return Record("training rollouts, by seed or id", len(self.trained_on), ids_digest(self.trained_on))
-
-    @property
-    def _layers(self) -> list[tuple[Tensor, Tensor]]:
-        linear = [*(block[0] for block in self.network.hidden_layers), self.network.mean_and_logvar]
-        return [(layer.weight, layer.bias) for layer in linear]
 
     @classmethod
     def from_mbrl(
@@ -260,25 +223,20 @@ class Ensemble:
             raise InvalidInput(f"model must be mbrl-lib's OneDTransitionRewardModel, got {kind}")
         if model.obs_process_fn is not None:
             raise InvalidInput(
-                "model must see the state as it is, got one with an obs_process_fn, which no file can hold: "
-                "train it without one, with such features as a part of the state"
+                "model must see the plain state, got an obs_process_fn, which no file can hold"
             )
         given = model.model
         _check_network(given, elites=True)
         dims = given.out_size - bool(model.learned_rewards)
         if given.in_size <= dims:
-            raise InvalidInput(
-                f"model must have inputs for the state and the action, got {given.in_size} inputs and "
-                f"{given.out_size} outputs"
-            )
+            got = f"{given.in_size} inputs and {given.out_size} outputs"
+            raise InvalidInput(f"model must have inputs for the state and the action, got {got}")
         everyone = list(range(len(given)))
         elites = [int(i) for i in given.elite_models] if given.elite_models and everyone[1:] else everyone
         itself = [int(i) for i in model.no_delta_list] if model.target_is_delta else range(dims)
         if not {*elites} <= {*everyone} or not all(-dims <= i < dims for i in itself):
-            raise InvalidInput(
-                f"model must have elites among its {len(given)} members and a no_delta_list among its {dims} "
-                f"numbers of the state, got {elites} and {[*itself]}"
-            )
+            rule = f"elites among its {len(given)} members and a no_delta_list among its {dims} numbers"
+            raise InvalidInput(f"model must have {rule} of the state, got {elites} and {[*itself]}")
         shape = given.hidden_layers[0][0].out_size, len(given.hidden_layers)
         settings = Settings(members=len(elites), hidden=shape[0], layers=shape[1])
         columns = [*range(dims), *range(given.out_size, given.out_size + dims)]
@@ -423,7 +381,7 @@ def new_network(
             num_layers=settings.layers,
             ensemble_size=settings.members,
             hid_size=settings.hidden,
-            activation_fn_cfg={"_target_": f"torch.nn.{ACTIVATIONS[activation][0].__name__}"},
+            activation_fn_cfg={"_target_": f"torch.nn.{ACTIVATIONS[activation].__name__}"},
         )
 
 
@@ -432,10 +390,7 @@ def _check_network(network: Any, *, elites: bool = False) -> None:
     if type(network) is not require_module("mbrl.models").GaussianMLP:
         raise InvalidInput(f"the network must be mbrl-lib's GaussianMLP, got {type(network).__name__}")
     if network.deterministic:
-        raise InvalidInput(
-            "the network must forecast a variance, got deterministic heads: train a GaussianMLP with "
-            "deterministic=False, or make a GaussianForecast from means and variances of your own"
-        )
+        raise InvalidInput("the network must forecast a variance, got deterministic heads")
     if network.elite_models and not elites:
         raise InvalidInput("the network must have no elite members: Ensemble.from_mbrl reads those alone")
     if not all(w.dtype == torch.float32 and torch.isfinite(w).all() for w in network.parameters()):
@@ -445,21 +400,14 @@ def _check_network(network: Any, *, elites: bool = False) -> None:
 
 def _activation(network: GaussianMLP) -> str:
     """The name of the one activation between the layers of a network, refused unless it is known."""
-    found = {_options(block[1]): str(block[1]) for block in network.hidden_layers}
-    names = [name for name, (kind, *_) in ACTIVATIONS.items() if {*found} == {_options(kind())}]
+    # Acting in place gives the same numbers; what a module prints are its other options.
+    modules = [block[1] for block in network.hidden_layers]
+    found = {re.sub("(, )?inplace=True", "", str(module)): type(module) for module in modules}
+    names = [name for name, kind in ACTIVATIONS.items() if found == {str(kind()): kind}]
     if not names:
-        raise InvalidInput(
-            f"the network's activation must be one of {', '.join(ACTIVATIONS)} with torch's default options, "
-            f"the same after every layer, got {', '.join(found.values())}"
-        )
+        rule = f"one of {', '.join(ACTIVATIONS)} with torch's default options, the same after every layer"
+        raise InvalidInput(f"the network's activation must be {rule}, got {', '.join(found)}")
     return names[0]
-
-
-def _options(module: torch.nn.Module) -> tuple[Any, ...]:
-    """What tells two activations apart; acting in place gives the same numbers."""
-    skipped = ("training", "inplace")
-    options = {n: v for n, v in vars(module).items() if not n.startswith("_") and n not in skipped}
-    return type(module), repr(sorted(options.items()))
 
 
 def rollout_ids(name: str, ids: Any) -> NDArray[Any]:
@@ -493,9 +441,7 @@ def _unpacked(stored: Any) -> NDArray[Any] | None:
 def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     """A safetensors file with a description, complete or not there at all."""
     here = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    # Programs that read the first format take every network for one of SiLU that forecasts changes.
-    usual = about["activation"] == "silu" and not about["absolute"]
-    header = {"format": FORMAT if usual else READ_ANEW, "about": json.dumps(about)}
+    header = {"format": FORMATS[-1], "about": json.dumps(about)}
     content = require_module("safetensors.torch").save(here, header)
     with whole_file(path) as part:
         part.write_bytes(content)
@@ -509,8 +455,8 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     try:
         with library.safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
-            if header.get("format") not in (FORMAT, READ_ANEW):
-                raise UnreadableFile(f"{path} is not a {FORMAT!r} file")
+            if header.get("format") not in FORMATS:
+                raise UnreadableFile(f"{path} is not a {FORMATS[-1]!r} file")
             return {name: file.get_tensor(name) for name in list(file.keys())}, json.loads(header["about"])
     except (library.SafetensorError, OSError, json.JSONDecodeError, KeyError) as error:
         raise UnreadableFile(f"{path} is cut off or no ensemble: {error}") from None

@@ -6,26 +6,48 @@ import hashlib
 import math
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import InvalidInput
 from pac_core.errors import UnreadableFile
-from pac_rl.dynamics.ensemble import (
-    Ensemble,
-    Epoch,
-    Settings,
-    Transitions,
-    new_network,
-    read_tensors,
-    rollout_ids,
-    write_tensors,
-)
+from pac_rl.dynamics import Ensemble, Epoch, Settings, new_network, read_tensors, rollout_ids, write_tensors
+from pac_rl.rollouts import Rollouts, join_rows
+from pac_rl.systems import Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Transitions:
+    """M steps: `states` `[M, D]`, `actions` `[M, A]` and what followed, `[M, D]`.
+
+    ids: of the rollouts that the steps are taken from, each once: their seeds, or names of recordings; None
+        if nobody says, see `Ensemble.trained_on`
+    """
+
+    states: Floats
+    actions: Floats
+    following: Floats
+    ids: NDArray[Any] | None = None
+
+    @classmethod
+    def of(cls, rollouts: Rollouts) -> Transitions:
+        """Every step of the rollouts that was taken and did not diverge."""
+        taken = rollouts.acted & np.isfinite(rollouts.states).all(axis=2)
+        return cls(rollouts.before[taken], rollouts.actions[taken], rollouts.states[taken], rollouts.seeds)
+
+    @classmethod
+    def join(cls, parts: list[Transitions]) -> Transitions:
+        """All steps; of which rollouts is known only if it is of every part."""
+        known = [part.ids for part in parts if part.ids is not None]
+        ids = np.unique(np.concatenate(known)) if len(known) == len(parts) else None
+        return replace(join_rows([replace(part, ids=None) for part in parts]), ids=ids)
 
 
 def train(
@@ -62,8 +84,9 @@ def train(
         if checkpoint is not None:
             training.keep(checkpoint)
         if progress is not None:
-            progress(training.latest.history[-1])
-    return training.best
+            progress(training.ensemble.history[-1])
+    training.network.eval().load_state_dict(training.best)
+    return training.ensemble
 
 
 class Training:
@@ -86,16 +109,16 @@ class Training:
         all_inputs, targets = here((inputs - shift) / scale), here(changes / units)
         self._train = all_inputs[order[kept:]], targets[order[kept:]]
         self._held_out = all_inputs[order[:kept]], targets[order[:kept]]
-        network = new_network(settings, changes.shape[1], transitions.actions.shape[1], device)
-        parts = (network, here(shift), here(scale), here(units), environment, settings)
-        self.latest = Ensemble(*parts, trained_on=transitions.ids)
-        self.best = self.latest.to(device)
-        self._adam = torch.optim.Adam(network.parameters(), lr=settings.rate, fused=True)
+        self.network = new_network(settings, changes.shape[1], transitions.actions.shape[1], device)
+        parts = (self.network, here(shift), here(scale), here(units), environment, settings)
+        self.ensemble = Ensemble(*parts, trained_on=transitions.ids)
+        self.best: dict[str, Tensor] = {}
+        self._adam = torch.optim.Adam(self.network.parameters(), lr=settings.rate, fused=True)
 
     @property
     def finished(self) -> bool:
         """Whether all epochs are done, or the last few brought nothing."""
-        history, settings = self.latest.history, self.latest.settings
+        history, settings = self.ensemble.history, self.ensemble.settings
         if not history:
             return False
         since = len(history) - max(i for i, epoch in enumerate(history, 1) if epoch.score == epoch.best)
@@ -103,7 +126,7 @@ class Training:
 
     def run_epoch(self) -> None:
         """Goes over the training steps once, each member in its own order."""
-        settings, history = self.latest.settings, self.latest.history
+        settings, history = self.ensemble.settings, self.ensemble.history
         inputs, targets = self._train
         rng = torch.Generator().manual_seed(settings.seed * 10_007 + len(history))
         orders = torch.stack([torch.randperm(len(inputs), generator=rng) for _ in range(settings.members)])
@@ -113,54 +136,51 @@ class Training:
             passed = (len(history) + done / len(batches)) / settings.epochs
             for group in self._adam.param_groups:
                 group["lr"] = settings.rate * 0.5 * (1 + math.cos(math.pi * passed))
-            loss, _ = self.latest.network.update(inputs[rows], self._adam, target=targets[rows])
+            loss, _ = self.network.update(inputs[rows], self._adam, target=targets[rows])
             losses.append(loss / settings.members)
-        score = self._validate()
+        score = self.validate()
         best = min([score, *(epoch.score for epoch in history)])
         epoch = Epoch(len(history) + 1, settings.epochs, float(np.mean(losses)), score, best)
-        self.latest = replace(self.latest, history=(*history, epoch))
-        copy = self.latest.to(self.latest.device) if score == best else self.best
-        self.best = replace(copy, history=self.latest.history)
+        self.ensemble = replace(self.ensemble, history=(*history, epoch))
+        if score == best:
+            self.best = {name: tensor.clone() for name, tensor in self.network.state_dict().items()}
 
-    def _validate(self) -> float:
+    def validate(self) -> float:
         """Root-mean-square error of the members' mean on the held-out steps."""
-        self.latest.network.eval()
+        self.network.eval()
         squares = 0.0
         with torch.no_grad():
             for inputs, targets in zip(*(torch.split(part, 4096) for part in self._held_out), strict=True):
-                mean, _ = self.latest.network.forward(inputs, use_propagation=False)
+                mean, _ = self.network.forward(inputs, use_propagation=False)
                 squares += float(((mean.mean(dim=0) - targets) ** 2).mean(dim=1).sum())
         return math.sqrt(squares / len(self._held_out[0]))
 
     def keep(self, path: str | os.PathLike[str]) -> None:
         """Writes everything that the next epoch needs."""
-        adam = self._adam.state_dict()["state"]
-        tensors = {f"latest.{name}": tensor for name, tensor in self.latest.tensors().items()}
-        tensors |= {f"best.{name}": tensor for name, tensor in self.best.tensors().items()}
-        tensors |= {f"adam.{i}.{name}": part for i, parts in adam.items() for name, part in parts.items()}
-        write_tensors(path, tensors, self.latest.about() | {"data": self._digest})
+        parts = {"latest": self.network.state_dict(), "best": self.best}
+        parts |= {f"adam.{i}": part for i, part in self._adam.state_dict()["state"].items()}
+        tensors = {f"{part}.{name}": tensor for part, some in parts.items() for name, tensor in some.items()}
+        write_tensors(path, tensors, self.ensemble.about() | {"data": self._digest})
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Goes on from what `keep` wrote; refused if it belongs to other data or settings."""
         tensors, about = read_tensors(path)
-        settings, device = self.latest.settings, self.latest.device
-        if about.get("data") != self._digest or about.get("settings") != asdict(settings):
+        if about.get("data") != self._digest or about.get("settings") != asdict(self.ensemble.settings):
             raise UnreadableFile(f"{path} is of other data or settings; remove it to start anew")
 
         def part(name: str) -> dict[str, Tensor]:
             return {key.removeprefix(name): t for key, t in tensors.items() if key.startswith(name)}
 
-        best = Ensemble.of(part("best."), about, device)
-        self.best = replace(best, trained_on=self.latest.trained_on)  # of the same steps
-        stored = Ensemble.of(part("latest."), about, device)
-        self.latest.network.load_state_dict(stored.network.state_dict())
-        self.latest = replace(self.latest, history=stored.history)
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in part("adam.").items():
-            number, name = key.split(".")
-            state.setdefault(int(number), {})[name] = tensor
-        groups = self._adam.state_dict()["param_groups"]
-        self._adam.load_state_dict({"state": state, "param_groups": groups})
+        adam = self._adam.state_dict()
+        adam["state"] = {i: part(f"adam.{i}.") for i in adam["param_groups"][0]["params"]}
+        try:
+            self.network.load_state_dict(part("latest."))
+            self._adam.load_state_dict(adam)
+            self.best = part("best.")
+            history = tuple(Epoch(**epoch) for epoch in about["history"])
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise UnreadableFile(f"{path} holds no checkpoint of this training: {error}") from None
+        self.ensemble = replace(self.ensemble, history=history)
 
     @cached_property
     def _digest(self) -> str:

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
         guard_plans,
         run_episodes,
     )
-    from pac_rl.policies import NoisyPolicy
-    from pac_rl.policy_files import load_policy
+    from pac_rl.policies import NoisyPolicy, load_policy
     from pac_rl.rollouts import execute, policy_ratios, simulate
     from pac_rl.systems import make_environment, no_flip, speed_limit
     from pac_rl.training import Transitions, train

@@ -33,7 +33,7 @@ from pac_rl.planning.guard import (
     guard_plans,
 )
 from pac_rl.policies import Function, NoisyPolicy, Policy
-from pac_rl.rollouts import MOST_SEED, TRAINING_SEEDS, Rollouts, Simulator, Track, execute, observed, simulate
+from pac_rl.rollouts import MOST_SEED, TRAINING_SEEDS, Rollouts, Simulator, execute, observed, simulate
 from pac_rl.systems import Environment, Floats, at_every_step, require_module
 from pac_rl.training import Transitions, train
 
@@ -98,10 +98,8 @@ class Search:
         for name in ("horizon", "checked", "population", "iterations"):
             check_integer(name, getattr(self, name), least=1)
         if self.checked > self.horizon or not 0 < self.elites < 1:
-            raise InvalidInput(
-                "checked must be at most horizon, and elites lie between 0 and 1, got "
-                f"{self.checked} of {self.horizon} and {self.elites}"
-            )
+            got = f"{self.checked} of {self.horizon} and {self.elites}"
+            raise InvalidInput(f"checked must be at most horizon, and elites lie between 0 and 1, got {got}")
 
 
 def forecast_with_members(
@@ -133,12 +131,8 @@ def guarded_cem(
     policy: where each search begins; by default, where the last one ended
     """
     search, checker = search or Search(), TubeChecker(at_every_step(limits))
-    options: dict[str, Any] = {
-        "num_iterations": search.iterations,
-        "elite_ratio": search.elites,
-        "alpha": 0.1,
-    }
-    options |= {"population_size": search.population, "device": str(ensemble.device)}
+    options: dict[str, Any] = {"num_iterations": search.iterations, "elite_ratio": search.elites}
+    options |= {"alpha": 0.1, "population_size": search.population, "device": str(ensemble.device)}
     cem = require_module("omegaconf").OmegaConf.create({"_target_": "mbrl.planning.CEMOptimizer", **options})
     bounds = (environment.low, environment.high, search.horizon)
     agent = require_module("mbrl.planning").TrajectoryOptimizerAgent(cem, *bounds)
@@ -164,19 +158,20 @@ def plan_episode(environment: Environment, agent: GuardedAgent, seed: int, *, st
     """One episode of the agent from rest; all that is random in it comes from its seed."""
     simulator = Simulator(environment)
     physics = environment.reset(int(np.random.default_rng(seed).integers(2**31)))[None]
-    start, origin = observed(environment, physics, physics, np.zeros(1, bool)), physics.copy()
-    track, alive, state = Track.empty(environment, 1, steps), np.arange(1), start[0]
+    start = observed(environment, physics, physics, np.zeros(1, bool))
+    made = Rollouts.begin(environment, np.array([seed]), start, physics.copy(), steps)
+    alive, state = np.arange(1), start[0]
     agent.reset()
     with torch.random.fork_rng(devices=[]):  # CEM draws from the global generator
         torch.manual_seed(seed)
         for t in range(steps):
             action = agent.act(state)[None]
             stepped = simulator.step(physics, alive, action)
-            alive = track.record(t, alive, action, *stepped)
+            alive = made.record(t, alive, action, *stepped)
             if not len(alive):
                 break
             state = stepped[0][0]
-    return Rollouts(np.array([seed]), start, origin, track.states, track.actions, track.lengths)
+    return made
 
 
 def score_episodes(
@@ -228,10 +223,10 @@ class Loop:
         check_integer("warm", self.warm, least=0)
         check_integer("seed", self.seed, least=0)
         if self.search.horizon > self.steps or self.seed > MOST_SEED:
-            raise InvalidInput(
-                f"steps must be at least the {self.search.horizon} of a plan and seed at most {MOST_SEED:,}, "
-                f"got {self.steps} and {self.seed}"
+            rule = (
+                f"steps must be at least the {self.search.horizon} of a plan and seed at most {MOST_SEED:,}"
             )
+            raise InvalidInput(f"{rule}, got {self.steps} and {self.seed}")
         max_errors(self.calibrate, self.level_of(self.rounds))  # refused now, not after hours
 
     def level_of(self, number: int) -> PACLevel:

@@ -1,4 +1,4 @@
-"""Policies: from observations and noise to actions.
+"""Policies: from observations and noise to actions; and their files, of which nothing is unpickled.
 
 A policy is anything with `inputs`, `outputs` and a call `policy(observations, noise)`; noise is
 standard normal, and zero noise gives the mean action, which is what a forecast follows. It sees Gymnasium's
@@ -7,8 +7,15 @@ observation, unless it says `sees = "state"`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from pickle import UnpicklingError  # what torch raises when it refuses one
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import InvalidInput
+from pac_core.datasets import read_arrays
+from pac_core.errors import UnreadableFile
 from pac_rl.systems import Environment
 
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "elu": torch.nn.functional.elu}
@@ -71,23 +80,22 @@ class Network:
         _check_sees(self.sees)
         if self.activation not in ACTIVATIONS:
             raise InvalidInput(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}")
-        heads = (self.std,) if isinstance(self.std, tuple) else ()
-        every = (*zip(self.weights, self.biases, strict=True), *heads)
-        if any(weight.ndim != 2 or bias.ndim != 1 or not weight.numel() for weight, bias in every):
-            raise InvalidInput("a layer must have weights [out, in] and biases [out], at least 1 number each")
         if any(part.ndim != 1 or part.is_complex() for part in (self.shift, self.scale)):
             raise InvalidInput("shift and scale must have one real number per input")
-        sizes = [self.inputs, *(len(bias) for bias in self.biases)]
-        layers = [*zip(self.weights, self.biases, sizes[:-1], strict=True), *((*h, sizes[-2]) for h in heads)]
-        for weight, bias, before in layers:
-            if tuple(weight.shape) != (len(bias), before):
+        before = (self.shift, *self.biases)
+        layers = [*zip(self.weights, self.biases, before[:-1], strict=True)]
+        if isinstance(self.std, tuple):
+            layers.append((*self.std, before[-2]))
+        for weight, bias, numbers in layers:
+            if weight.ndim != 2 or bias.ndim != 1 or not weight.numel():
                 raise InvalidInput(
-                    f"a layer after {before} numbers with {len(bias)} biases must have weights "
-                    f"[{len(bias)}, {before}], got {list(weight.shape)}"
+                    "layers must be weights [out, in] and biases [out], at least 1 number each"
                 )
+            if weight.shape != (shape := (len(bias), len(numbers))):
+                raise InvalidInput(f"a layer must have weights {list(shape)}, got {list(weight.shape)}")
         spread = self.std if isinstance(self.std, tuple) else (self.std,)
-        for numbers in (*self.weights, *self.biases, *spread, self.shift, self.scale):
-            if numbers.is_complex() or not torch.isfinite(numbers).all():
+        for part in (*self.weights, *self.biases, *spread, self.shift, self.scale):
+            if part.is_complex() or not torch.isfinite(part).all():
                 raise InvalidInput("a policy's numbers must be real and finite, got NaN, infinity or others")
         sized = spread[-1].shape == (self.outputs,) and len(self.scale) == self.inputs
         if not sized or not (self.scale > 0).all():
@@ -150,74 +158,16 @@ class Function:
         return torch.as_tensor(mean).to(noise).reshape(noise.shape) + self.std * noise
 
 
-@dataclass(frozen=True, eq=False)
-class _Wrapped:
-    """Another policy, changed."""
-
-    policy: Policy
-
-    @property
-    def inputs(self) -> int:
-        return self.policy.inputs
-
-    @property
-    def outputs(self) -> int:
-        return self.policy.outputs
-
-    @property
-    def squash(self) -> bool:
-        return self.policy.squash
-
-
-@dataclass(frozen=True, eq=False)
-class NoisyPolicy(_Wrapped):
+class NoisyPolicy:
     """Another policy with more noise on its actions, to see what lies off its path."""
 
-    extra: float
-
-    @property
-    def sees(self) -> str:
-        return policy_input(self.policy)
+    def __init__(self, policy: Policy, extra: float) -> None:
+        self.policy, self.extra, self.sees = policy, extra, policy_input(policy)
+        self.inputs, self.outputs, self.squash = policy.inputs, policy.outputs, policy.squash
 
     def __call__(self, observations: Tensor, noise: Tensor) -> Tensor:
         wanted = self.policy(observations, noise) + self.extra * noise
         return wanted.clamp(-1, 1) if self.squash else wanted
-
-
-@dataclass(frozen=True, eq=False)
-class SlowedPolicy(_Wrapped):
-    """Another policy, scaled down as a number of the state nears a bound: a guard's way, without a model.
-
-    What a model must know for a guard to trust it lies where the guard keeps the robot, and the policy
-    alone is seldom there.
-
-    view: from states to what the policy sees, `Environment.view`
-    dims: D
-    column: which number of the state
-    bound: where nothing is left of the action
-    width: how far below it the scaling begins
-    jitter: deviation of the factor
-    noise: share of the policy's own noise that is left on its actions
-    """
-
-    view: Callable[[Any], Any]
-    dims: int
-    column: int
-    bound: float
-    width: float
-    jitter: float
-    noise: float = 0.5
-    sees: str = "state"
-
-    @property
-    def inputs(self) -> int:
-        return self.dims
-
-    def __call__(self, observations: Tensor, noise: Tensor) -> Tensor:
-        near = (self.bound - observations[..., self.column, None]) / self.width
-        factor = (near + self.jitter * noise[..., :1]).clamp(0, 1)
-        seen = observations if policy_input(self.policy) == "state" else self.view(observations)
-        return factor * self.policy(seen, noise * self.noise).clamp(-1, 1)
 
 
 def actions(environment: Environment, policy: Policy, states: Tensor, noise: Tensor) -> Tensor:
@@ -243,10 +193,9 @@ def check_policy(environment: Environment, policy: Policy) -> Policy:
             more = "; one with a time feature cannot be followed, because the time is no part of the state"
         if sees != "state" and policy.inputs == full:
             more += "; one that sees the state must say so"
-        raise InvalidInput(
-            f"a policy for {environment.id} that sees the {sees} must have {seen} inputs and "
-            f"{len(environment.low)} outputs, got {policy.inputs} and {policy.outputs}{more}"
-        )
+        rule = f"that sees the {sees} must have {seen} inputs and {len(environment.low)} outputs"
+        got = f"got {policy.inputs} and {policy.outputs}{more}"
+        raise InvalidInput(f"a policy for {environment.id} {rule}, {got}")
     return policy
 
 
@@ -270,3 +219,277 @@ def has_derivative(environment: Environment, policy: Policy) -> bool:
 
 def _dense(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.nn.functional.linear(values, weight.to(values), bias.to(values))
+
+
+SHIPPED = Path(__file__).parent / "halfcheetah_policy.npz"
+"""A linear policy for HalfCheetah-v5, made by `scripts/halfcheetah train-policy`."""
+MOST_BYTES = 128 * 2**20
+"""Of what a policy file may hold when it is expanded: a file of 2 MB can hold a thousand times as much."""
+NOT_NORMALISED = "none"
+"""Said of a policy that was trained without VecNormalize's observations."""
+FLATTEN = "<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"
+"""The only feature extractor that hands an observation on as it is."""
+
+
+def load_policy(
+    path: str | os.PathLike[str] = SHIPPED,
+    *,
+    std: float | None = None,
+    vecnormalize: str | os.PathLike[str] | None = None,
+    sees: str | None = None,
+) -> Network:
+    """The policy in a file; by default the half-cheetah's that comes with this package.
+
+    path: an npz of layers (`w0, b0, w1, b1, ..., mu_w, mu_b`, and if present `std`, `shift`, `scale`, `clip`,
+        `activation`, `squash`, `sees`), or a zip saved by Stable-Baselines3 (SAC, TQC, TD3, DDPG, PPO, TRPO
+        or A2C)
+    std: of the noise on each action, instead of the file's; a file without any (TD3, DDPG, an npz that
+        has no `std`) is refused unless it is given: 0 for a policy that is followed exactly
+    vecnormalize: for a zip, an npz of VecNormalize's statistics (`mean`, `var`, `clip`, `epsilon`), or "none"
+        for a policy that was trained on plain observations. A zip does not hold the statistics, and without
+        them a policy is another one: so it must be said, unless the zip shows that there are none
+    sees: "observation", the environment's own (the default), or "state"; instead of the file's
+
+    A `vecnormalize.pkl` is a pickle, which is never read here. Where Stable-Baselines3 is installed:
+
+        python -c "import pickle, numpy; v = pickle.load(open('vecnormalize.pkl', 'rb')); numpy.savez(
+        'vecnormalize.npz', mean=v.obs_rms.mean, var=v.obs_rms.var, clip=v.clip_obs, epsilon=v.epsilon)"
+
+    >>> policy = load_policy()
+    >>> policy.inputs, policy.outputs, policy.std[0].item()
+    (17, 6, 0.1)
+    """
+    file = Path(path)
+    if std is not None and not 0 <= std < float("inf"):
+        raise InvalidInput(f"std must be a number of at least 0, got {std}")
+    if file.suffix not in (".npz", ".zip"):
+        raise UnreadableFile(f"a policy must be a .npz of layers or a Stable-Baselines3 .zip, got {file}")
+    if not file.is_file():
+        raise UnreadableFile(f"there is no policy file {file}")
+    if file.suffix == ".npz" and vecnormalize is not None:
+        raise InvalidInput(f"vecnormalize is for a Stable-Baselines3 zip; {file} has shift, scale and clip")
+    with _named(file):
+        npz = file.suffix == ".npz"
+        policy = _read_npz(file, std) if npz else _read_stable_baselines(file, std, vecnormalize)
+        policy = policy if sees is None else replace(policy, sees=sees)
+    return policy if std is None else policy.with_noise(std)
+
+
+@contextmanager
+def _named(file: Path) -> Iterator[None]:
+    """Whatever is wrong with a file is one sentence that names it."""
+    try:
+        yield
+    except (InvalidInput, UnreadableFile) as error:
+        named = str(file) in str(error)
+        raise type(error)(str(error) if named else f"{file}: {error}") from None
+    except UnpicklingError:
+        raise UnreadableFile(f"{file} holds Python objects, which are never unpickled") from None
+    except Exception as error:  # the readers raise a dozen kinds for a file that is not what it seems
+        raise UnreadableFile(f"{file} cannot be read as a policy: {error}") from None
+
+
+def save_policy(policy: Network, path: str | os.PathLike[str]) -> None:
+    """Writes the layers to an npz that `load_policy` reads."""
+    if isinstance(policy.std, tuple):
+        raise InvalidInput("only a policy with a fixed std can be saved, got a layer for it")
+    arrays: dict[str, Any] = {"mu_w": policy.weights[-1], "mu_b": policy.biases[-1], "std": policy.std}
+    for i, (weight, bias) in enumerate(zip(policy.weights[:-1], policy.biases[:-1], strict=True)):
+        arrays |= {f"w{i}": weight, f"b{i}": bias}
+    arrays |= {
+        name: getattr(policy, name) for name in ("shift", "scale", "activation", "squash", "clip", "sees")
+    }
+    np.savez(path, **{name: np.asarray(value) for name, value in arrays.items()})
+
+
+def _read_npz(file: Path, std: float | None) -> Network:
+    _bounded(file)
+    arrays = read_arrays(file)
+    hidden = sum(name[:1] == "w" and name[1:].isdecimal() for name in arrays)
+    layers = _all_numbers(arrays, *(f"{kind}{i}" for i in range(hidden) for kind in "wb"), "mu_w", "mu_b")
+    inputs, outputs = layers[0].shape[-1], len(layers[-1])
+    return Network(
+        weights=tuple(layers[::2]),
+        biases=tuple(layers[1::2]),
+        std=_numbers(arrays, "std") if "std" in arrays else _same(std, outputs),
+        shift=_numbers(arrays, "shift", torch.zeros(inputs, dtype=torch.float64)),
+        scale=_numbers(arrays, "scale", torch.ones(inputs, dtype=torch.float64)),
+        activation=str(arrays.get("activation", "relu")),
+        squash=bool(arrays.get("squash", True)),
+        clip=float(arrays.get("clip", np.inf)),
+        sees=str(arrays.get("sees", "observation")),
+    )
+
+
+def _read_stable_baselines(
+    file: Path, std: float | None, vecnormalize: str | os.PathLike[str] | None
+) -> Network:
+    _bounded(file, "data", "policy.pth")
+    with zipfile.ZipFile(file) as archive:
+        if missing := {"data", "policy.pth"} - {*archive.namelist()}:
+            raise UnreadableFile(f"it is cut off or no Stable-Baselines3 zip, which must hold {min(missing)}")
+        data, content = archive.read("data"), archive.read("policy.pth")
+    arrays, settings = _weights(content), _settings(data)
+    kwargs = settings["policy_kwargs"]
+    squash, default = True, "relu"
+    spread: Tensor | tuple[Tensor, Tensor] | None
+    if "actor.log_std.weight" in arrays:  # SAC, TQC
+        hidden, last, spread = "actor.latent_pi", "actor.mu", _layer(arrays, "actor.log_std")
+    elif any(name.startswith("actor.mu.") for name in arrays):  # TD3, DDPG
+        hidden, last, spread = "actor.mu", None, None
+    elif "action_net.weight" in arrays and "log_std" in arrays:  # PPO, TRPO, A2C
+        hidden, last, spread = "mlp_extractor.policy_net", "action_net", torch.exp(_real(arrays, "log_std"))
+        squash, default = False, "tanh"
+    else:
+        kind = "of ARS, which is not read" if "action_net.0.weight" in arrays else "of no known algorithm"
+        raise UnreadableFile(f"policy.pth is {kind}: it holds {', '.join(list(arrays)[:5]) or 'nothing'}")
+    parts = [name for name in arrays if name.startswith(f"{hidden}.")]
+    numbers = sorted({int(name.split(".")[-2]) for name in parts if name.endswith(".weight")})
+    plain = {f"{hidden}.{number}.{part}" for number in numbers for part in ("weight", "bias")}
+    strange = ("features_extractor", "lstm", "shared_net")
+    odd = sorted({*parts} - plain) + [name for name in arrays if any(part in name for part in strange)]
+    if odd or numbers != list(range(0, 2 * len(numbers), 2)):
+        got = ", ".join(odd[:3]) or f"layers {numbers}"
+        raise InvalidInput(f"only policies of dense layers, each with an activation, are read, got {got}")
+    layers = [_layer(arrays, f"{hidden}.{number}") for number in numbers]
+    layers += [_layer(arrays, last)] if last else []
+    inputs, outputs = layers[0][0].shape[-1], len(layers[-1][1])
+    # A class, as text such as <class 'torch.nn.modules.activation.ReLU'>.
+    activation = str(kwargs.get("activation_fn", default)).strip("<>'").split(".")[-1].lower()
+    made = Network(
+        weights=tuple(weight for weight, _ in layers),
+        biases=tuple(bias for _, bias in layers),
+        std=_same(std, outputs) if spread is None else spread,
+        shift=torch.zeros(inputs, dtype=torch.float64),
+        scale=torch.ones(inputs, dtype=torch.float64),
+        activation=activation,
+        squash=squash,
+    )
+    if vecnormalize is not None and str(vecnormalize) != NOT_NORMALISED:
+        return _normalised(made, Path(vecnormalize))
+    if vecnormalize is None and (doubt := _may_be_normalised(file, settings, on_policy=not squash)):
+        raise InvalidInput(
+            f"{doubt}, and without VecNormalize's statistics it would be another policy: give an npz of them "
+            f"as vecnormalize (`load_policy` says how), or {NOT_NORMALISED!r} if it saw plain observations"
+        )
+    return made
+
+
+def _settings(content: bytes) -> dict[str, Any]:
+    """The member `data` of a zip: settings and attributes of the algorithm, as JSON.
+
+    What a user's own class computes cannot be told from its weights, so it is refused.
+    """
+    try:
+        settings = json.loads(content)
+    except (ValueError, RecursionError):
+        raise UnreadableFile("its member data is not JSON, as Stable-Baselines3 writes it") from None
+    if not isinstance(settings, dict) or not isinstance(settings.setdefault("policy_kwargs", {}), dict):
+        raise UnreadableFile("its member data must be a JSON object, with another as its policy_kwargs")
+    space = settings.get("observation_space")
+    kind = str(space.get(":type:", "Box") if isinstance(space, dict) else "Box")
+    if "Box" not in kind:
+        raise InvalidInput(f"only policies that see one row of numbers (a Box) can be read, got {kind}")
+    if settings.get("use_sde") or settings["policy_kwargs"].get("use_sde"):
+        raise InvalidInput("a policy with state-dependent exploration (use_sde) cannot be read")
+    extractor = settings["policy_kwargs"].get("features_extractor_class")
+    if extractor not in (None, FLATTEN):
+        raise InvalidInput(f"only policies that see plain observations are read, got {extractor}")
+    own = settings.get("policy_class")
+    module = own.get("__module__") if isinstance(own, dict) else own
+    if own is not None and str(module).split(".")[0] not in ("stable_baselines3", "sb3_contrib"):
+        rule = "only policies of a class of stable_baselines3 or sb3_contrib can be read"
+        raise InvalidInput(f"{rule}, got a policy_class of the module {module}")
+    return settings
+
+
+def _weights(content: bytes) -> dict[str, Tensor]:
+    """The tensors of policy.pth by name; it is a zip itself, and a stride of 0 repeats a number at will."""
+    if zipfile.is_zipfile(io.BytesIO(content)):
+        _bounded(io.BytesIO(content))
+    arrays = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    if not isinstance(arrays, dict) or not all(isinstance(name, str) for name in arrays):
+        raise UnreadableFile("policy.pth must hold tensors by their names")
+    tensors = {name: value for name, value in arrays.items() if isinstance(value, Tensor)}
+    if sum(value.numel() * value.element_size() for value in tensors.values()) > MOST_BYTES:
+        raise UnreadableFile(f"policy.pth must hold at most {MOST_BYTES >> 20} MB")
+    return tensors
+
+
+def _bounded(file: Path | io.BytesIO, *names: str) -> None:
+    """Refuses a zip whose members (those of these names, or all) are too large, before they are expanded."""
+    with zipfile.ZipFile(file) as archive:
+        members = [one for one in archive.infolist() if not names or one.filename in names]
+    total = sum(one.file_size for one in members if one.compress_size < one.file_size)
+    if total > MOST_BYTES:
+        raise UnreadableFile(f"it must expand to at most {MOST_BYTES >> 20} MB, got {total >> 20:,} MB")
+
+
+def _may_be_normalised(file: Path, settings: Mapping[str, Any], *, on_policy: bool) -> str | None:
+    """Why a policy may have seen VecNormalize's observations; None if it has not.
+
+    An on-policy algorithm keeps the original of the last observation only where VecNormalize changed it; the
+    others always keep it. Before the first step neither keeps any.
+    """
+    beside = [file.with_name("vecnormalize.pkl"), file.with_suffix("") / "vecnormalize.pkl"]
+    if found := [path for path in beside if path.exists()]:
+        return f"there is {found[0]}"
+    if settings.get("_last_original_obs") is not None and on_policy:
+        return "it was trained with VecNormalize"
+    if not on_policy or settings.get("_last_obs") is None:
+        return "it may have been trained with VecNormalize, which its file does not say"
+    return None
+
+
+def _normalised(policy: Network, file: Path) -> Network:
+    """The policy on observations as VecNormalize makes them, by the statistics in an npz."""
+    if file.suffix != ".npz":
+        known = f"an npz of mean, var, clip and epsilon, or {NOT_NORMALISED!r}"
+        raise InvalidInput(f"vecnormalize must be {known}, got {file}")
+    if not file.is_file():
+        raise UnreadableFile(f"there is no file {file} of VecNormalize's statistics")
+    with _named(file):
+        _bounded(file)
+        mean, var, clip, epsilon = _all_numbers(read_arrays(file), "mean", "var", "clip", "epsilon")
+        single = clip.numel() == epsilon.numel() == 1
+        if mean.shape != policy.shift.shape or var.shape != mean.shape or not single:
+            rule = (
+                f"mean and var must be a number for each of the {policy.inputs} inputs, clip and epsilon one"
+            )
+            got = [list(part.shape) for part in (mean, var, clip, epsilon)]
+            raise InvalidInput(f"{rule}, got shapes {got}")
+        if not (var >= 0).all() or not epsilon >= 0:
+            raise InvalidInput("var and epsilon must be at least 0")
+        return replace(policy, shift=mean, scale=torch.sqrt(var + epsilon), clip=float(clip))
+
+
+def _same(std: float | None, outputs: int) -> Tensor:
+    """`[outputs]` the noise that was given for a file without any."""
+    if std is None:
+        raise InvalidInput("std must be given for a policy file that has none (0: no noise), got None")
+    return torch.full((outputs,), float(std), dtype=torch.float64)
+
+
+def _layer(arrays: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
+    return _real(arrays, f"{name}.weight"), _real(arrays, f"{name}.bias")
+
+
+def _real(arrays: Mapping[str, Tensor], name: str) -> Tensor:
+    if name not in arrays:
+        raise UnreadableFile(f"policy.pth must hold {name}")
+    if not arrays[name].is_floating_point() or arrays[name].is_sparse:
+        raise InvalidInput(f"{name} must hold real numbers, got {arrays[name].dtype}")
+    return arrays[name].double()
+
+
+def _all_numbers(arrays: Mapping[str, Any], *names: str) -> list[Tensor]:
+    if missing := [name for name in names if name not in arrays]:
+        raise UnreadableFile(f"the arrays {', '.join(missing)} are missing; there are {', '.join(arrays)}")
+    return [_numbers(arrays, name) for name in names]
+
+
+def _numbers(arrays: Mapping[str, Any], name: str, default: Tensor | None = None) -> Tensor:
+    array = arrays.get(name, default)
+    if isinstance(array, np.ndarray) and array.dtype.kind not in "fiu":
+        raise InvalidInput(f"{name} must hold numbers, got dtype {array.dtype}")
+    return torch.as_tensor(array, dtype=torch.float64)

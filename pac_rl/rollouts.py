@@ -136,6 +136,30 @@ class Rollouts:
         """`[N, H]` whether the step was taken: the episode had not ended."""
         return np.asarray(np.arange(self.states.shape[1]) < self.lengths[:, None])
 
+    @classmethod
+    def begin(
+        cls, environment: Environment, seeds: NDArray[np.int64], start: Floats, physics: Physics, horizon: int
+    ) -> Rollouts:
+        """Rollouts whose steps are to be recorded."""
+        states, done = (np.zeros((len(seeds), horizon, len(x))) for x in (environment.names, environment.low))
+        return cls(seeds, start, physics, states, done, np.full(len(seeds), horizon))
+
+    def record(
+        self,
+        t: int,
+        rows: NDArray[np.intp],
+        done: Floats,
+        states: Floats,
+        ended: NDArray[np.bool_],
+        diverged: NDArray[np.bool_],
+    ) -> NDArray[np.intp]:
+        """Keeps step t of these rows, and returns the rows that go on."""
+        self.states[rows, t] = states
+        self.actions[rows, t] = done
+        self.states[rows[diverged], t:] = np.inf
+        self.lengths[rows[ended & ~diverged]] = t + 1
+        return rows[~(ended | diverged)]
+
     def take(self, rows: Any) -> Rollouts:
         """Some of the rollouts."""
         return take_rows(self, rows)
@@ -185,47 +209,14 @@ def execute(environment: Environment, rollouts: Rollouts, plans: Floats) -> Roll
 
     def work(rows: slice) -> Rollouts:
         part, wanted = rollouts.take(rows), plans[rows]
-        track = Track.empty(environment, len(wanted), wanted.shape[1])
+        made = Rollouts.begin(environment, part.seeds, part.start, part.physics, wanted.shape[1])
         alive, physics = np.arange(len(wanted)), part.physics.copy()
         for t in range(wanted.shape[1]):
             done = wanted[alive, t]
-            alive = track.record(t, alive, done, *simulator.step(physics, alive, done))
-        return replace(part, states=track.states, actions=track.actions, lengths=track.lengths)
+            alive = made.record(t, alive, done, *simulator.step(physics, alive, done))
+        return made
 
     return in_threads(work, [slice(first, first + BATCH) for first in range(0, len(plans), BATCH)])
-
-
-@dataclass(frozen=True, eq=False)
-class Track:
-    """The record of rollouts under way, with fields of `Rollouts`."""
-
-    states: Floats
-    actions: Floats
-    lengths: NDArray[np.int64]
-
-    @classmethod
-    def empty(cls, environment: Environment, n: int, horizon: int) -> Track:
-        return cls(
-            np.zeros((n, horizon, len(environment.names))),
-            np.zeros((n, horizon, len(environment.low))),
-            np.full(n, horizon),
-        )
-
-    def record(
-        self,
-        t: int,
-        rows: NDArray[np.intp],
-        done: Floats,
-        states: Floats,
-        ended: NDArray[np.bool_],
-        diverged: NDArray[np.bool_],
-    ) -> NDArray[np.intp]:
-        """Step t of these rows; returns the rows that go on."""
-        self.states[rows, t] = states
-        self.actions[rows, t] = done
-        self.states[rows[diverged], t:] = np.inf
-        self.lengths[rows[ended & ~diverged]] = t + 1
-        return rows[~(ended | diverged)]
 
 
 def by_seed(work: Callable[[Any], Part], seeds: Any, batch: int, threads: int | None = None) -> Part:
@@ -293,13 +284,13 @@ def _simulate(
 
     physics = np.zeros((batch, len(environment.reset(0))))
     seen = np.zeros((batch, len(environment.names)))
-    track = Track.empty(environment, batch, horizon)
-    start, origin, alive = seen, physics, np.array(units)
+    blank, alive = (np.zeros_like(seen), np.zeros_like(physics)), np.array(units)
+    made = Rollouts.begin(environment, np.arange(batch), *blank, horizon)
     for t in range(most + horizon):
         if t <= most:
             reset(np.flatnonzero(before == most - t))
         if t == most:
-            start, origin = seen.copy(), physics.copy()
+            made.start[:], made.physics[:] = seen, physics
         wanted = actions(environment, policy, torch.from_numpy(seen), torch.from_numpy(noise[t]))
         moving = np.flatnonzero(before >= most - t) if t < most else alive
         done = wanted.numpy()[moving]
@@ -309,19 +300,17 @@ def _simulate(
             # A robot that falls, or breaks the simulation, before its start is put back.
             reset(moving[ended | diverged])
         else:
-            alive = track.record(t - most, moving, done, states, ended, diverged)
-    whole = Rollouts(np.arange(batch), start, origin, track.states, track.actions, track.lengths).take(units)
-    return replace(whole, seeds=seeds)
+            alive = made.record(t - most, moving, done, states, ended, diverged)
+    return replace(made.take(units), seeds=seeds)
 
 
 def burn_in_range(value: Any) -> tuple[int, int]:
     """`value`, refused unless it is (least, most) steps."""
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise InvalidInput(f"burn_in must be (least, most) steps, got {value!r}")
-    least, most = (check_integer("burn_in", end, least=0) for end in value)
-    if most < least:
+    steps = value if isinstance(value, tuple | list) else ()
+    ends = [check_integer("burn_in", end, least=0) for end in steps]
+    if len(ends) != 2 or ends[1] < ends[0]:
         raise InvalidInput(f"burn_in must be (least, most) steps, the least first, got {value!r}")
-    return least, most
+    return ends[0], ends[1]
 
 
 def check_seeds(seeds: Any) -> NDArray[np.int64]:
@@ -376,11 +365,9 @@ def policy_ratios(
     names, horizon = check_seeds(rollouts.seeds), rollouts.actions.shape[1]
     least, most = burn_in_range(burn_in)
     (mean, before), (other, after) = _taken_apart(old), _taken_apart(new)
-    if old.squash != new.squash or not _same(mean, other):
-        raise InvalidInput(
-            "both policies must have the same mean action in every state, got two that may differ: the "
-            "ratio then has no bound that is known here; calibrate on fresh rollouts of the new policy"
-        )
+    if not _same(mean, other):
+        rule = "both policies must have the same mean action in every state"
+        raise InvalidInput(f"{rule}, got two that may differ: calibrate on fresh rollouts of the new policy")
     bound = gaussian_bound(before, after, steps=most + horizon)
     check_policy(environment, old)
     weights, drawn = np.empty(len(names)), np.empty(rollouts.actions.shape)
@@ -393,40 +380,27 @@ def policy_ratios(
     again = actions(environment, old, torch.from_numpy(seen[acted]), torch.from_numpy(drawn[acted]))
     off = ~np.isclose(again.numpy(), rollouts.actions[acted], rtol=1e-5, atol=1e-5).all(axis=1)
     if off.any():
-        raise InvalidInput(
-            f"rollouts must be those that simulate makes of the old policy with burn_in={(least, most)}, got "
-            f"other actions at {int(off.sum()):,} of {len(off):,} steps"
-        )
+        got = f"got other actions at {int(off.sum()):,} of {len(off):,} steps"
+        raise InvalidInput(f"rollouts must be of the old policy, with burn_in={(least, most)}, {got}")
     return PolicyRatios(names, weights, bound)
 
 
-def _taken_apart(policy: Policy) -> tuple[tuple[Any, ...], Floats]:
+def _taken_apart(policy: Policy) -> tuple[list[Any], Floats]:
     """What the mean action depends on, and `[A]` the deviations around it."""
-    if isinstance(policy, Network):
-        if isinstance(policy.std, tuple):
-            raise InvalidInput(
-                "a policy must have fixed deviations, got a network whose deviation depends on the "
-                "observation: the ratio has no useful bound; calibrate on fresh rollouts of the new policy"
-            )
-        parts = (*policy.weights, *policy.biases, policy.shift, policy.scale)
-        return (policy.activation, len(policy.weights), *parts), policy.std.double().numpy()
-    if isinstance(policy, Function):
-        return (policy.function,), np.full(policy.outputs, policy.std)
     if isinstance(policy, NoisyPolicy) and not policy.squash:
         mean, deviations = _taken_apart(policy.policy)
         return mean, deviations + policy.extra
-    raise InvalidInput(
-        f"a policy must be Gaussian before it is squashed or clipped, got {type(policy).__name__}: a "
-        "planner, a deterministic policy or one that is not known here has no density to compare"
-    )
+    if not isinstance(policy, Network | Function) or isinstance(policy.std, tuple):
+        rule = "a policy must be Gaussian with fixed deviations before it is squashed or clipped"
+        raise InvalidInput(f"{rule}, got {type(policy).__name__}: no bound of the ratio is known")
+    mean = [type(policy), *(value for name, value in vars(policy).items() if name != "std")]
+    return mean, np.broadcast_to(np.asarray(policy.std, dtype=np.float64), policy.outputs)
 
 
-def _same(mean: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+def _same(one: Any, other: Any) -> bool:
     """Whether two means are computed from the very same numbers by the same function."""
-
-    def equal(a: Any, b: Any) -> bool:
-        if isinstance(a, Tensor) and isinstance(b, Tensor):
-            return a.shape == b.shape and bool(torch.equal(a.double(), b.double()))
-        return a is b or (isinstance(a, str | int) and a == b)
-
-    return len(mean) == len(other) and all(equal(a, b) for a, b in zip(mean, other, strict=True))
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, Tensor):
+        return one.shape == other.shape and bool(torch.equal(one.double(), other.double()))
+    return one is other or (isinstance(one, str | float | int) and one == other)

@@ -25,8 +25,7 @@ from pac_rl.planning import episodes as runs
 from pac_rl.planning.controller import Controller, cheetah_reward
 from pac_rl.planning.episodes import Episodes, run_episodes, run_to_selection
 from pac_rl.planning.guard import TubeMaker
-from pac_rl.policies import NoisyPolicy, Policy, check_policy
-from pac_rl.policy_files import NOT_NORMALISED, load_policy
+from pac_rl.policies import NOT_NORMALISED, NoisyPolicy, Policy, check_policy, load_policy
 from pac_rl.rollouts import BATCH, MOST_SEED, TRAINING_SEEDS, Rollouts, burn_in_range, execute, simulate
 from pac_rl.systems import Environment, make_environment
 from pac_rl.training import Transitions, train

@@ -72,7 +72,7 @@ def test_certificates_verify_and_a_second_look_is_refused(stored: Path) -> None:
 
 
 def test_rollouts_and_forecasts_have_the_same_bits(tmp_path: Path) -> None:
-    from pac_rl.policy_files import SHIPPED
+    from pac_rl.policies import SHIPPED
 
     sizes: Any = {"tune": 60, "calibrate": 50, "test": 30, "seed": 0, "horizon": 3, "burn_in": (0, 20)}
     model: Any = {"ensemble": GOLDEN / "rl/ensemble.safetensors", "propagation": "particles", "members": ()}

@@ -16,7 +16,7 @@ from pac_core.fitting import check_score
 from pac_core.runs import Job, RunFolder
 from pac_rl import load_policy, make_environment
 from pac_rl.planning import returns_in_words
-from pac_rl.policy_files import SHIPPED
+from pac_rl.policies import SHIPPED
 from pac_rl.tasks import rl_task, train_ensemble
 
 

@@ -22,8 +22,7 @@ from pac_core.sets import Likelihood, accumulate_variance, deviation, score_unit
 from pac_core.thresholds import fit_threshold
 from pac_core.tubes import fit_shape
 from pac_rl import Settings, load_policy, make_environment
-from pac_rl.policies import check_policy
-from pac_rl.policy_files import NOT_NORMALISED, SHIPPED
+from pac_rl.policies import NOT_NORMALISED, SHIPPED, check_policy
 from pac_rl.tasks import rollout_task, train_ensemble, training_job, unit_seeds
 
 ABLATIONS = {

@@ -21,7 +21,7 @@ from pac_core.thresholds import fit_threshold
 from pac_core.tubes import fit_shape
 from pac_rl import Transitions, tasks
 from pac_rl.planning import BATCH, FACTORS, FittedTubes, MeanTubes, MemberTubes
-from pac_rl.policies import Function, SlowedPolicy
+from pac_rl.policies import Function, policy_input
 from pac_rl.rollouts import TRAINING_SEEDS
 from pac_rl.systems import SPEED
 
@@ -199,6 +199,32 @@ class Guarded:
         robot, policy = self.experiment.robot, self.experiment.policy
         column = robot.names.index("forward velocity")
         return SlowedPolicy(policy, robot.view, len(robot.names), column, bound, width, jitter)
+
+
+class SlowedPolicy:
+    """A policy, scaled down as a number of the state nears a bound: a guard's way, without a model.
+
+    What a model must know for a guard to trust it lies where the guard keeps the robot, and the policy
+    alone is seldom there.
+
+    column: which number of the state
+    bound: where nothing is left of the action
+    width: how far below it the scaling begins
+    jitter: deviation of the factor
+    """
+
+    sees = "state"
+
+    def __init__(self, policy, view, dims, column, bound, width, jitter):
+        self.policy, self.view, self.inputs, self.column = policy, view, dims, column
+        self.bound, self.width, self.jitter = bound, width, jitter
+        self.outputs, self.squash = policy.outputs, policy.squash
+
+    def __call__(self, states, noise):
+        near = (self.bound - states[..., self.column, None]) / self.width
+        factor = (near + self.jitter * noise[..., :1]).clamp(0, 1)
+        seen = states if policy_input(self.policy) == "state" else self.view(states)
+        return factor * self.policy(seen, noise / 2).clamp(-1, 1)
 
 
 def fit_tubes(forecast, truth, level, **options):

@@ -15,8 +15,7 @@ import torch
 
 from pac_core.arrays import count_threads
 from pac_rl import load_policy, make_environment
-from pac_rl.policies import Network, check_policy
-from pac_rl.policy_files import save_policy
+from pac_rl.policies import Network, check_policy, save_policy
 from pac_rl.rollouts import Simulator
 
 

@@ -31,7 +31,7 @@ from pac_core import read_certificate
 from pac_core.datasets import file_digest
 from pac_core.splits import ids_digest
 from pac_rl import Ensemble, Settings, Transitions, load_policy, make_environment, simulate, train
-from pac_rl.policy_files import SHIPPED
+from pac_rl.policies import SHIPPED
 from pac_rl.tasks import rl_task
 
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from halfcheetah.guard import SlowedPolicy
 
 from pac_core import InvalidInput
 from pac_rl import Ensemble, candidates_around, forecast_closed_loop, forecast_plans
 from pac_rl.planning import FACTORS
-from pac_rl.policies import Network, SlowedPolicy
+from pac_rl.policies import Network
 from pac_rl.systems import Environment
 
 HORIZON = 4

@@ -31,7 +31,7 @@ from pac_core.runs import run_here
 from pac_core.splits import ids_digest
 from pac_core.thresholds import fit_threshold
 from pac_rl import Ensemble, Settings, load_policy
-from pac_rl.policy_files import SHIPPED
+from pac_rl.policies import SHIPPED
 from pac_rl.rollouts import TRAINING_SEEDS
 from pac_rl.tasks import read_rollouts
 

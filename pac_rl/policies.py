@@ -350,7 +350,7 @@ def _read_stable_baselines(
     odd = sorted({*parts} - plain) + [name for name in arrays if any(part in name for part in strange)]
     if odd or numbers != list(range(0, 2 * len(numbers), 2)):
         got = ", ".join(odd[:3]) or f"layers {numbers}"
-        raise InvalidInput(f"only policies of dense layers, each with an activation, are read, got {got}")
+        raise InvalidInput(f"only policies of dense layers with an activation each are read, got {got}")
     layers = [_layer(arrays, f"{hidden}.{number}") for number in numbers]
     layers += [_layer(arrays, last)] if last else []
     inputs, outputs = layers[0][0].shape[-1], len(layers[-1][1])

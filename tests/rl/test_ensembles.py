@@ -32,7 +32,7 @@ def linear(n: int = 3000, seed: int = 0) -> Transitions:
 
 
 def test_it_learns_mean_and_noise() -> None:
-    settings = replace(SMALL, epochs=25, patience=25)
+    settings = replace(SMALL, epochs=12, patience=12, batch=128, rate=1e-2)
     made = train(linear(), "linear", settings)
     new = linear(500, seed=1)
     states, actions = (torch.tensor(part, dtype=torch.float32) for part in (new.states, new.actions))
@@ -134,7 +134,7 @@ def test_a_step_of_each_member_from_its_own_state(ensemble: Ensemble) -> None:
 
 
 def test_an_interrupted_training_comes_to_the_same_weights(tmp_path: Path) -> None:
-    whole = train(linear(), "linear", SMALL)
+    whole = train(linear(600), "linear", SMALL)
 
     class Interrupted(Exception):
         pass
@@ -147,8 +147,8 @@ def test_an_interrupted_training_comes_to_the_same_weights(tmp_path: Path) -> No
     stops: list[object] = []
     for _ in range(2):
         with pytest.raises(Interrupted):
-            train(linear(), "linear", SMALL, checkpoint=tmp_path / "c.safetensors", progress=stop)
-    resumed = train(linear(), "linear", SMALL, checkpoint=tmp_path / "c.safetensors", progress=stop)
+            train(linear(600), "linear", SMALL, checkpoint=tmp_path / "c.safetensors", progress=stop)
+    resumed = train(linear(600), "linear", SMALL, checkpoint=tmp_path / "c.safetensors", progress=stop)
     assert len(stops) == SMALL.epochs  # nothing was computed twice
     assert resumed.history == whole.history
     for name, tensor in whole.network.state_dict().items():

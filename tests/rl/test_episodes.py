@@ -60,26 +60,26 @@ def same(one: object, other: object, rows: np.ndarray) -> None:
 
 
 def test_an_episode_is_the_same_in_any_company(controller: Controller) -> None:
-    together = run_episodes(controller, SEEDS, steps=12, threads=2)
-    backwards = run_episodes(controller, SEEDS[::-1], steps=12, threads=1)
+    together = run_episodes(controller, SEEDS, steps=6, threads=2)
+    backwards = run_episodes(controller, SEEDS[::-1], steps=6, threads=1)
     same(together, backwards, np.arange(4)[::-1])
-    alone = run_episodes(controller, SEEDS[2:3], steps=12)
+    alone = run_episodes(controller, SEEDS[2:3], steps=6)
     same(together, alone, np.array([2]))
     assert len(set(together.returns)) == 4  # and seeds differ
 
 
 def test_a_worker_computes_the_same_bits(controller: Controller) -> None:
-    here = run_episodes(controller, SEEDS, steps=12)
+    here = run_episodes(controller, SEEDS, steps=6)
     parts = (controller.policy, controller.ensemble, controller.limits, controller.guard)
     options = {"horizon": 3, "factors": (0.0, 0.5, 1.0), "fallback": "hold"}
-    made = RunEpisodes("HalfCheetah-v5", *parts, 12, options)(Shard(SEEDS), {})
+    made = RunEpisodes("HalfCheetah-v5", *parts, 6, options)(Shard(SEEDS), {})
     counts = {"violation_steps", "fallbacks", "decisions"}
     assert set(made) == {"ids", "errors", "returns", "unbroken", "violated", *counts}
     np.testing.assert_array_equal(made["ids"], SEEDS)
     for name in set(made) - {"ids"}:
         np.testing.assert_array_equal(made[name], getattr(here, name))
-    there = run_to_selection(controller, SEEDS, steps=12)
-    found = RunSelections("HalfCheetah-v5", *parts, 12, options)(Shard(SEEDS), {})
+    there = run_to_selection(controller, SEEDS, steps=6)
+    found = RunSelections("HalfCheetah-v5", *parts, 6, options)(Shard(SEEDS), {})
     for name in ("errors", "accepted", "unsafe", "steps"):
         np.testing.assert_array_equal(found[name], getattr(there, name))
 
@@ -111,7 +111,7 @@ def test_what_happened_is_not_broadcast(controller: Controller) -> None:
 @pytest.mark.parametrize("bare", [False, True])
 def test_counts_are_those_of_the_traces(controller: Controller, bare: bool) -> None:
     acting = controller.bare() if bare else controller
-    done = run_episodes(acting, SEEDS, steps=30, along=np.eye(18)[0])
+    done = run_episodes(acting, SEEDS, steps=20, along=np.eye(18)[0])
     traces = done.traces
     assert traces is not None
     over = np.stack([traces.states[..., 0] > 1.0, traces.states[..., 2] > 0.3], axis=-1)
@@ -119,7 +119,7 @@ def test_counts_are_those_of_the_traces(controller: Controller, bare: bool) -> N
     np.testing.assert_array_equal(done.violation_steps, over.any(axis=2).sum(axis=1))
     np.testing.assert_array_equal(done.fallbacks, (traces.chosen == -1).sum(axis=1))
     np.testing.assert_array_equal(done.errors, done.violated.any(axis=1))
-    assert (done.decisions == 30).all()
+    assert (done.decisions == 20).all()
     rewards = traces.states[..., 0] - 0.1 * (traces.actions**2).sum(axis=2)
     np.testing.assert_allclose(done.returns, rewards.sum(axis=1), rtol=1e-12)
     before = np.cumsum(over.any(axis=2), axis=1) == 0  # without the step that breaks it
@@ -282,10 +282,12 @@ class Blind:
 def test_steps_that_were_not_checked_do_not_make_a_plan_unsafe(controller: Controller) -> None:
     """The same plans at bounds between their speeds: what breaks at the first step breaks among all, too."""
     later = 0
-    for bound in np.linspace(-2.0, 2.0, 17):
+    for bound in (-0.3, 0.0, 0.3):
         limits = (HalfSpace("speed", np.eye(18)[0], float(bound)),)
         first, whole = (
-            run_to_selection(replace(controller, guard=Blind(), limits=limits, checked=steps), SEEDS, steps=6)
+            run_to_selection(
+                replace(controller, guard=Blind(), limits=limits, checked=steps), range(16), steps=2
+            )
             for steps in (1, None)
         )
         assert not (first.unsafe & ~whole.unsafe).any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pac_core.certificates import read_ledger
 from pac_rl import Settings, execute, simulate, speed_limit
 from pac_rl import pets as loops
 from pac_rl import pets as replays_module
-from pac_rl.pets import Loop, Search, guarded_cem, replay, rest_policy, run_pets, score_episodes
+from pac_rl.pets import Loop, Round, Search, guarded_cem, replay, rest_policy, run_pets, score_episodes
 from pac_rl.planning import cheetah_reward
 from pac_rl.rollouts import Rollouts
 from pac_rl.systems import Environment
@@ -88,34 +89,21 @@ def test_outcomes_by_hand(cheetah: Environment, recorded: Rollouts) -> None:
 
 
 def test_every_round_has_a_model_and_units_of_its_own(cheetah: Environment, tmp_path: Path) -> None:
-    def go(ledger: str) -> list[str]:
-        rounds = run_pets(
-            cheetah, (speed_limit(cheetah),), SPEED, cheetah_reward, ledger=tmp_path / ledger, **USUAL
-        )
-        found = list(rounds)
-        assert [one.predictor.threshold.level.delta for one in found] == [0.1 / 2, 0.1 / 6]
-        assert [one.decisions for one in found] == [12, 12]
-        assert not np.array_equal(found[0].collected.states, found[1].collected.states)
-        return [str(one) for one in found]
+    def go(ledger: str, **options: Any) -> Iterator[Round]:
+        parts = (cheetah, (speed_limit(cheetah),), SPEED, cheetah_reward)
+        return run_pets(*parts, ledger=tmp_path / ledger, **USUAL | options)
 
-    said = go("a.json")
+    found = list(go("a.json"))
+    assert [one.predictor.threshold.level.delta for one in found] == [0.1 / 2, 0.1 / 6]
+    assert [one.decisions for one in found] == [12, 12]
+    assert not np.array_equal(found[0].collected.states, found[1].collected.states)
     first, second = read_ledger(tmp_path / "a.json")  # a shared unit would have been refused
     assert first.n == second.n == 90
     assert first.cost + second.cost < TINY.level.delta
-    assert go("b.json") == said, "all that is random comes from the seed"
+    assert str(next(go("b.json"))) == str(found[0]), "all that is random comes from the seed"
     other = Loop(**{**vars(TINY), "settings": Settings(members=3, hidden=16, layers=2, epochs=2)})
     with pytest.raises(SecondLook):  # another model looks at units that were looked at before
-        next(
-            run_pets(
-                cheetah,
-                (speed_limit(cheetah),),
-                SPEED,
-                cheetah_reward,
-                ledger=tmp_path / "a.json",
-                loop=other,
-                fallback="hold",
-            )
-        )
+        next(go("a.json", loop=other))
 
 
 def test_outcomes_take_nothing_that_would_be_broadcast(cheetah: Environment) -> None:

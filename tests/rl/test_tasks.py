@@ -32,7 +32,7 @@ from pac_rl.tasks import read_rollouts, rl_task, rollout_task, train_ensemble, t
 
 LEVEL = PACLevel(0.1, 1e-3)
 SETTINGS = Settings(members=3, hidden=48, layers=3, epochs=3, batch=256, rate=5e-3)
-SIZES: dict[str, Any] = {"tune": 256, "calibrate": 320, "test": 256}
+SIZES: dict[str, Any] = {"tune": 60, "calibrate": 80, "test": 60}
 SHORT: dict[str, Any] = {"horizon": 3, "burn_in": (0, 5)}
 
 
@@ -58,9 +58,9 @@ def hopping() -> Network:
 
 
 def test_a_hopper_that_falls_runs_through_the_same_code(tmp_path: Path, hopping: Network) -> None:
-    model = train_ensemble(tmp_path, "Hopper-v5", hopping, SETTINGS, episodes=64, steps=100)
-    about: Any = {"ensemble": "made here", "horizon": 15, "burn_in": (0, 60), **SIZES}
-    task = rollout_task("Hopper-v5", hopping, model, **about)
+    model = train_ensemble(tmp_path, "Hopper-v5", hopping, SETTINGS, episodes=32, steps=60)
+    about: Any = {"ensemble": "made here", "horizon": 15, "burn_in": (0, 30)}
+    task = rollout_task("Hopper-v5", hopping, model, **about, **SIZES)
     results = task.results(finished(task, tmp_path / "closed"))
     tune, cal, (forecast, truth) = (results.gathered(part) for part in ("tune", "calibrate", "test"))
     assert 0.05 < (truth.lengths < 15).mean() < 0.95
@@ -71,21 +71,26 @@ def test_a_hopper_that_falls_runs_through_the_same_code(tmp_path: Path, hopping:
         inside = tube.contains(truth)
         cut = replace(truth, lengths=np.maximum(1, truth.lengths - 3))
         assert (tube.contains(cut) >= inside).all()
-    plans = rollout_task("Hopper-v5", hopping, model, plans=True, **about)
-    assert plans.results(finished(plans, tmp_path / "plans")).gathered("tune")[0].mean.shape == (256, 15, 12)
+    plans = rollout_task("Hopper-v5", hopping, model, plans=True, tune=5, calibrate=5, test=5, **about)
+    assert plans.results(finished(plans, tmp_path / "plans")).gathered("tune")[0].mean.shape == (5, 15, 12)
 
 
 def test_propagations_and_plans_are_what_the_functions_say(
-    tmp_path: Path, cheetah: Environment, policy: Network, ensemble: Ensemble
+    tmp_path: Path,
+    cheetah: Environment,
+    policy: Network,
+    ensemble: Ensemble,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One run holds several propagations side by side; any cut into shards gives the bits of one call."""
-    rollouts = simulate(cheetah, policy, range(832), **SHORT)
+    monkeypatch.setattr(tasks, "UNITS", 128)  # two shards
+    rollouts = simulate(cheetah, policy, range(200), **SHORT)
     planned = propose_plans(ensemble, cheetah, policy, rollouts.start, rollouts.seeds, horizon=3)
     done = execute(cheetah, rollouts, planned)
     for plans in (False, True):
         task = cheetah_task(policy, ensemble, plans=plans, also=("one-step",))
         results = task.results(finished(task, tmp_path / str(plans)))
-        assert results.task.names.tolist() == [str(seed) for seed in range(832)]
+        assert results.task.names.tolist() == [str(seed) for seed in range(200)]
         for kind, view in (("particles", View()), ("one-step", View(propagation="one-step"))):
             if plans:
                 wanted = forecast_plans(ensemble, rollouts.start, planned, propagation=kind)
@@ -110,21 +115,21 @@ def test_a_run_is_certified_under_the_names_of_its_units(
     assert finding.certificate.unit == "rollout"
     assert finding.certificate.model.digest == "made here"
     assert finding.certificate.parts["train"].n == len(ensemble.trained_on)
-    assert made.look.n == 320
+    assert made.look.n == 80
 
 
 def test_units_and_training_are_disjoint(policy: Network) -> None:
     units = [set(unit_seeds(**SIZES, seed=seed)) for seed in (0, 1)]
     jobs = [training_job("HalfCheetah-v5", policy, episodes=64, seed=seed) for seed in (0, 1)]
     seen = [{seed for shard in job.shards for seed in shard.ids} for job in jobs]
-    assert [len(part) for part in (*units, *seen)] == [832, 832, 64, 64]
-    assert len(set.union(*units, *seen)) == 2 * 832 + 2 * 64
+    assert [len(part) for part in (*units, *seen)] == [200, 200, 64, 64]
+    assert len(set.union(*units, *seen)) == 2 * 200 + 2 * 64
 
 
 def test_an_ensemble_that_has_seen_units_is_refused(policy: Network, ensemble: Ensemble) -> None:
     with pytest.raises(OverlappingSplits, match="share 1 units"):
-        cheetah_task(policy, replace(ensemble, trained_on=np.arange(831, 900)))
-    assert cheetah_task(policy, replace(ensemble, trained_on=np.arange(832, 900))).job.units == 832
+        cheetah_task(policy, replace(ensemble, trained_on=np.arange(199, 900)))
+    assert cheetah_task(policy, replace(ensemble, trained_on=np.arange(200, 900))).job.units == 200
 
 
 def trained(folder: Path, policy: Network, **options: Any) -> Ensemble:
@@ -206,7 +211,7 @@ def test_units_on_which_the_ensemble_explodes_count_as_errors(
 ) -> None:
     task = cheetah_task(policy, replace(ensemble, units=torch.full_like(ensemble.units, 3e38)))
     results = task.results(finished(task, tmp_path))
-    with pytest.raises(InvalidInput, match="tune must have a unit that did not fail, got 256 that did"):
+    with pytest.raises(InvalidInput, match="tune must have a unit that did not fail, got 60 that did"):
         results.gathered("tune")
     forecast, truth = results.gathered("calibrate", failed=True)
     assert forecast.failed.all()

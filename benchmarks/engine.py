@@ -45,9 +45,10 @@ def rollout_job() -> Job:
 def image_job(folder: str) -> Job:
     """Random pictures of ImageNet's usual size, through EfficientNet-Lite0."""
     from pac_vision.images import Images
+    from pac_vision.images.decoding import FileReader
     from pac_vision.tasks import ClassifyImages
 
-    images = Images(folder, np.array(NAMES), np.zeros(len(NAMES), np.int64))
+    images = Images(folder, np.array(NAMES), FileReader(folder), labels=np.zeros(len(NAMES), np.int64))
     stage = Stage(ClassifyImages, (images, "efficientnet-lite0"), needs=("torch",))
     return Job.of("images", NAMES, [stage], size=PICTURES)
 

@@ -10,18 +10,10 @@ from pac_core.plugins import lazy_door
 if TYPE_CHECKING:
     from pac_rl.dynamics import Ensemble, Settings
     from pac_rl.forecasts import forecast_closed_loop, forecast_plans, propose_plans
-    from pac_rl.planning import (
-        ActionFilter,
-        Controller,
-        Fallback,
-        Guard,
-        GuardedAgent,
-        GuardedEnv,
-        NoSafePlan,
-        candidates_around,
-        guard_plans,
-        run_episodes,
-    )
+    from pac_rl.planning.controller import Controller, candidates_around
+    from pac_rl.planning.episodes import run_episodes
+    from pac_rl.planning.filters import ActionFilter, GuardedEnv
+    from pac_rl.planning.guard import Fallback, Guard, GuardedAgent, NoSafePlan, guard_plans
     from pac_rl.policies import NoisyPolicy, load_policy
     from pac_rl.rollouts import execute, policy_ratios, simulate
     from pac_rl.systems import make_environment, no_flip, speed_limit

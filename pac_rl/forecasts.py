@@ -16,7 +16,7 @@ from pac_core import GaussianForecast, InvalidInput
 from pac_core.arrays import Array, convert_like
 from pac_core.bounds import check_integer
 from pac_rl.dynamics import Ensemble
-from pac_rl.policies import Policy, actions, check_policy, has_derivative
+from pac_rl.policies import Policy, actions, check_policy
 from pac_rl.rollouts import check_seeds
 from pac_rl.systems import Environment, Floats
 
@@ -72,33 +72,7 @@ def particles(
     return _stacked(steps)
 
 
-def jacobian(ensemble: Ensemble, states: Tensor, act: Act, horizon: int) -> tuple[Tensor, Tensor]:
-    """The covariance carried through the Jacobian of the mean: J P J' + the variance of the step.
-
-    Policy noise enters through the Jacobian as well. Variances are those of the whole way so far.
-    """
-    batch, dims = states.shape
-    cov = torch.zeros((batch, dims, dims), device=states.device)
-    still = torch.zeros((batch, ensemble.action_dims), device=states.device)
-    steps = []
-    for t in range(horizon):
-        with torch.enable_grad():
-            inputs = (states.clone().requires_grad_(), still.clone().requires_grad_())
-            following = ensemble.step(inputs[0], act(t, *inputs))[0].mean(dim=0)
-            # Rows do not touch each other, so one sum serves the whole batch; a given plan does not look at
-            # the noise, so its derivative is 0.
-            rows = [
-                torch.autograd.grad(column.sum(), inputs, retain_graph=True, materialize_grads=True)
-                for column in following.unbind(dim=1)
-            ]
-        by_state, by_noise = (torch.stack(part, dim=1) for part in zip(*rows, strict=True))
-        states, var = pool_mixture(*ensemble.step(states, act(t, states, still)))
-        cov = by_state @ cov @ by_state.mT + by_noise @ by_noise.mT + torch.diag_embed(var)
-        steps.append((states, cov.diagonal(dim1=1, dim2=2)))
-    return _stacked(steps)
-
-
-PROPAGATIONS = {"one-step": one_step, "particles": particles, "jacobian": jacobian}
+PROPAGATIONS = {"one-step": one_step, "particles": particles}
 
 
 def check_propagation(name: str) -> None:
@@ -125,9 +99,6 @@ def forecast_closed_loop(
         functions of this file
     """
     check_match(ensemble, environment, policy)
-    if propagation == "jacobian" and not has_derivative(environment, policy):
-        others = ", ".join(name for name in PROPAGATIONS if name != "jacobian")
-        raise InvalidInput(f"propagation must be one of {others} for a policy that torch cannot derive")
 
     def act(t: int, states: Tensor, noise: Tensor) -> Tensor:
         return actions(environment, policy, states, noise)
@@ -158,10 +129,11 @@ def check_match(ensemble: Ensemble, environment: Environment, policy: Policy) ->
     """Refuses an ensemble or a policy of other dimensions than the environment's."""
     check_policy(environment, policy)
     if (ensemble.dims, ensemble.action_dims) != (len(environment.names), len(environment.low)):
-        raise InvalidInput(
-            f"the ensemble must be of {len(environment.names)} state and {len(environment.low)} action "
-            f"numbers for {environment.id}, got {ensemble.dims} and {ensemble.action_dims}"
+        wanted = (
+            f"{len(environment.names)} state and {len(environment.low)} action numbers for {environment.id}"
         )
+        got = f"{ensemble.dims} and {ensemble.action_dims}"
+        raise InvalidInput(f"the ensemble must be of {wanted}, got {got}")
 
 
 def start_tensor(ensemble: Ensemble, starts: Array) -> Tensor:

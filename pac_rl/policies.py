@@ -136,7 +136,7 @@ class Network:
 class Function:
     """Any callable as a policy: from observations `[B, inputs]` (numpy) to mean actions `[B, outputs]`.
 
-    Noise of `std` is added. Torch does not see into it, so it is refused where a derivative is needed.
+    Noise of `std` is added.
     sees: "observation", the environment's own, or "state"
     """
 
@@ -208,13 +208,6 @@ def _check_sees(sees: Any) -> str:
     if sees not in ("observation", "state"):
         raise InvalidInput(f"sees must be 'observation' or 'state', got {sees!r}")
     return str(sees)
-
-
-def has_derivative(environment: Environment, policy: Policy) -> bool:
-    """Whether torch can follow an action back to the state; it drops what it cannot, without a word."""
-    with torch.enable_grad():
-        states = torch.zeros((1, len(environment.names)), requires_grad=True)
-        return actions(environment, policy, states, torch.zeros((1, policy.outputs))).requires_grad
 
 
 def _dense(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -299,7 +292,7 @@ def save_policy(policy: Network, path: str | os.PathLike[str]) -> None:
     arrays |= {
         name: getattr(policy, name) for name in ("shift", "scale", "activation", "squash", "clip", "sees")
     }
-    np.savez(path, **{name: np.asarray(value) for name, value in arrays.items()})
+    np.savez(path, **arrays)
 
 
 def _read_npz(file: Path, std: float | None) -> Network:

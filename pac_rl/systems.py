@@ -239,10 +239,8 @@ def at_every_step(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
     """`limits`, refused if one holds at some steps of a plan only: a planner that plans again skips them."""
     for limit in limits:
         if getattr(limit, "steps", None) is not None:
-            raise InvalidInput(
-                f"limits must hold at every step where plans are made anew at each, got {limit.name!r} with "
-                f"steps={limit.steps!r}"  # type: ignore[attr-defined]
-            )
+            got = f"{limit.name!r} with steps={limit.steps!r}"  # type: ignore[attr-defined]
+            raise InvalidInput(f"limits must hold at every step where plans are made anew at each, got {got}")
     return limits
 
 

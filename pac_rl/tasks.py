@@ -20,9 +20,8 @@ from pac_core.runs import Job, RunFolder, Stage, Task, run_here
 from pac_core.safety import Limit
 from pac_rl.dynamics import MOST_ROLLOUTS, Ensemble, Epoch, Settings
 from pac_rl.forecasts import check_propagation, forecast_closed_loop, forecast_plans, propose_plans
-from pac_rl.pets import Search, guarded_cem, plan_episode, score_episodes
 from pac_rl.planning import episodes as runs
-from pac_rl.planning.controller import Controller, cheetah_reward
+from pac_rl.planning.controller import Controller
 from pac_rl.planning.episodes import Episodes, run_episodes, run_to_selection
 from pac_rl.planning.guard import TubeMaker
 from pac_rl.policies import NOT_NORMALISED, NoisyPolicy, Policy, check_policy, load_policy
@@ -87,7 +86,7 @@ class CarryOutPlans:
 
 
 class ForecastRollouts:
-    """Adds what the ensemble forecasts: `mean` and `var` `[n, H, D]`.
+    """Adds what the ensemble forecasts of the policy, or of `plans`: `mean` and `var` `[n, H, D]`.
 
     members: sizes of smaller ensembles, of the first so many members, whose forecasts are added as
         `mean_3` and `var_3` for a size of 3
@@ -124,17 +123,11 @@ class ForecastRollouts:
         return found
 
     def forecast(self, given: Arrays, ensemble: Ensemble, propagation: str) -> GaussianForecast:
-        """Where the policy will take the robot."""
+        """Where the plans will take the robot, or where there are none, the policy."""
+        if "plans" in given:
+            return forecast_plans(ensemble, given["start"], given["plans"], propagation=propagation)
         parts = (ensemble, self.environment, self.policy, given["start"])
         return forecast_closed_loop(*parts, horizon=given["truth"].shape[1], propagation=propagation)
-
-
-class ForecastPlans(ForecastRollouts):
-    """Adds what the ensemble forecasts of the plans that were carried out."""
-
-    def forecast(self, given: Arrays, ensemble: Ensemble, propagation: str) -> GaussianForecast:
-        """Where the plans will take the robot."""
-        return forecast_plans(ensemble, given["start"], given["plans"], propagation=propagation)
 
 
 class SimulateEpisodes:
@@ -200,47 +193,6 @@ class RunSelections(RunEpisodes):
 
     run = staticmethod(run_to_selection)
     names = ("steps", "errors", "accepted", "unsafe")
-
-
-class PlanEpisodes:
-    """Whole episodes of mbrl-lib's CEM on a half-cheetah, one after the other, with a guard's tubes.
-
-    kept: what the guard checks; limits: what is counted, which without a guard is more
-    policy: where each search begins
-    """
-
-    def __init__(
-        self,
-        env: str,
-        policy: Policy | None,
-        ensemble: Ensemble,
-        limits: tuple[Limit, ...],
-        kept: tuple[Limit, ...],
-        guard: TubeMaker,
-        search: Search,
-        steps: int = 200,
-        *,
-        device: str = "cpu",
-    ) -> None:
-        self.environment, self.limits, self.steps = make_environment(env), limits, steps
-        self.ensemble = ensemble.to(device)
-        parts = (self.environment, self.ensemble, guard, kept, cheetah_reward)
-        # A half-cheetah that is not driven comes to rest.
-        self.agent = guarded_cem(*parts, search=search, policy=policy, fallback="hold")
-
-    def __call__(self, shard: Any, given: Arrays) -> Arrays:
-        if self.ensemble.trained_on is not None:
-            self.ensemble.refuse_seen(shard.ids, "episodes")
-        done, fallbacks = [], []
-        for seed in np.asarray(shard.ids).tolist():
-            before = self.agent.fallbacks
-            done.append(plan_episode(self.environment, self.agent, seed, steps=self.steps))
-            fallbacks.append(self.agent.fallbacks - before)
-        whole = Rollouts.join(done)
-        returns, errors = score_episodes(whole, self.limits, cheetah_reward)
-        fastest = np.where(np.isfinite(whole.states[..., 0]), whole.states[..., 0], np.inf).max(axis=1)
-        counts = {"fallbacks": np.array(fallbacks), "fastest": fastest}
-        return {"ids": whole.seeds, "errors": errors, "returns": returns, **counts}
 
 
 def rl_task(
@@ -336,8 +288,7 @@ def rollout_task(
         model.refuse_seen(seeds)
     usual = (env, policy, check_integer("horizon", horizon, least=1), burn_in_range(burn_in))
     forecasting = (env, policy, model, propagation, tuple(members), tuple(also))
-    scorer = ForecastPlans if plans else ForecastRollouts
-    scorer(*forecasting)  # refuses here what would not do there
+    ForecastRollouts(*forecasting)  # refuses here what would not do there
     planning = [Stage(CarryOutPlans, (env, policy, model), cpus, None, NEEDS)] if plans else []
     simulating = Stage(SimulateRollouts, usual, cpus, 0, NEEDS)
     if also:
@@ -345,7 +296,7 @@ def rollout_task(
     return Task.of(
         "plans" if plans else "rl",
         seeds,
-        [simulating, *planning, Stage(scorer, forecasting, cpus, None, NEEDS)],
+        [simulating, *planning, Stage(ForecastRollouts, forecasting, cpus, None, NEEDS)],
         size=UNITS,
         names=[str(unit) for unit in seeds] if names is None else names,
         unit="rollout",
@@ -386,10 +337,8 @@ def _with_training(model: Ensemble, file: Path, stated: Sequence[str]) -> Ensemb
             raise InvalidInput(f"--trained-on must not be given: {file} says what it was trained on")
         return model
     if not stated:
-        raise InvalidInput(
-            f"{file} does not say which rollouts the ensemble was trained on: give their seeds with "
-            "--trained-on FIRST..LAST, or --trained-on unknown for a certificate that says 'not named'"
-        )
+        hint = "give --trained-on FIRST..LAST, or unknown for a certificate that says 'not named'"
+        raise InvalidInput(f"{file} does not say which rollouts the ensemble was trained on: {hint}")
     if [*stated] == ["unknown"]:
         return model
     ends = [text.split("..") for text in stated]
@@ -397,10 +346,8 @@ def _with_training(model: Ensemble, file: Path, stated: Sequence[str]) -> Ensemb
         raise InvalidInput(f"--trained-on must be a seed, FIRST..LAST or unknown, got {', '.join(stated)}")
     parts = [range(int(pair[0]), int(pair[-1]) + 1) for pair in ends]
     if not all(parts) or max(part[-1] for part in parts) >= 2**63 or sum(map(len, parts)) > MOST_ROLLOUTS:
-        raise InvalidInput(
-            f"--trained-on must be 1 to {MOST_ROLLOUTS:,} seeds below 2**63, the first one first, "
-            f"got {', '.join(stated)}"
-        )
+        rule = f"1 to {MOST_ROLLOUTS:,} seeds below 2**63, the first one first"
+        raise InvalidInput(f"--trained-on must be {rule}, got {', '.join(stated)}")
     return replace(model, trained_on=np.concatenate([np.array(part, dtype=np.int64) for part in parts]))
 
 
@@ -471,8 +418,7 @@ def fit_ensemble(
         known = Ensemble.load(file, device)
         if known.trained_on is None:
             raise InvalidInput(
-                f"{file} does not say which rollouts the ensemble was trained on, as a file of an earlier "
-                "version does not: remove it, and it is trained anew"
+                f"{file} does not say which rollouts it was trained on: remove it to train anew"
             )
         if known.settings != settings:
             raise InvalidInput(f"{file} was trained with other settings: remove it, and it is trained anew")

@@ -25,9 +25,16 @@ from pac_vision.images.decoding import FileReader, Read, read_bytes
 from pac_vision.images.sources import Images, find_images
 from pac_vision.models.classifier import ImageLogits
 from pac_vision.models.libraries import family_of, load_model
-from pac_vision.tracking.scores import BoxScore, check_share, share_score
+from pac_vision.tracking.sequences import (
+    BoxScore,
+    Tracks,
+    Video,
+    check_share,
+    find_sequences,
+    read_tracks,
+    share_score,
+)
 from pac_vision.tracking.sequences import Sequence as Frames
-from pac_vision.tracking.sequences import Tracks, Video, find_sequences, read_tracks
 from pac_vision.tracking.tracker import Tracker
 from pac_vision.tracking.training import track
 
@@ -72,14 +79,14 @@ class ClassifyImages:
         device: str = "cpu",
     ) -> None:
         self.model = load_model(model_name, device, preprocessing=preprocessing)
-        if digest not in (None, self.model.digest):
+        if digest is not None and digest != self.model.digest:
+            got = f"{self.model.digest[:12]} here and {digest[:12]} where the run was started"
             raise InvalidInput(
-                f"{model_name} must be the same model on every machine, but its digest is "
-                f"{self.model.digest[:12]} here and {str(digest)[:12]} where the run was started"
+                f"{model_name} must be the same model on every machine, but its digest is {got}"
             )
         self.labels = images.by_id(self.model.classes)
-        self.read = _Noted(images.source.read)
-        self.logits = ImageLogits(replace(images.source, read=self.read), self.model, batch, broken)
+        self.read = _Noted(images.read)
+        self.logits = ImageLogits(replace(images, read=self.read), self.model, batch, broken)
 
     def __call__(self, shard: Any, given: Arrays) -> Arrays:
         ids = check_ids(shard.ids, self.labels)
@@ -108,11 +115,11 @@ def find_replaced_image(images: Images, arrays: Arrays) -> str | None:
     Files of their own are compared by size; of every shard the first image is compared by content, too,
     and in tars and parquet files that one alone: reading all of them again would take too long.
     """
-    names, source = [str(name) for name in arrays["ids"]], images.source
-    content = source.read(names[0])
+    names = [str(name) for name in arrays["ids"]]
+    content = images.read(names[0])
     if (len(content), zlib.crc32(content)) != tuple(arrays["contents"][0].tolist()):
         return names[0]
-    if not isinstance(source.read, FileReader):
+    if not isinstance(images.read, FileReader):
         return None
     sizes = [file_size(Path(images.folder) / name) for name in names]
     changed = np.flatnonzero(np.array(sizes) != arrays["contents"][:, 0])
@@ -262,7 +269,7 @@ def image_task(
     classifier = load_model(model, preprocessing=preprocessing)
     truth = found.by_id(classifier.classes)
     ids = [str(name) for name in found.ids]
-    together = ImageLogits(found.source, classifier, batch).batch
+    together = ImageLogits(found, classifier, batch).batch
     args = (found, model, together, broken, classifier.digest, dict(preprocessing or {}))
     return Task.of(
         "imagenet",

@@ -58,7 +58,7 @@ def trained(
 )
 @click.option("--horizon", default=20, show_default=True, help="Steps of a tube.")
 @click.option("--burn-in", nargs=2, default=(0, 200), show_default=True, help="Least and most steps before.")
-@click.option("--propagation", default="particles", show_default=True, help="one-step, particles, jacobian.")
+@click.option("--propagation", default="particles", show_default=True, help="one-step or particles.")
 @click.option("--members", type=int, multiple=True, help="Also forecast with so few members, for pac tune.")
 @click.option("--tune", default=5000, show_default=True, help="Rollouts to choose the tube on.")
 @click.option("--calibrate", default=5000, show_default=True, help="Rollouts to prove it on.")

@@ -289,10 +289,8 @@ class GuardedEnv(Wrapper):
         """The checked action in the environment's dtype, refused if that makes it another."""
         taken = np.asarray(action).astype(self._kind)
         if not np.array_equal(taken.astype(np.float64), action) or not self.env.action_space.contains(taken):
-            raise InvalidInput(
-                f"certify must return actions of {self.env.action_space}, which are not rounded or cut off "
-                f"after the check, got {action!r}"
-            )
+            rule = f"actions of {self.env.action_space}, which are not rounded or cut off after the check"
+            raise InvalidInput(f"certify must return {rule}, got {action!r}")
         return taken
 
     def _seen(self, observation: Any) -> Floats:

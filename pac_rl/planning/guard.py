@@ -241,12 +241,10 @@ class Guard:
             # A plan that fails later on has not failed in the steps that are checked.
             forecast = replace(forecast, failed=None, **cut)
         tube = self.predictor.tube(of_plans(forecast, plans[:, :steps]))
-        checked, shape = self.checker(tube), (len(plans), steps)
-        if tuple(checked.margin.shape[:2]) != shape:
-            raise InvalidInput(
-                f"forecast and predictor must make a tube of {shape[0]} plans x {shape[1]} steps, got "
-                f"{tuple(checked.margin.shape[:2])}"
-            )
+        checked = self.checker(tube)
+        if (got := tuple(checked.margin.shape[:2])) != (len(plans), steps):
+            rule = f"must make a tube of {len(plans)} plans x {steps} steps"
+            raise InvalidInput(f"forecast and predictor {rule}, got {got}")
         return checked
 
     def act(self, state: Any, low: Floats, high: Floats, reason: str) -> Floats:
@@ -351,10 +349,8 @@ def of_plans(forecast: Any, plans: Array) -> GaussianForecast:
     if not isinstance(forecast, GaussianForecast):
         raise InvalidInput(f"forecast must return a GaussianForecast, got {type(forecast).__name__}")
     if tuple(forecast.mean.shape[:-1]) != tuple(plans.shape[:2]):
-        raise InvalidInput(
-            f"forecast must be of {plans.shape[0]} plans x {plans.shape[1]} steps, got "
-            f"{tuple(forecast.mean.shape[:-1])}"
-        )
+        got = tuple(forecast.mean.shape[:-1])
+        raise InvalidInput(f"forecast must be of {plans.shape[0]} plans x {plans.shape[1]} steps, got {got}")
     return forecast
 
 

@@ -89,10 +89,8 @@ def _label_samples(
         id_of: dict[str, str] = {}
         for name, own in files.items():
             if (other := id_of.setdefault(own, name)) != name:
-                raise UnreadableFile(
-                    f"{root / name} and {root / other} must have different file names, got {own} twice: "
-                    f"{file} cannot tell them apart"
-                )
+                rule = f"must have different file names, for {file} to tell them apart"
+                raise UnreadableFile(f"{root / name} and {root / other} {rule}, got {own} twice")
         ordered = sorted(id_of)  # as the files would lie in a folder: photo-1.png goes before photo.png
         one_place = len({name.rpartition("/")[0] for name in samples}) == 1
         by_file = dict(zip(ordered, read_labels(file, ordered, classes, ordered=one_place), strict=True))
@@ -131,10 +129,9 @@ def _samples(root: Path, shard: str) -> Iterator[tuple[str, _Sample]]:
     for key, fields in groups.items():
         images = [ending for ending in fields if f".{ending}" in ENDINGS]
         if len(images) != 1:
-            raise UnreadableFile(
-                f"{root / shard}/{key} must have one image (a member ending in {', '.join(ENDINGS)}), got "
-                f"{', '.join('.' + ending for ending in sorted(images or fields))}"
-            )
+            rule = f"must have one image (a member ending in {', '.join(ENDINGS)})"
+            got = ", ".join(f".{ending}" for ending in sorted(images or fields))
+            raise UnreadableFile(f"{root / shard}/{key} {rule}, got {got}")
         yield f"{shard}/{key}", _Sample(fields[images[0]], fields.get("cls", fields.get("json")))
 
 
@@ -291,18 +288,14 @@ def _columns(path: Path) -> _Columns:
     if pa.types.is_struct(stored) and stored.get_field_index("bytes") >= 0:
         kind = stored.field("bytes").type
     if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        raise UnreadableFile(
-            f"{path} column {image!r} must hold the bytes of image files, or a struct with a field bytes, "
-            f"got {stored}"
-        )
+        rule = "must hold the bytes of image files, or a struct with a field bytes"
+        raise UnreadableFile(f"{path} column {image!r} {rule}, got {stored}")
     for group in range(metadata.num_row_groups):
         parts = (metadata.row_group(group).column(i) for i in range(metadata.num_columns))
         size = sum(p.total_uncompressed_size for p in parts if p.path_in_schema.split(".")[0] == image)
         if size > LARGEST_GROUP:
-            raise UnreadableFile(
-                f"{path} must have row groups of at most {LARGEST_GROUP >> 20:,} MB, which a worker keeps, "
-                f"got {size >> 20:,} MB: write it again with fewer rows in a group"
-            )
+            rule = f"must have row groups of at most {LARGEST_GROUP >> 20:,} MB, which a worker keeps"
+            raise UnreadableFile(f"{path} {rule}, got {size >> 20:,} MB")
     try:  # the names that Hugging Face's datasets write beside the columns
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         classes = ClassNames.of([str(name) for name in features[label]["names"]])

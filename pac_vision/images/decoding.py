@@ -110,10 +110,8 @@ def read_label(value: Any, classes: ClassNames | None, where: str) -> int:
             raise UnreadableFile(f"{where} must have a label in 0..{len(classes.keys) - 1}, got {text}")
         index = None
     if None not in (index, named) and index != named:
-        raise UnreadableFile(
-            f"{where} must have a label that can be read in one way, got {text!r}, which is class {index} by "
-            f"its index and class {named} by its name"
-        )
+        got = f"{text!r}, which is class {index} by its index and class {named} by its name"
+        raise UnreadableFile(f"{where} must have a label that can be read in one way, got {got}")
     found = named if index is None else index
     if found is None:
         raise UnreadableFile(f"{where} must have a class index from 0, got {text!r}")
@@ -141,8 +139,7 @@ def match_classes(stored: ClassNames, classes: ClassNames, where: str) -> list[i
         if len(places) != 1:
             raise UnreadableFile(
                 f"{where} names a class {name!r} that must be one of the classes given, which begin with "
-                f"{', '.join(map(repr, classes.names[:3]))}, got {len(places)} of that name: give its names "
-                "in the order of the model's outputs, or no classes if its own order is that"
+                f"{', '.join(map(repr, classes.names[:3]))}, got {len(places)} of that name"
             )
         place = places.pop()
         if place in found:
@@ -187,10 +184,8 @@ def read_labels(
     rows = [line.split() for line in lines]
     width = len(rows[0])
     if width == 1 and not ordered:
-        raise UnreadableFile(
-            f"{file} must name the file of each label, because the images lie in several tars or folders, "
-            f"got {lines[0]!r}: give lines 'file label'"
-        )
+        rule = "must have lines 'file label', because the images lie in several tars or folders"
+        raise UnreadableFile(f"{file} {rule}, got {lines[0]!r}")
     found: dict[str, int] = {}
     for number, (row, own) in enumerate(zip(rows, ids, strict=True), start=1):
         where = f"{file} line {number}"
@@ -280,10 +275,8 @@ def _label_files(source: Source, file: Path | None, classes: ClassNames | None) 
     folders = {entry.name: entry.is_dir() for entry in visible(root)}
     if file is None and not all(folders.values()):
         loose = next(name for name, is_folder in folders.items() if not is_folder)
-        raise UnreadableFile(
-            f"{root} must hold a folder per class and nothing else, got {loose}; images side by side "
-            "need a label file"
-        )
+        rule = "must hold a folder per class and nothing else, or come with a label file"
+        raise UnreadableFile(f"{root} {rule}, got {loose}")
     others = [name for name in source.skipped if file is None or (root / name).absolute() != file.absolute()]
     others += ["/".join(name.split("/")[: depth + 1]) for name in ids if name.count("/") > depth]
     if others:

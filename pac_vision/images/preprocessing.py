@@ -162,11 +162,9 @@ def complete_preprocessing(name: str, stated: Mapping[str, Any], **known: Any) -
     if preset is not None and "size" in missing:
         missing = ["size", *(["layout"] if "layout" in missing else [])]
     if missing:
-        raise InvalidInput(
-            f"{name} does not say how images go in, and a guess costs accuracy without a word: it must be "
-            f"stated by --preset ({', '.join(PRESETS)}) or one by one, got no "
-            f"{', '.join(f'--{key}' for key in missing)}"
-        )
+        rule = f"it must be stated by --preset ({', '.join(PRESETS)}) or one by one"
+        got = ", ".join(f"--{key}" for key in missing)
+        raise InvalidInput(f"{name} does not say how images go in: {rule}, got no {got}")
     return Preprocessing(**given)
 
 

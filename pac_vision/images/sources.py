@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from pac_core import InvalidInput, plugins
 from pac_core.datasets import read_classes
 from pac_core.errors import UnreadableFile
 from pac_vision.images.archives import open_parquets, open_tars
-from pac_vision.images.decoding import FileReader, Label, Open, Read, Source, open_folder, visible
+from pac_vision.images.decoding import Label, Open, Source, open_folder, visible
 
 SOURCES: dict[str, Open] = {"": open_folder, "tar": open_tars, "parquet": open_parquets}
 """What opens files with an ending; "" is for images that are files of their own.
@@ -24,34 +23,19 @@ Other packages add to it by entry points of the group ``pac_sets.image_sources``
 """
 
 
-@dataclass(frozen=True, eq=False)
-class Images:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Images(Source):
     """Labelled images of a place; each is one unit.
 
-    folder: where they are
-    ids: `[N]` their paths below the folder, with forward slashes, sorted; of an image in a tar
-        ``shard.tar/key``, in a parquet file ``file.parquet/0000012``, which is its row
+    ids: of an image in a tar ``shard.tar/key``, in a parquet file ``file.parquet/0000012``, which is its row
     labels: `[N]` class indices
     classes: the names of the classes, label by label; None where the labels came as numbers
     names: the names to show to people, label by label; None where there are none
-    read: the content of an image's file; None for plain files below the folder
     """
 
-    folder: str
-    ids: NDArray[np.str_]
     labels: NDArray[np.int64]
     classes: tuple[str, ...] | None = None
     names: tuple[str, ...] | None = None
-    read: Read | None = None
-
-    @property
-    def source(self) -> Source:
-        """The images without their labels."""
-        return Source(self.folder, self.ids, self.read or FileReader(self.folder))
-
-    def image(self, name: str) -> Image.Image:
-        """Decode the image of this id; see `Source.image`."""
-        return self.source.image(name)
 
     def by_id(self, classes: int) -> dict[str, int]:
         """The label of each id, for a model with so many classes.
@@ -59,9 +43,9 @@ class Images:
         Named folders must be as many: the third of ten is another class than the third of a thousand.
         """
         if self.classes is not None and len(self.classes) != classes:
+            hint = "give find_images the names of the model's classes in their order"
             raise InvalidInput(
-                f"the model has {classes:,} classes but {self.folder} names {len(self.classes):,}: give "
-                "find_images the names of the model's classes in their order"
+                f"the model has {classes:,} classes but {self.folder} names {len(self.classes):,}: {hint}"
             )
         if (most := self.labels.max()) >= classes:
             worst = self.ids[self.labels.argmax()]
@@ -106,8 +90,8 @@ def find_images(
     values, known = label(file, known)
     if len(values) != len(found.ids):
         raise InvalidInput(f"{source} must have a label per image, got {len(values)} for {len(found.ids)}")
-    keys, names = (None, None) if known is None else (known.keys, known.names)
-    return Images(found.folder, found.ids, np.array(values, np.int64), keys, names, found.read)
+    named = {} if known is None else {"classes": known.keys, "names": known.names}
+    return Images(found.folder, found.ids, found.read, labels=np.array(values, np.int64), **named)
 
 
 def find_unlabelled_images(source: str | os.PathLike[str]) -> Source:

@@ -218,10 +218,8 @@ class ImageLogits:
             stack = np.zeros((self.batch, *shape), np.float32)
             for row, image in sound.items():
                 if image.shape != shape:
-                    raise InvalidInput(
-                        f"images computed together must have one shape, got {shape} and {image.shape} for "
-                        f"{ids[group[row]]}: take a batch of 1, or another preprocessing"
-                    )
+                    got = f"{shape} and {image.shape} for {ids[group[row]]}: take a batch of 1"
+                    raise InvalidInput(f"images computed together must have one shape, got {got}")
                 stack[row] = image
             said, expected = self.model.logits(stack), (self.batch, self.model.classes)
             found = check_returned(f"the logits of {self.model.name}", said, expected, stack)

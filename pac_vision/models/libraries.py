@@ -71,11 +71,9 @@ def load_onnx(name: str, file: str, device: str, stated: Mapping[str, Any]) -> C
         raise UnreadableFile(f"{file} cannot be read as ONNX: {first_line(error)}") from None
     (port, *more), outputs = session.get_inputs(), session.get_outputs()
     if more or len(outputs) != 1 or port.type not in _FLOATS:
-        raise InvalidInput(
-            f"{file} must have one input of floats and one output, the logits, got "
-            f"{', '.join(f'{one.name} {one.type}' for one in (port, *more))} -> "
-            f"{', '.join(one.name for one in outputs)}"
-        )
+        ports = ([f"{one.name} {one.type}" for one in (port, *more)], [one.name for one in outputs])
+        got = " -> ".join(", ".join(side) for side in ports)
+        raise InvalidInput(f"{file} must have one input of floats and one output, the logits, got {got}")
     preprocess = complete_preprocessing(name, stated, **_input_format(file, port.shape, stated))
     fixed = port.shape[0] if isinstance(port.shape[0], int) else None
 
@@ -152,10 +150,8 @@ def _torchvision_weights(name: str, known: Any, wanted: str, file: str) -> Any:
     candidates = [one for one in known if one.url.endswith(ending)] or list(known)
     if len(candidates) > 1:
         architecture, names = name.split(":")[1], " or ".join(f"@{one.name}" for one in candidates)
-        raise InvalidInput(
-            f"{name} must say whose preprocessing its weights need, because {file} is none of torchvision's "
-            f"own, got no name: write {names} behind {architecture}"
-        )
+        rule = f"must say whose preprocessing {file} needs, because it is none of torchvision's own"
+        raise InvalidInput(f"{name} {rule}: write {names} behind {architecture}, got neither")
     return candidates[0]
 
 
@@ -302,9 +298,9 @@ def _as_classifier(name: str, made: Any, device: str, stated: Mapping[str, Any])
     _refuse_stated(name, stated)
     wanted = ("classes", "preprocess", "logits", "digest")
     if missing := [attribute for attribute in wanted if not hasattr(made, attribute)]:
+        got = f"{type(made).__name__} without {', '.join(missing)}"
         raise InvalidInput(
-            f"{name} must return a torch module or an object with {', '.join(wanted)}, got "
-            f"{type(made).__name__} without {', '.join(missing)}"
+            f"{name} must return a torch module or an object with {', '.join(wanted)}, got {got}"
         )
 
     def compute(batch: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -71,24 +71,15 @@ def find_pairs(sequences: Sequence[Frames]) -> Pairs:
     return Pairs(before, now, *where.T, *np.array(boxes, np.float64).reshape(2, -1, 4))
 
 
-@dataclass(frozen=True, eq=False)
-class Looks:
-    """Features of the looks at P pairs, V at each; kept, because the backbone is most of the work.
-
-    before: `[P, C, h, w]` the target in the last frame
-    now: `[P, V, C, h, w]` this frame, seen from where the target seems to have been
-    boxes: `[P, V, 4]` the true box relative to that place
-    """
-
-    before: Tensor
-    now: Tensor
-    boxes: Tensor
-
-
 def compute_looks(
     backbone: Backbone, folder: str | os.PathLike[str], pairs: Pairs, settings: TrackerSettings
-) -> Looks:
-    """Compute the features of every look, in half precision; random motions are drawn from the seed."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Features of the looks at P pairs, V at each, in half precision; random motions are drawn from the seed.
+
+    They are kept, because the backbone is most of the work: `[P, C, h, w]` the target in the last frame,
+    `[P, V, C, h, w]` this frame, seen from where the target seems to have been, and `[P, V, 4]` the true box
+    relative to that place.
+    """
     drawn = np.random.default_rng(settings.seed)
     count, views, motion = len(pairs), settings.views, {"shift": settings.shift, "stretch": settings.stretch}
     motions = [move_at_random(pairs.current, drawn, **motion) for _ in range(views)]
@@ -107,7 +98,7 @@ def compute_looks(
         found = backbone(np.stack(crops)).half().cpu().reshape(len(group), views + 1, *backbone.shape)
         before[first : group.stop], now[first : group.stop] = found[:, 0], found[:, 1:]
     boxes = to_relative(pairs.current[:, None].repeat(views, axis=1), seen)
-    return Looks(before, now, torch.from_numpy(boxes).float())
+    return before, now, torch.from_numpy(boxes).float()
 
 
 def train_tracker(
@@ -134,7 +125,7 @@ def train_tracker(
     pairs = find_pairs(sequences)
     if not len(pairs):
         raise InvalidInput(f"sequences must have a pair of frames to train on, got none in {len(sequences)}")
-    looks = compute_looks(backbone, folder, pairs, settings)
+    targets, looks, boxes = compute_looks(backbone, folder, pairs, settings)
     tell = progress or (lambda line: None)
     tell(f"{len(pairs):,} pairs of {len(sequences)} sequences, {settings.views} looks at each")
     head = new_head(backbone, settings).to(device)
@@ -150,8 +141,8 @@ def train_tracker(
             for rows in torch.split(torch.randperm(len(pairs), generator=drawn), settings.batch):
                 if len(rows) < 2 <= len(pairs):
                     continue  # a batch of one has no spread to normalise by
-                before, now = looks.before[rows], looks.now[rows, views[rows]]
-                truth = looks.boxes[rows, views[rows]].to(device)
+                before, now = targets[rows], looks[rows, views[rows]]
+                truth = boxes[rows, views[rows]].to(device)
                 mean, log_var = head(before.to(device).float(), now.to(device).float())
                 loss = ((truth - mean) ** 2 * torch.exp(-log_var) + log_var).mean() / 2
                 optimizer.zero_grad()

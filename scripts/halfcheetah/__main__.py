@@ -88,7 +88,7 @@ def figures(names, out, address, smoke_test, device, n, **given):
     baselines    sets of the forecaster's own mass, which promise nothing
     shapes       the paper's tube and ours, closed loop and given plans
     coverage     thousands of calibrations in a world whose error is known
-    propagation  one-step, Jacobian, particles; takes minutes
+    propagation  one-step or particles
 
     Trains the ensemble and rolls out first, unless the folder has them. Results are in its folder `results`.
     """

@@ -135,10 +135,9 @@ class Experiment:
         return train_ensemble(self.out, self.design.env, self.policy, settings, **training, **options)
 
     @cache  # noqa: B019 - an experiment lives as long as its process
-    def run(self, name, propagation="particles"):
+    def run(self, name):
         """Task and folder of a finished run: the policy's own rollouts ("closed") or given "plans"."""
-        design, usual = self.design, propagation == "particles"
-        folder = RunFolder(self.out / (name if usual else f"{name}-{propagation}"))
+        design, folder = self.design, RunFolder(self.out / name)
         task = rollout_task(
             design.env,
             self.policy,
@@ -147,8 +146,7 @@ class Experiment:
             plans=name == "plans",
             horizon=design.horizon,
             burn_in=design.burn_in,
-            propagation=propagation,
-            also=("one-step",) if usual else (),
+            also=("one-step",),
             **design.sizes,
         )
         task.write(folder)
@@ -158,7 +156,7 @@ class Experiment:
     @cache  # noqa: B019
     def case(self, name, propagation="particles"):
         """The forecasts of a run by one propagation."""
-        task, folder = self.run(name, propagation) if propagation == "jacobian" else self.run(name)
+        task, folder = self.run(name)
         view = View(propagation="one-step") if propagation == "one-step" else View()
         case = Case(self, {"closed": "closed loop", "plans": "given plans"}[name], task.results(folder), view)
         marks = [case.part(part)[0].failed for part in PARTS]

@@ -281,11 +281,11 @@ def largest_kept(epsilon, size):
 
 
 def propagation(experiment):
-    """The box on three ways to carry uncertainty over the horizon; the Jacobian takes minutes."""
+    """The box on two ways to carry uncertainty over the horizon."""
     design, model, rows = experiment.design, experiment.ensemble, []
     starts, plans = np.zeros((BATCH, model.dims)), np.zeros((BATCH, design.horizon, model.action_dims))
     for name in ("closed", "plans"):
-        for kind in ("one-step", "jacobian", "particles"):
+        for kind in ("one-step", "particles"):
             case = experiment.case(name, kind)
             fitted = case.fit_box(design.level)
             row = {"case": case.name, "propagation": kind, "power": fitted.score.power}
@@ -303,7 +303,7 @@ FIGURES = {draw.__name__: draw for draw in (*BUT_PROPAGATION, propagation)}
 
 
 def draw_all(experiment):
-    """Every figure but that of propagation (its Jacobian takes minutes), scores.npz and summary.json."""
+    """Every figure but that of propagation, scores.npz and summary.json."""
     found = {draw.__name__: draw(experiment) for draw in BUT_PROPAGATION}
     keep_scores(experiment)
     results = {name: rows for name, rows in found.items() if rows is not None}

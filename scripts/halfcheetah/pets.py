@@ -17,10 +17,10 @@ from pac_core import HalfSpace, LinearFeatures, PACLevel
 from pac_core.evaluation import error_interval
 from pac_core.runs import Job, RunFolder, Stage
 from pac_rl import Settings, forecast_plans
-from pac_rl.pets import Loop, Search, replay, run_pets
+from pac_rl.pets import Loop, Search, guarded_cem, plan_episode, replay, run_pets, score_episodes
 from pac_rl.planning import FittedTubes, MeanTubes, MemberTubes, cheetah_reward
-from pac_rl.rollouts import TRAINING_SEEDS
-from pac_rl.tasks import NEEDS, PlanEpisodes, read_arrays
+from pac_rl.rollouts import TRAINING_SEEDS, Rollouts
+from pac_rl.tasks import NEEDS, read_arrays
 
 SCALES = (1.0, 0.6)
 LEVEL = PACLevel(0.1, 0.05)
@@ -31,6 +31,33 @@ SMALL = Loop(
     settings=Settings(members=3, hidden=24, layers=2, epochs=2, batch=64),
     search=Search(horizon=4, checked=3, population=20, iterations=2),
 )
+
+
+class PlanEpisodes:
+    """Whole episodes of mbrl-lib's CEM on a half-cheetah, one after the other, with a guard's tubes.
+
+    kept: what the guard checks; limits: what is counted, which without a guard is more
+    """
+
+    def __init__(self, env, policy, ensemble, limits, kept, guard, search, steps, *, device="cpu"):
+        self.robot, self.ensemble = pac_rl.make_environment(env), ensemble.to(device)
+        self.limits, self.steps = limits, steps
+        parts = (self.robot, self.ensemble, guard, kept, cheetah_reward)
+        # A half-cheetah that is not driven comes to rest.
+        self.agent = guarded_cem(*parts, search=search, policy=policy, fallback="hold")
+
+    def __call__(self, shard, given):
+        self.ensemble.refuse_seen(shard.ids, "episodes")
+        done, fallbacks = [], []
+        for seed in np.asarray(shard.ids).tolist():
+            before = self.agent.fallbacks
+            done.append(plan_episode(self.robot, self.agent, seed, steps=self.steps))
+            fallbacks.append(self.agent.fallbacks - before)
+        whole = Rollouts.join(done)
+        returns, errors = score_episodes(whole, self.limits, cheetah_reward)
+        fastest = np.where(np.isfinite(whole.states[..., 0]), whole.states[..., 0], np.inf).max(axis=1)
+        found = {"ids": whole.seeds, "errors": errors, "returns": returns, "fastest": fastest}
+        return found | {"fallbacks": np.array(fallbacks)}
 
 
 def compare_in_loop(out, engine, loop, tune, episodes):

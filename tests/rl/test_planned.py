@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from halfcheetah.pets import PlanEpisodes
 
 from pac_core import HalfSpace, TubeChecker
 from pac_rl import Ensemble, Guard
@@ -14,7 +15,6 @@ from pac_rl.planning import MeanTubes, MemberTubes
 from pac_rl.policies import Network
 from pac_rl.rollouts import Rollouts
 from pac_rl.systems import Environment
-from pac_rl.tasks import PlanEpisodes
 
 AHEAD = np.eye(18)[0]
 PLANS = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, size=(5, 4, 6)))

@@ -132,7 +132,7 @@ def test_labels_without_names_are_refused_for_several_tars_or_folders(tmp_path: 
     write_tar(tmp_path / "two" / "a.tar", [("b.png", RED)])
     write_tar(tmp_path / "two" / "b.tar", [("a.png", RED)])
     for source in (folders, tmp_path / "two"):
-        with pytest.raises(UnreadableFile, match=r"val\.txt must name the file .* give lines 'file label'"):
+        with pytest.raises(UnreadableFile, match=r"val\.txt must have lines 'file label', because"):
             find_images(source, labels=lines)
     lines.write_text("a.png 5\nb.png 7\n")
     assert find_images(folders, labels=lines).labels.tolist() == [5, 7]
@@ -334,7 +334,7 @@ def test_each_parquet_file_is_read_by_its_own_names(tmp_path: Path) -> None:
 
 def test_each_row_group_is_read_once(images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = find_images(as_parquet(images, tmp_path / "a.parquet", rows=7))
-    reader = found.source.read
+    reader = found.read
     assert isinstance(reader, ParquetReader)
     groups: list[int] = []
     read = pq.ParquetFile.read_row_group
@@ -364,12 +364,12 @@ def test_broken_images_have_their_path_in_every_layout(tmp_path: Path) -> None:
 
 
 def test_what_goes_to_the_workers_is_small(tmp_path: Path) -> None:
-    members = [m for i in range(2000) for m in ((f"val_{i:08d}.png", RED), (f"val_{i:08d}.cls", b"1"))]
+    members = [m for i in range(500) for m in ((f"val_{i:08d}.png", RED), (f"val_{i:08d}.cls", b"1"))]
     found = find_images(write_tar(tmp_path / "v.tar", members))
-    assert len(pickle.dumps(found)) < 2000 * 250
-    parquet = pa.table({"image": [RED] * 2000, "label": [1] * 2000})
+    assert len(pickle.dumps(found)) < 500 * 250
+    parquet = pa.table({"image": [RED] * 500, "label": [1] * 500})
     pq.write_table(parquet, tmp_path / "p.parquet", row_group_size=100)
-    assert len(pickle.dumps(find_images(tmp_path / "p.parquet"))) < 2000 * 250
+    assert len(pickle.dumps(find_images(tmp_path / "p.parquet"))) < 500 * 250
 
 
 def test_images_to_serve_may_lie_anywhere(tmp_path: Path) -> None:

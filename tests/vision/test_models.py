@@ -135,7 +135,8 @@ def test_torchvisions_own_files_are_known_and_others_must_be_named(
     torchvision: Builder, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(
-        InvalidInput, match=r"own\.pth is none of torchvision's own.* @V1 or @V2 behind resnet152"
+        InvalidInput,
+        match=r"own\.pth needs, because it is none of torchvision's own.* @V1 or @V2 behind resnet152",
     ):
         load_model(f"torchvision:resnet152:{weights}")
     with pytest.raises(InvalidInput, match="must name one of the weights V1, V2, DEFAULT, got 'V3'"):
@@ -329,7 +330,7 @@ def test_preprocessing_that_is_none_is_refused(networks: str, setting: str, text
 def test_a_fixed_batch_is_the_models_own(onnx: Any, images: Images) -> None:
     fixed = load_model(onnx(side=32, batch=4), preprocessing=STATED)
     assert fixed.batch == 4
-    source = images.source
+    source = images
     found, _ = ImageLogits(source, fixed)(images.ids[:6].tolist())
     free = load_model(onnx(side=32), preprocessing=STATED)
     assert free.batch is None
@@ -355,7 +356,7 @@ def test_an_object_of_a_factory_may_have_a_fixed_batch(
     fixed, free = (load_model(f"python:{networks}:{name}") for name in ("Fours", "Three"))
     assert (fixed.batch, free.batch) == (4, None)
     ids = images.ids[:6].tolist()
-    found, expected = (ImageLogits(images.source, model)(ids)[0] for model in (fixed, free))
+    found, expected = (ImageLogits(images, model)(ids)[0] for model in (fixed, free))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     monkeypatch.setattr(Fours, "logits", lambda self, batch: np.zeros((1, 3)))
     with pytest.raises(InvalidInput, match=r"must return logits \[B, K\] .* got \(0, 3\) for one image"):

@@ -122,7 +122,7 @@ def test_logits_of_another_shape_are_not_broadcast(tmp_path: Path) -> None:
 
 def test_arguments_are_refused_by_name(images: Images, args: Any) -> None:
     with pytest.raises(InvalidInput, match=r"labels must lie in 0\.\.2, got 3"):
-        ClassifyImages(Images(images.folder, images.ids, images.labels + 1), args[1])
+        ClassifyImages(replace(images, labels=images.labels + 1), args[1])
     with pytest.raises(InvalidInput, match="batch must be"):
         ClassifyImages(*args, 0)
     with pytest.raises(InvalidInput, match="broken must be one of error, miss, got 'skip'"):

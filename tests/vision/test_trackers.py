@@ -48,16 +48,16 @@ def test_the_truth_of_a_frame_does_not_decide_its_forecast(
 def test_every_look_shows_the_target_where_its_box_says(videos: Path) -> None:
     pairs = find_pairs(find_sequences(videos)[:1])
     settings = TrackerSettings("pixels", 64, views=5, shift=0.15)
-    looks = compute_looks(load_backbone("pixels", 64), videos, pairs, settings)
-    bright = (looks.now[:, :, 0].float() > 0.4).double()  # red of the rectangle, on 16 x 16 places
+    _, now, found = compute_looks(load_backbone("pixels", 64), videos, pairs, settings)
+    bright = (now[:, :, 0].float() > 0.4).double()  # red of the rectangle, on 16 x 16 places
     places = (torch.arange(16) + 0.5) / 16 - 0.5
     x, y = ((bright.sum(dim=axis) * places).sum(-1) / bright.sum((-2, -1)) for axis in (-2, -1))
-    boxes = looks.boxes.double()
+    boxes = found.double()
     for seen, low, high in ((x, 0, 2), (y, 1, 3)):
         centre = (boxes[..., low] + boxes[..., high]) / 2
         assert abs(settings.context * seen - centre).max() < 0.2
     truly = to_relative(pairs.current, pairs.previous)
-    np.testing.assert_allclose(looks.boxes[:, 0], truly, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[:, 0], truly, rtol=1e-5, atol=1e-6)
     steps = abs(boxes[:, 1:, :2] + boxes[:, 1:, 2:]).mean() / 2
     assert 0.1 < steps < 0.2  # the random motions of the others
     assert (boxes.std(dim=1).amax(dim=-1) > 0.02).all()  # which differ from look to look

@@ -289,29 +289,20 @@ def save_policy(policy: Network, path: str | os.PathLike[str]) -> None:
     arrays: dict[str, Any] = {"mu_w": policy.weights[-1], "mu_b": policy.biases[-1], "std": policy.std}
     for i, (weight, bias) in enumerate(zip(policy.weights[:-1], policy.biases[:-1], strict=True)):
         arrays |= {f"w{i}": weight, f"b{i}": bias}
-    arrays |= {
-        name: getattr(policy, name) for name in ("shift", "scale", "activation", "squash", "clip", "sees")
-    }
-    np.savez(path, **arrays)
+    others = ("shift", "scale", "activation", "squash", "clip", "sees")
+    np.savez(path, **arrays | {name: getattr(policy, name) for name in others})
 
 
 def _read_npz(file: Path, std: float | None) -> Network:
     _bounded(file)
     arrays = read_arrays(file)
     hidden = sum(name[:1] == "w" and name[1:].isdecimal() for name in arrays)
-    layers = _all_numbers(arrays, *(f"{kind}{i}" for i in range(hidden) for kind in "wb"), "mu_w", "mu_b")
-    inputs, outputs = layers[0].shape[-1], len(layers[-1])
-    return Network(
-        weights=tuple(layers[::2]),
-        biases=tuple(layers[1::2]),
-        std=_numbers(arrays, "std") if "std" in arrays else _same(std, outputs),
-        shift=_numbers(arrays, "shift", torch.zeros(inputs, dtype=torch.float64)),
-        scale=_numbers(arrays, "scale", torch.ones(inputs, dtype=torch.float64)),
-        activation=str(arrays.get("activation", "relu")),
-        squash=bool(arrays.get("squash", True)),
-        clip=float(arrays.get("clip", np.inf)),
-        sees=str(arrays.get("sees", "observation")),
-    )
+    layers = _take(arrays, *(f"{kind}{i}" for i in range(hidden) for kind in "wb"), "mu_w", "mu_b")
+    spread, *_ = _take(arrays, "std") if "std" in arrays else [None]
+    others: dict[str, Any] = {name: _take(arrays, name)[0] for name in ("shift", "scale") if name in arrays}
+    kinds = {"activation": str, "squash": bool, "clip": float, "sees": str}
+    others |= {name: kind(arrays[name]) for name, kind in kinds.items() if name in arrays}
+    return _network(layers, spread, std, **others)
 
 
 def _read_stable_baselines(
@@ -323,41 +314,31 @@ def _read_stable_baselines(
             raise UnreadableFile(f"it is cut off or no Stable-Baselines3 zip, which must hold {min(missing)}")
         data, content = archive.read("data"), archive.read("policy.pth")
     arrays, settings = _weights(content), _settings(data)
-    kwargs = settings["policy_kwargs"]
     squash, default = True, "relu"
-    spread: Tensor | tuple[Tensor, Tensor] | None
+    spread: Any = None
     if "actor.log_std.weight" in arrays:  # SAC, TQC
-        hidden, last, spread = "actor.latent_pi", "actor.mu", _layer(arrays, "actor.log_std")
+        hidden, last = "actor.latent_pi", ["actor.mu"]
+        spread = tuple(_take(arrays, "actor.log_std.weight", "actor.log_std.bias"))
     elif any(name.startswith("actor.mu.") for name in arrays):  # TD3, DDPG
-        hidden, last, spread = "actor.mu", None, None
+        hidden, last = "actor.mu", []
     elif "action_net.weight" in arrays and "log_std" in arrays:  # PPO, TRPO, A2C
-        hidden, last, spread = "mlp_extractor.policy_net", "action_net", torch.exp(_real(arrays, "log_std"))
-        squash, default = False, "tanh"
+        hidden, last = "mlp_extractor.policy_net", ["action_net"]
+        spread, squash, default = torch.exp(*_take(arrays, "log_std")), False, "tanh"
     else:
         kind = "of ARS, which is not read" if "action_net.0.weight" in arrays else "of no known algorithm"
         raise UnreadableFile(f"policy.pth is {kind}: it holds {', '.join(list(arrays)[:5]) or 'nothing'}")
     parts = [name for name in arrays if name.startswith(f"{hidden}.")]
     numbers = sorted({int(name.split(".")[-2]) for name in parts if name.endswith(".weight")})
-    plain = {f"{hidden}.{number}.{part}" for number in numbers for part in ("weight", "bias")}
+    plain = [f"{hidden}.{number}.{part}" for number in numbers for part in ("weight", "bias")]
     strange = ("features_extractor", "lstm", "shared_net")
-    odd = sorted({*parts} - plain) + [name for name in arrays if any(part in name for part in strange)]
+    odd = sorted({*parts} - {*plain}) + [name for name in arrays if any(part in name for part in strange)]
     if odd or numbers != list(range(0, 2 * len(numbers), 2)):
         got = ", ".join(odd[:3]) or f"layers {numbers}"
         raise InvalidInput(f"only policies of dense layers with an activation each are read, got {got}")
-    layers = [_layer(arrays, f"{hidden}.{number}") for number in numbers]
-    layers += [_layer(arrays, last)] if last else []
-    inputs, outputs = layers[0][0].shape[-1], len(layers[-1][1])
+    layers = _take(arrays, *plain, *(f"{name}.{part}" for name in last for part in ("weight", "bias")))
     # A class, as text such as <class 'torch.nn.modules.activation.ReLU'>.
-    activation = str(kwargs.get("activation_fn", default)).strip("<>'").split(".")[-1].lower()
-    made = Network(
-        weights=tuple(weight for weight, _ in layers),
-        biases=tuple(bias for _, bias in layers),
-        std=_same(std, outputs) if spread is None else spread,
-        shift=torch.zeros(inputs, dtype=torch.float64),
-        scale=torch.ones(inputs, dtype=torch.float64),
-        activation=activation,
-        squash=squash,
-    )
+    named = str(settings["policy_kwargs"].get("activation_fn", default)).strip("<>'").split(".")[-1]
+    made = _network(layers, spread, std, activation=named.lower(), squash=squash)
     if vecnormalize is not None and str(vecnormalize) != NOT_NORMALISED:
         return _normalised(made, Path(vecnormalize))
     if vecnormalize is None and (doubt := _may_be_normalised(file, settings, on_policy=not squash)):
@@ -443,12 +424,10 @@ def _normalised(policy: Network, file: Path) -> Network:
         raise UnreadableFile(f"there is no file {file} of VecNormalize's statistics")
     with _named(file):
         _bounded(file)
-        mean, var, clip, epsilon = _all_numbers(read_arrays(file), "mean", "var", "clip", "epsilon")
+        mean, var, clip, epsilon = _take(read_arrays(file), "mean", "var", "clip", "epsilon")
         single = clip.numel() == epsilon.numel() == 1
         if mean.shape != policy.shift.shape or var.shape != mean.shape or not single:
-            rule = (
-                f"mean and var must be a number for each of the {policy.inputs} inputs, clip and epsilon one"
-            )
+            rule = f"mean and var must have a number for each of {policy.inputs} inputs, clip and epsilon one"
             got = [list(part.shape) for part in (mean, var, clip, epsilon)]
             raise InvalidInput(f"{rule}, got shapes {got}")
         if not (var >= 0).all() or not epsilon >= 0:
@@ -456,33 +435,26 @@ def _normalised(policy: Network, file: Path) -> Network:
         return replace(policy, shift=mean, scale=torch.sqrt(var + epsilon), clip=float(clip))
 
 
-def _same(std: float | None, outputs: int) -> Tensor:
-    """`[outputs]` the noise that was given for a file without any."""
-    if std is None:
+def _network(
+    layers: list[Tensor], spread: Tensor | tuple[Tensor, Tensor] | None, std: float | None, **others: Any
+) -> Network:
+    """The policy of weights and biases in turn; its noise is the file's, or else what was given."""
+    if spread is None and std is None:
         raise InvalidInput("std must be given for a policy file that has none (0: no noise), got None")
-    return torch.full((outputs,), float(std), dtype=torch.float64)
+    if spread is None:
+        spread = torch.full((len(layers[-1]),), float(std or 0), dtype=torch.float64)
+    zeros = torch.zeros(layers[0].shape[-1], dtype=torch.float64)
+    plain = {"shift": zeros, "scale": zeros + 1}
+    return Network(tuple(layers[::2]), tuple(layers[1::2]), spread, **plain | others)
 
 
-def _layer(arrays: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
-    return _real(arrays, f"{name}.weight"), _real(arrays, f"{name}.bias")
-
-
-def _real(arrays: Mapping[str, Tensor], name: str) -> Tensor:
-    if name not in arrays:
-        raise UnreadableFile(f"policy.pth must hold {name}")
-    if not arrays[name].is_floating_point() or arrays[name].is_sparse:
-        raise InvalidInput(f"{name} must hold real numbers, got {arrays[name].dtype}")
-    return arrays[name].double()
-
-
-def _all_numbers(arrays: Mapping[str, Any], *names: str) -> list[Tensor]:
+def _take(arrays: Mapping[str, Any], *names: str) -> list[Tensor]:
+    """The arrays of these names in float64, refused unless they are there and hold real numbers."""
     if missing := [name for name in names if name not in arrays]:
-        raise UnreadableFile(f"the arrays {', '.join(missing)} are missing; there are {', '.join(arrays)}")
-    return [_numbers(arrays, name) for name in names]
-
-
-def _numbers(arrays: Mapping[str, Any], name: str, default: Tensor | None = None) -> Tensor:
-    array = arrays.get(name, default)
-    if isinstance(array, np.ndarray) and array.dtype.kind not in "fiu":
-        raise InvalidInput(f"{name} must hold numbers, got dtype {array.dtype}")
-    return torch.as_tensor(array, dtype=torch.float64)
+        raise UnreadableFile(f"it must hold {', '.join(missing)}; there are {', '.join(arrays)}")
+    for name in names:
+        array = arrays[name]
+        tensor = isinstance(array, Tensor)
+        if not (array.is_floating_point() and not array.is_sparse if tensor else array.dtype.kind in "fiu"):
+            raise InvalidInput(f"{name} must hold real numbers, got {array.dtype}")
+    return [torch.as_tensor(arrays[name], dtype=torch.float64) for name in names]

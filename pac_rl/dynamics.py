@@ -276,7 +276,7 @@ class Ensemble:
 
     def for_mbrl(self) -> OneDTransitionRewardModel:
         """The same ensemble as mbrl-lib's own planners and `ModelEnv` take it, in the state's own units."""
-        network = self._new_network(self.device)
+        network = new_network(self.settings, self.dims, self.action_dims, self.device, self.activation)
         weights = {name: tensor.clone() for name, tensor in self.network.state_dict().items()}
         logs = 2 * torch.log(self.units)
         for part in ("weight", "bias"):
@@ -293,22 +293,21 @@ class Ensemble:
 
     def to(self, device: str | torch.device) -> Ensemble:
         """The same on another device."""
-        network = self._new_network(device)
-        network.load_state_dict(self.network.state_dict())
-        parts = {name: getattr(self, name).to(device) for name in ("shift", "scale", "units")}
-        return replace(self, network=network.eval(), **parts)
-
-    def _new_network(self, device: str | torch.device) -> GaussianMLP:
-        return new_network(self.settings, self.dims, self.action_dims, device, self.activation)
+        return self._copy(self.settings, self.network.state_dict(), device)
 
     def first(self, members: int) -> Ensemble:
         """The ensemble of the first so many members."""
         if not 1 <= members <= self.settings.members:
             raise InvalidInput(f"members must be 1 to {self.settings.members}, got {members}")
         # The members' weights have an axis for them; what all members share has two dimensions at most.
-        tensors = {n: t[:members] if t.ndim == 3 else t for n, t in self.tensors().items()}
-        settings = asdict(replace(self.settings, members=members))
-        return Ensemble.of(tensors, self.about() | {"settings": settings}, self.device)
+        weights = {n: t[:members] if t.ndim == 3 else t for n, t in self.network.state_dict().items()}
+        return self._copy(replace(self.settings, members=members), weights, self.device)
+
+    def _copy(self, settings: Settings, weights: dict[str, Tensor], device: str | torch.device) -> Ensemble:
+        network = new_network(settings, self.dims, self.action_dims, device, self.activation)
+        network.load_state_dict(weights)
+        parts = {name: getattr(self, name).to(device) for name in ("shift", "scale", "units")}
+        return replace(self, network=network.eval(), settings=settings, **parts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes weights, normalisers and settings to a safetensors file."""
@@ -333,13 +332,6 @@ class Ensemble:
         """The ensemble that `save` wrote."""
         tensors, about = read_tensors(path)
         try:
-            return cls.of(tensors, about, device)
-        except UnreadableFile as error:
-            raise UnreadableFile(f"{path}: {error}") from None
-
-    @classmethod
-    def of(cls, tensors: dict[str, Tensor], about: dict[str, Any], device: str | torch.device) -> Ensemble:
-        try:
             settings = Settings(**about["settings"])
             dims, inputs = len(tensors["units"]), len(tensors["shift"])
             network = new_network(settings, dims, inputs - dims, device, about.get("activation", "silu"))
@@ -356,7 +348,7 @@ class Ensemble:
                 absolute=tuple(about.get("absolute", ())),
             )
         except (KeyError, TypeError, ValueError, RuntimeError, InvalidInput) as error:
-            raise UnreadableFile(f"the ensemble's parts do not fit together: {error}") from None
+            raise UnreadableFile(f"{path}: the ensemble's parts do not fit together: {error}") from None
 
     def __repr__(self) -> str:
         shape = f"{self.settings.members} members of {self.settings.layers} x {self.settings.hidden}"

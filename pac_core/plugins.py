@@ -1,7 +1,8 @@
 """What is imported only when it is asked for by name: ours, and what other packages add.
 
 In its pyproject a package registers under the groups ``pac_sets.commands``, ``.tasks`` (of `pac run`),
-``.models`` and ``.image_sources``, ``.shapes`` (of tubes) and ``.forecasters`` (what `pac sets` serves from).
+``.models`` and ``.image_sources``, ``.shapes`` (of tubes), ``.forecasters`` (what `pac sets` serves from)
+and ``.pages`` (of `pac report`, by the name of a task).
 Nothing is imported until it is asked for by name.
 """
 
@@ -16,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from pac_core.errors import InvalidInput
 
-Kind: TypeAlias = Literal["commands", "tasks", "models", "image_sources", "shapes", "forecasters"]
+Kind: TypeAlias = Literal["commands", "tasks", "models", "image_sources", "shapes", "forecasters", "pages"]
 SHIPPED: dict[str, dict[str, tuple[str, str]]] = {
     "commands": {
         "logits": ("cluster.commands.logits:logits", "Write the logits of a finished run to npz or parquet."),
@@ -30,6 +31,13 @@ SHIPPED: dict[str, dict[str, tuple[str, str]]] = {
         "rl": ("cluster.commands.rl:run_rl", "Rollouts of a robot and an ensemble's forecasts of them."),
     },
     "forecasters": {"images": ("pac_vision.models.libraries:forecast_images", "Images, by a model.")},
+    "pages": {
+        "episodes": ("pac_rl.pages:show_episodes", "The robot with and without its guard."),
+        "imagenet": ("pac_vision.pages:show_images", "Images with their sets."),
+        "otb": ("pac_vision.pages:show_tracks", "Videos with their boxes."),
+        "plans": ("pac_rl.pages:show_rollouts", "Tubes of plans."),
+        "rl": ("pac_rl.pages:show_rollouts", "Tubes of rollouts."),
+    },
 }
 """Ours: where each is, and what it is for."""
 

@@ -163,6 +163,7 @@ class RunEpisodes:
     """Whole episodes of a guarded controller: the arrays of `Episodes`.
 
     options: of `Controller`: its fallback, and others such as its horizon
+    traced: `[D]` keeps what happened at each step, too: the `Traces` along this direction, as float32
     """
 
     run: Callable[..., Any] = staticmethod(run_episodes)
@@ -177,15 +178,20 @@ class RunEpisodes:
         guard: TubeMaker | None,
         steps: int,
         options: dict[str, Any],
+        traced: NDArray[np.float64] | None = None,
         *,
         device: str = "cpu",
     ) -> None:
         parts = (make_environment(env), ensemble.to(device), policy, limits, guard)
         self.controller, self.steps = Controller(*parts, **options), steps
+        self.tracing = {} if traced is None else {"along": traced}
 
     def __call__(self, shard: Any, given: Arrays) -> Arrays:
-        done = self.run(self.controller, np.asarray(shard.ids), steps=self.steps)
-        return {"ids": done.seeds} | {name: getattr(done, name) for name in self.names}
+        done = self.run(self.controller, np.asarray(shard.ids), steps=self.steps, **self.tracing)
+        found = {"ids": done.seeds} | {name: getattr(done, name) for name in self.names}
+        if self.tracing:
+            found |= {name: array.astype(np.float32) for name, array in vars(done.traces).items()}
+        return found
 
 
 class RunSelections(RunEpisodes):
@@ -430,15 +436,34 @@ def fit_ensemble(
     return made
 
 
-def episodes_stage(controller: Controller, steps: int, scorer: Callable[..., Any] = RunEpisodes) -> Stage:
+def episodes_stage(
+    controller: Controller,
+    steps: int,
+    scorer: Callable[..., Any] = RunEpisodes,
+    *,
+    traced: NDArray[np.float64] | None = None,
+) -> Stage:
     """Whole episodes of a controller of a known robot, as a stage; its ids are seeds, see `run_episodes`.
 
-    scorer: `RunEpisodes` or `RunSelections`
+    scorer, traced: `RunEpisodes` or `RunSelections`; see there
     """
     names = ("horizon", "checked", "factors", "choice", "fallback", "reward")
     options = {name: getattr(controller, name) for name in names}
     parts = (controller.environment.id, controller.policy, controller.ensemble, controller.limits)
-    return Stage(scorer, (*parts, controller.guard, steps, options), needs=NEEDS)
+    more = () if traced is None else (traced,)
+    return Stage(scorer, (*parts, controller.guard, steps, options, *more), needs=NEEDS)
+
+
+def describe_episodes(controller: Controller, name: str) -> dict[str, Any]:
+    """What the page of a run of episodes says of them, for the job's configuration: the robot, what guards it
+    in words, and each limit on a single number of the state, with that number's name and its upper bound."""
+    names, limits = controller.environment.names, []
+    for limit in controller.limits:
+        normal = getattr(limit, "normal", None)
+        if normal is not None and np.count_nonzero(normal) == 1 and normal.max() > 0:
+            bound = float(limit.bound / normal.max())  # type: ignore[attr-defined]
+            limits.append([limit.name, names[int(normal.argmax())], bound])
+    return {"unit": "episode", "guard": name, "env": controller.environment.id, "limits": limits}
 
 
 def read_episodes(job: Job, folder: RunFolder, controller: Controller) -> Episodes:

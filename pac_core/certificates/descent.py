@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 
 from pac_core.arrays import check_array, check_numbers, round_up
 from pac_core.bounds import Entry, Family, PACLevel, check_integer, check_level, min_samples, proves
-from pac_core.certificates.certificate import Check, check_words, json_digest, read_json, seal, write_json
+from pac_core.certificates.certificate import (
+    Check,
+    check_words,
+    json_digest,
+    parse_json,
+    read_json,
+    seal,
+    write_json,
+)
 from pac_core.certificates.ledger import (
     Opening,
     add_note,
@@ -292,10 +300,13 @@ def write_descent(descended: Descended, path: str | os.PathLike[str]) -> None:
     write_json(path, to_json(descended))
 
 
-def read_descent(path: str | os.PathLike[str]) -> Descended:
-    """The result in a file, computed again from its counts and refused with the reason unless it follows."""
+def read_descent(path: str | os.PathLike[str], content: bytes | None = None) -> Descended:
+    """The result in a file, computed again from its counts and refused with the reason unless it follows.
+
+    content: of the file, where it was read already
+    """
     try:
-        return from_json(read_json(path))
+        return from_json(read_json(path) if content is None else parse_json(content, path))
     except BadCertificate as error:
         raise BadCertificate(f"{path}: {error}") from None
 

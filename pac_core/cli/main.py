@@ -15,6 +15,7 @@ from pac_core.bounds import PACLevel, max_errors, min_samples
 from pac_core.cli.evaluate import evaluate_command
 from pac_core.cli.fit import fit
 from pac_core.cli.options import FOLDER, PluginGroup, level_options, say
+from pac_core.cli.report import report_command
 from pac_core.cli.sets import sets_command
 from pac_core.cli.verify import ledger_command, verify_command
 from pac_core.errors import PACError
@@ -85,10 +86,11 @@ def main() -> None:
     pac verify certificate.json scores.npz          check that the certificate follows
     pac verify descent.json --ledger pac-ledger      the same for a guarded controller
     pac run rl --folder cheetah --epsilon 0.01 --delta 1e-5     on Ray, from a simulator
+    pac report cheetah                              one page to show and to send
     """
 
 
-for command in (fit, evaluate_command, sets_command, verify_command, ledger_command):
+for command in (fit, evaluate_command, sets_command, verify_command, ledger_command, report_command):
     main.add_command(command)
 
 

@@ -87,7 +87,7 @@ def refuse_second_look(
     """
     folder = results.folder
     folder.ledger(ledger)
-    issued, begun = _read_certificates(folder), ledger_exists(ledger)
+    issued, begun = read_certificates(folder), ledger_exists(ledger)
     if not issued and not begun:
         return
     known = {look.calibrate for look in (read_ledger(ledger) if begun else []) if not look.claim}
@@ -205,7 +205,7 @@ def _write_once(folder: RunFolder, name: str, certificate: Certificate) -> None:
         raise BadCertificate(f"{folder}/{name} is another certificate than this look gives: none is replaced")
 
 
-def _read_certificates(folder: RunFolder) -> dict[str, Certificate]:
+def read_certificates(folder: RunFolder) -> dict[str, Certificate]:
     """The certificates in a run folder, by the names of their files."""
     paths = folder.fs.ls(folder.root, detail=False, refresh=True) if folder.fs.exists(folder.root) else []
     names = fnmatch.filter(

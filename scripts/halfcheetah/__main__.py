@@ -3,7 +3,6 @@
 Each goes on where it was stopped; --smoke-test does the same in seconds, with tiny numbers.
 """
 
-import os
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,22 +14,18 @@ import click
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that workers find the modules as `halfcheetah`
 from common import PATH, option, options, out_option, seed_option, smoke_option, start
 from halfcheetah import guard_results as guarding
+from halfcheetah.demo import run_demo
 from halfcheetah.experiment import SMOKE, Design, Experiment
-from halfcheetah.figures import FIGURES, certificate, compare_shapes, draw_all
-from halfcheetah.guard import PLANNED, SMALL, TASKS, Guarded, Sizes
+from halfcheetah.figures import FIGURES, draw_all
+from halfcheetah.guard import SMALL, TASKS, Guarded, Sizes
 from halfcheetah.pets import SMALL as SMALL_LOOP
 from halfcheetah.pets import compare_in_loop
 from halfcheetah.train_policy import Search, search_policy
 
 from cluster.commands import engine_at
-from pac_rl import Settings
 from pac_rl.pets import Loop
 from pac_rl.planning import returns_in_words
 
-DEMO = Design(
-    **{"tune": 1000, "calibrate": 2000, "test": 2000, "epsilon": 0.02, "delta": 1e-3, "episodes": 600},
-    settings=Settings(hidden=128, epochs=5, batch=256),
-)
 main = click.Group(help=__doc__)
 
 
@@ -103,42 +98,17 @@ def figures(names, out, address, smoke_test, device, n, **given):
 
 
 @main.command()
-@engine_options("demo_output", "none")
+@engine_options("demo_output")
 def demo(out, address, smoke_test):
-    """From rollouts to a guarded robot, in about three minutes on two cores.
+    """From rollouts to a guarded robot and a page about it, on Ray, in under five minutes on two cores.
 
-    Trains a small probabilistic ensemble on rollouts of the policy that comes with pac_rl, rolls out
-    thousands of real trajectories in MuJoCo, tunes and calibrates tubes for the next 20 steps, certifies
-    them, and measures them on rollouts never looked at before. Then it lets the robot run under a speed
-    limit, without and with a guard that checks the tubes of what it might do next.
+    Trains a small probabilistic ensemble, rolls out thousands of half-cheetah trajectories with its forecasts
+    on Ray workers, fits tubes for the next 20 steps and sweeps epsilon and delta with Ray Tune, measures them
+    on rollouts never looked at before. Then it carries out plans to fit the tube of a guard, and lets the
+    robot run under a speed limit, without and with that guard. Ctrl-C, and the same command goes on.
     """
-    design, sizes, episodes = DEMO, Sizes(planned=PLANNED[1::3], epochs=8), 32
-    if smoke_test:
-        design, sizes, episodes = SMOKE, SMALL, 2
     with engine_at("none" if smoke_test else address) as engine:
-        experiment = Experiment(design, out, engine)
-        print(f"1 train      {design.episodes:,} episodes of the policy, half of them with more noise")
-        experiment.ensemble  # noqa: B018
-        units = design.tune + design.calibrate + design.test
-        print(f"2 roll out   {units:,} units of {design.horizon} steps, each from its own reset")
-        _, folder = experiment.run("closed")
-        parts = f"tune on {design.tune:,}, calibrate on {design.calibrate:,}, test on {design.test:,}"
-        print(f"3 certify    {parts}")
-        certificate(experiment)
-        print("\n4 compare    with the paper's tube: same ensemble, same rollouts; one-step variances there")
-        ours = next(row for row in compare_shapes(experiment, "closed") if row["shape"] == "box")
-        print(f"\npromised error   at most {design.epsilon:.2%}, with confidence 1 - {design.delta:g}")
-        print(f"measured error   {ours['error']:.2%} of {design.test:,} rollouts")
-        smaller = f"{ours['times smaller']:.0f} times smaller than the paper's shape"
-        print(f"tube size        {ours['size']:.3g}, {smaller}")
-        print("\n5 guard      speed at most 3.2096 m/s: the policy alone, then with tubes checked each step")
-        guarding.show_guard(Guarded(experiment, "speed", sizes), 1.5, episodes)
-    results, pac = out / "results", os.path.relpath(Path(sys.executable).with_name("pac"))
-    print(f"\nfigures          {results / 'shapes_closed_steps.png'}   size at each step, by shape")
-    print(f"                 {results / 'shapes_closed_tubes.png'}   tubes around real trajectories")
-    print(f"                 {results / 'guard_speed_episode.png'}   speed with and without the guard")
-    issued = f"{folder}/certificate-{design.epsilon!r}-{design.delta!r}.json"
-    print(f"next             {pac} verify {issued} {folder}/scores.parquet")
+        run_demo(out, engine, smoke_test)
 
 
 @main.command()

@@ -190,7 +190,8 @@ class Guarded:
         seeds = self.seeds(part, count)
         stage = tasks.episodes_stage(controller, self.sizes.steps)
         ids = range(int(seeds[0]), int(seeds[0]) + count)
-        job = Job.of("episodes", ids, [stage], size=tasks.EPISODES, unit="episode", guard=name)
+        about = tasks.describe_episodes(controller, name)
+        job = Job.of("episodes", ids, [stage], size=tasks.EPISODES, **about)
         settings = f"{self.sizes.horizon}-{self.sizes.checked}-{self.sizes.choice}"
         where = f"{self.task}-{part}-{count}-{settings}/{name.replace(' ', '-')}"
         return tasks.read_episodes(*self._run(job, where), controller)

@@ -168,21 +168,6 @@ def compare_settings(usual, settings, episodes):
     usual.experiment.report.table(f"guard_{usual.task}_settings", rows, title)
 
 
-def show_guard(guards, scale, episodes):
-    """For the demo, the unguarded robot beside the guarded one: a row of numbers each, and a figure."""
-    rows = []
-    for name, controller in (("unguarded", guards.base.bare()), ("guarded", guards.guarded(scale))):
-        done = guards.run(controller, "compare", episodes, f"demo {name}")
-        row = {"robot": name, "episodes over the limit": say_violated(done)}
-        row |= {"98% interval": "{:.2f} to {:.2f}".format(*interval(done, 0.01))}
-        row |= {"steps over the limit": float(done.violation_steps.mean())}
-        rows.append(row | {"return": float(done.returns.mean())})
-    note = "a measurement; `python scripts/halfcheetah guard-certificate` certifies a larger one"
-    title, report = f"{episodes} episodes of {guards.sizes.steps} steps from rest", guards.experiment.report
-    report.table("guard_demo", rows, title, note=note)
-    report.figure("guard_speed_episode", draw_episode(guards, scale))
-
-
 @dataclass(frozen=True)
 class Plan:
     """What is to be proved, and at what cost: 0.004 for each kind and 0.002 for P(unsafe given accepted)."""

@@ -1,0 +1,61 @@
+"""The command `pac report`: one page from run folders."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pac_core.cli.options import FILE, refuse_unwritable, say
+from pac_core.datasets import read_classes
+
+_LIMIT = re.compile(r"(.+?)\s*(<=|>=)\s*(\S+)")
+
+
+class LimitText(click.ParamType[tuple[str, float, bool]]):
+    """``forward velocity <= 3.2096``."""
+
+    name = "NAME<=NUMBER"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, float, bool]:
+        if isinstance(value, tuple):
+            return value
+        match = _LIMIT.fullmatch(value.strip())
+        try:
+            bound = float(match[3]) if match else float("nan")
+        except ValueError:
+            bound = float("nan")
+        if match is None or not abs(bound) < float("inf"):
+            self.fail(f"must be NAME<=NUMBER or NAME>=NUMBER, got {value!r}")
+        return match[1], bound, match[2] == "<="
+
+
+@click.command("report")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"), show_default=True
+)
+@click.option(
+    "--limit", "limits", type=LimitText(), multiple=True, help="Drawn into tubes: 'forward velocity <= 3.2'."
+)
+@click.option("--classes", type=FILE, help="Names of the labels: a line each, or ImageNet's class index.")
+@click.option("--title", default="", help="Of the page.")
+def report_command(runs: tuple[str, ...], out: Path, limits: Any, classes: Path | None, title: str) -> None:
+    """Write one page about finished runs, to open from disk or send to a colleague.
+
+    \b
+    pac report run --out report.html
+    pac report demo_output --limit 'forward velocity <= 3.2096'
+
+    RUN is a run folder, or a folder with some below it. The page says what was promised, whether it held and
+    what voids it, and shows what the runs hold. It takes no look at calibration units.
+    """
+    from pac_core.report import write_report
+
+    refuse_unwritable("--out", out)
+    known = read_classes(classes) if classes is not None else None
+    names = () if known is None else known.names or known.keys
+    write_report(runs, out, limits=limits, classes=names, title=title)
+    say("wrote", f"{out}: open it in a browser")

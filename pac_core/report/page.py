@@ -1,0 +1,139 @@
+"""The page of finished runs: what was promised, whether it held, and what there is to see; one HTML file.
+
+A task has a page function, found by the entry points ``pac_sets.pages`` under its name: from its runs to a
+chapter. Without one, a run shows what its certificates and forecasts say (`show_runs`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import TypeAlias
+
+from markupsafe import Markup
+
+from pac_core import plugins
+from pac_core.certificates.ledger import Opening, read_family, read_ledger, read_notes
+from pac_core.errors import InvalidInput
+from pac_core.files import whole_file
+from pac_core.report.charts import folded, paragraph, table
+from pac_core.report.sections import show_runs
+from pac_core.report.stored import Chapter, Section, StoredRun
+from pac_core.runs.folders import RunFolder
+
+Page: TypeAlias = Callable[[Sequence[StoredRun]], Chapter]
+
+
+def find_runs(places: Sequence[str]) -> list[str]:
+    """The run folders among these places and, where one is none itself, below it."""
+    found: list[str] = []
+    for place in places:
+        folder = RunFolder(place)
+        if folder.has("run.json"):
+            found.append(place)
+            continue
+        paths = sorted(folder.fs.glob(f"{folder.root}/**/run.json"))
+        inner = [str(path).removesuffix("/run.json") for path in paths]
+        if not inner:
+            raise InvalidInput(f"RUN must be a run folder, or hold some below it, got {place}")
+        found += inner if folder.local else [f"{place.rstrip('/')}{one[len(folder.root) :]}" for one in inner]
+    return list(dict.fromkeys(found))
+
+
+def build_page(runs: Sequence[StoredRun], *, title: str = "") -> str:
+    """The page of these runs, as HTML that needs nothing else."""
+    from jinja2 import Environment
+
+    tasks: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        tasks.setdefault(run.name, []).append(run)
+    chapters = [_page_of(name)(some) for name, some in tasks.items()]
+    ledgers = list(dict.fromkeys(place for run in runs if (place := run.folder.ledger())))
+    ends = [ledger_section(ledger) for ledger in ledgers] + [provenance_section(runs)]
+    here = files("pac_core.report")
+    parts = {
+        name: here.joinpath(name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")
+    }
+    page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(parts["page.html"])
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return page.render(
+        title=title or "What was promised, and did it hold?",
+        headlines=[head for chapter in chapters for head in chapter.headlines],
+        chapters=[*(chapter for chapter in chapters if chapter.sections), Chapter("Evidence", (), ends)],
+        css=Markup(parts["page.css"]),
+        js=Markup(parts["page.js"]),
+        made=made,
+    )
+
+
+def _page_of(name: str) -> Page:
+    page: Page = plugins.load("pages", name) if name in plugins.names("pages") else show_runs
+    return page
+
+
+def ledger_section(ledger: str) -> Section:
+    """What was asked of a ledger, in order, and what each look cost."""
+    family, spent, rows = read_family(ledger), 0.0, []
+    for number, opening in enumerate(read_ledger(ledger), 1):
+        spent += opening.cost
+        row = {"look": number, "for": _say_menu(opening), "units": opening.n, "cost": opening.cost}
+        rows.append(row | {"all so far": spent})
+    notes = [
+        {"time": note.time, "note": note.kind, "facts": json.dumps(note.facts)[:300]}
+        for note in read_notes(ledger)
+    ]
+    lead = paragraph(
+        f"{family} The cost of a look is a bound on the probability that any statement made from it is false."
+    )
+    body = [lead, table(rows), table(notes), paragraph(f"Ledger: {ledger}", "small")]
+    return Section("Ledger: what the calibration units were asked, and what it cost", Markup("").join(body))
+
+
+def _say_menu(opening: Opening) -> str:
+    if opening.plan and "scales" in opening.plan:
+        return f"episodes of a controller at {len(opening.plan['scales'])} scales of its tubes"
+    levels = ", ".join(f"({entry.epsilon:g}, {entry.delta:g})" for entry in opening.menu[:4])
+    more = f" and {len(opening.menu) - 4} more" if len(opening.menu) > 4 else ""
+    return f"certificates at (ε, δ) = {levels}{more}" if levels else "a claim about accepted plans"
+
+
+def provenance_section(runs: Sequence[StoredRun]) -> Section:
+    """Where everything came from: folders, models, versions, digests."""
+    rows = []
+    for run in runs:
+        about = run.about
+        model = about.get("model") or {}
+        row = {"run": str(run.folder), "task": run.name, "units": about.get("units", 0)}
+        row |= {"seed": about.get("seed", ""), "model": str(model.get("name", ""))}
+        rows.append(
+            row | {"model digest": str(model.get("digest") or "")[:12], "device": about.get("device") or ""}
+        )
+    versions = {name: text for run in runs for name, text in (run.about.get("versions") or {}).items()}
+    listed = [{"package": name, "version": text} for name, text in versions.items()]
+    full = [
+        folded(f"run.json of {run.folder}", Markup("<pre>{}</pre>").format(json.dumps(run.about, indent=1)))
+        for run in runs
+    ]
+    return Section("Provenance", Markup("").join([table(rows), folded("Versions", table(listed)), *full]))
+
+
+def write_report(
+    places: Sequence[str],
+    out: str | os.PathLike[str],
+    *,
+    limits: Sequence[tuple[str, float, bool]] = (),
+    classes: Sequence[str] = (),
+    title: str = "",
+) -> None:
+    """Writes the page of the runs at these places to `out`, whole or not at all.
+
+    places: run folders, or folders with some below them
+    limits, classes: see `StoredRun`
+    """
+    about = tuple(limits), tuple(classes)
+    page = build_page([StoredRun(RunFolder(place), *about) for place in find_runs(places)], title=title)
+    with whole_file(out) as file:
+        file.write_text(page, encoding="utf-8")

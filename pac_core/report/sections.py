@@ -1,0 +1,265 @@
+"""What the page shows of any run: headlines, coverage, sizes, tubes to play, a sweep; for task pages too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from pac_core.certificates.certificate import Certificate
+from pac_core.errors import InvalidInput
+from pac_core.evaluation import Evaluation, error_interval
+from pac_core.report.charts import (
+    Series,
+    folded,
+    heat_map,
+    interval_chart,
+    line_chart,
+    paragraph,
+    share_text,
+    table,
+)
+from pac_core.report.stored import Chapter, Headline, Section, StoredRun
+from pac_core.runs.reading import ALL
+
+VOIDS = (
+    "new {unit}s that are not drawn like the calibration {unit}s: another robot, camera, policy or world",
+    "another model, or settings, than those named below",
+    "a choice of model, score or level made after looking at the calibration {unit}s",
+)
+"""What voids a certificate's promise, whatever the task."""
+
+
+def show_runs(runs: Sequence[StoredRun]) -> Chapter:
+    """What the certificates and forecasts of any task's runs say."""
+    heads = [head for run in runs for head in certificate_headlines(run)]
+    sections = [
+        section
+        for run in runs
+        for section in (*coverage_sections(run), *tube_sections(run), *sweep_sections(run))
+    ]
+    return Chapter(f"{runs[0].name}: {say_units(runs)}", heads, sections)
+
+
+def say_units(runs: Sequence[StoredRun]) -> str:
+    """How many units there are, in words."""
+    return f"{sum(int(run.about.get('units', 0)) for run in runs):,} {runs[0].unit}s"
+
+
+def certificate_headlines(run: StoredRun) -> list[Headline]:
+    """A headline for each certificate of a run; of a sweep's one for all of them."""
+    found = []
+    for name, one in run.certificates.items():
+        level, test = one.predictor.threshold.level, run.tests[name]
+        kind = {"labels": "label set", "vectors": "region", "trajectories": "tube"}
+        what = kind.get(one.predictor.domain[0], "set") if one.predictor.domain else "set"
+        promise = (
+            f"The {what} of a new {one.unit} contains the truth with probability at least "
+            f"{share_text(1 - level.epsilon)}, with confidence {share_text(1 - level.delta)}."
+        )
+        found.append(Headline(promise, *_say_test(test, one), _say_about(run, one), _voids(one.unit)))
+    if run.sweep:
+        levels = {(row["epsilon"], row["delta"]) for row in run.sweep}
+        refuted = sum(row.get("refuted") == "yes" for row in run.sweep)
+        promise = f"All {len(run.sweep)} certificates of the sweep over {len(levels)} levels hold together."
+        measured = f"{refuted} of {len(run.sweep)} are refuted by the test part."
+        about = "Each was chosen on tune units only, and all were proved in one look."
+        found.append(Headline(promise, measured, not refuted, about, _voids(run.unit)))
+    return found
+
+
+def _voids(unit: str) -> tuple[str, ...]:
+    return tuple(text.format(unit=unit) for text in VOIDS)
+
+
+def _say_test(test: Evaluation | tuple[int, int] | None, one: Certificate) -> tuple[str, bool | None]:
+    if test is None:
+        return "Not measured: the run has no test units.", None
+    pair = isinstance(test, tuple)
+    errors, n = test if isinstance(test, tuple) else (test.all.errors, test.all.n)
+    low, high = error_interval(errors, n) if pair else test.all.interval  # type: ignore[union-attr]
+    held = low <= one.predictor.threshold.level.epsilon
+    return (
+        f"{errors:,} of {n:,} test {one.unit}s were missed: {share_text(errors / n)} "
+        f"(98% interval {share_text(low)} to {share_text(high)})."
+    ), held
+
+
+def _say_about(run: StoredRun, one: Certificate) -> str:
+    calibrate = one.predictor.threshold.n
+    return f"New {one.unit}s drawn like the {calibrate:,} calibration {one.unit}s; model: {one.model.name}."
+
+
+def coverage_sections(run: StoredRun) -> list[Section]:
+    """Error with its exact interval, and sizes, for each certificate."""
+    rows, charts, notes = [], [], []
+    for name, one in run.certificates.items():
+        test, level = run.tests[name], one.predictor.threshold.level
+        notes += [paragraph(remark, "note") for remark in one.predictor.remarks]
+        if test is None:
+            continue
+        at = f"ε = {level.epsilon:g}, δ = {level.delta:g}"
+        errors, n = test if isinstance(test, tuple) else (test.all.errors, test.all.n)
+        interval = error_interval(errors, n)
+        alt = f"Measured error {share_text(errors / n)}, promised at most {share_text(level.epsilon)}."
+        rows_ = [(at, errors / n, *interval)]
+        charts.append(interval_chart(rows_, limit=level.epsilon, alt=alt, x="share of test units missed"))
+        row: dict[str, Any] = {"level": at, f"test {run.unit}s": n, "missed": errors}
+        row |= {"98% interval": f"{share_text(interval[0])} to {share_text(interval[1])}"}
+        if isinstance(test, Evaluation):
+            whole = test.all
+            row |= {"mean size": whole.mean, "median": whole.median, "largest": whole.largest}
+            row |= {"empty sets": whole.empty}
+            notes.append(paragraph(f"Sizes: {test.size_in}.", "small"))
+            charts += _size_charts(run, name)
+        rows.append(row)
+    looked = ("calibrate", "test") if run.certificates else ()  # before the look, nobody reads that part
+    failed = {part: len(run.results.failed(part)) for part in looked}
+    if lost := {part: n for part, n in failed.items() if n}:
+        words = ", ".join(f"{n:,} {part} {run.unit}s" for part, n in lost.items())
+        notes.append(paragraph(f"{words} have no forecast; they count as errors.", "note"))
+    body = Markup("").join([table(rows), *charts, *dict.fromkeys(notes)])
+    return [Section("Coverage and sizes", body)] if body else []
+
+
+def _size_charts(run: StoredRun, name: str) -> list[Markup]:
+    steps, counts, found = run.step_sizes(name), run.label_counts(name), []
+    if steps is not None:
+        low, middle, high = np.nanquantile(steps, (0.05, 0.5, 0.95), axis=0)
+        x = list(range(1, steps.shape[1] + 1))
+        alt = f"The median size of a tube is {middle[0]:.3g} at step 1 and {middle[-1]:.3g} at step {x[-1]}."
+        words = "median, and the range of nine tubes in ten"
+        one = Series(words, x, middle.tolist(), low.tolist(), high.tolist())
+        found.append(line_chart([one], x="step", y="size of the tube", alt=alt, zero=True))
+    if counts is not None and counts.sum():
+        last = int(np.flatnonzero(counts)[-1])
+        shares = (counts[: last + 1] / counts.sum()).tolist()
+        alt = f"Sets have up to {last} labels; {share_text(shares[1] if last else 0)} of them exactly one."
+        one = Series("share of test units", list(range(last + 1)), shares)
+        found.append(line_chart([one], x="labels in the set", y="share of test units", alt=alt, zero=True))
+    return found
+
+
+SHOWN = 12
+"""Test units of the tube player."""
+
+
+def tube_sections(run: StoredRun, names: Sequence[str] = ()) -> list[Section]:
+    """Tubes of some test units to look at step by step; `names` are those of the state's numbers."""
+    chosen = [
+        (name, one)
+        for name, one in run.certificates.items()
+        if one.predictor.domain and one.predictor.domain[0] == "trajectories"
+    ]
+    if not chosen or run.task is None or not run.results.parts.test.n:
+        return []
+    _, one = chosen[0]
+    _, rows, (_, forecast, truth) = next(iter(run.results.over("test", ALL)))
+    sets = one.predictor.sets(forecast)
+    inside = np.asarray(sets.contains(truth))
+    picked = [*np.flatnonzero(~inside)[:2].tolist(), *np.flatnonzero(inside).tolist()][:SHOWN]
+    lower, upper = (np.asarray(end)[picked] for end in sets.box())
+    marked, dims = truth.marked()[picked], lower.shape[-1]
+    known = list(names) or [f"number {i}" for i in range(dims)]
+    if dims != len(known):  # a tube of features
+        features = getattr(one.predictor.score, "features", None)
+        known = list(features.names) if features is not None else [f"number {i}" for i in range(dims)]
+    data = {
+        "names": known,
+        "limits": [
+            {"dim": known.index(name), "bound": bound, "upper": up}
+            for name, bound, up in check_limits(run.limits, known)
+        ],
+        "units": [
+            {"id": str(run.results.names[rows[row]]), "inside": bool(inside[row])}
+            | {"low": outward(low, -1), "high": outward(high, 1)}
+            | {"mean": shorten(mean), "truth": shorten(states)}
+            for row, low, high, mean, states in zip(
+                picked, lower, upper, np.asarray(sets.region.center)[picked], _seen(one, marked), strict=True
+            )
+        ],
+    }
+    level = one.predictor.threshold.level
+    lead = (
+        f"{len(picked)} test {run.unit}s at ε = {level.epsilon:g}, δ = {level.delta:g}: up to two that were "
+        "missed, then the first that were not. The band shows one number of the state; whether a unit was "
+        "inside is decided by all numbers and steps together."
+    )
+    return [Section("Tubes, step by step", paragraph(lead) + player("tubes", data, "A tube, step by step"))]
+
+
+def _seen(one: Certificate, states: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The truth as the tube sees it: the state, or the features of it."""
+    features = getattr(one.predictor.score, "features", None)
+    return states if features is None else np.asarray(features.of(states))
+
+
+def check_limits(
+    limits: Sequence[tuple[str, float, bool]], names: Sequence[str]
+) -> list[tuple[str, float, bool]]:
+    """The limits on numbers that there are; refused if one is not known."""
+    for name, _, _ in limits:
+        if name not in names:
+            raise InvalidInput(f"--limit must name one of {', '.join(names)}, got {name!r}")
+    return list(limits)
+
+
+def player(kind: str, data: Any, label: str) -> Markup:
+    """What the page's script draws: `kind` is "tubes" or "robots", `data` plain JSON."""
+    from jinja2.utils import htmlsafe_json_dumps
+
+    text = htmlsafe_json_dumps(data, separators=(",", ":"))
+    made = '<div class="player" data-kind="{}" role="group" aria-label="{}">'
+    made += '<script type="application/json">{}</script></div>'
+    return Markup(made).format(kind, label, text)
+
+
+def shorten(values: Any) -> Any:
+    """Numbers as JSON, to five digits; what is not finite is null."""
+    array = np.asarray(values, np.float64)
+    if array.ndim:
+        return [shorten(row) for row in array]
+    return float(f"{array:.5g}") if np.isfinite(array) else None
+
+
+def outward(values: Any, side: int) -> Any:
+    """The same for an end of a set, rounded away from it: `side` is 1 for an upper end, -1 for a lower."""
+    array = np.asarray(values, np.float64)
+    if array.ndim:
+        return [outward(row, side) for row in array]
+    if not np.isfinite(array):
+        return None
+    near = float(f"{array:.5g}")
+    step = 10.0 ** (np.floor(np.log10(abs(array))) - 4) if array else 0.0
+    return near if (near - array) * side >= 0 else float(f"{near + side * step:.5g}")
+
+
+def sweep_sections(run: StoredRun) -> list[Section]:
+    """Heat maps of a sweep: size and error at each epsilon and delta, and the table of its rows."""
+    if not run.sweep:
+        return []
+    maps = []
+    for horizon in dict.fromkeys(row.get("horizon", "") for row in run.sweep):
+        rows = [row for row in run.sweep if row.get("horizon", "") == horizon]
+        epsilons = sorted({row["epsilon"] for row in rows}, key=float)
+        deltas = sorted({row["delta"] for row in rows}, key=float)
+        at = {(row["epsilon"], row["delta"]): row for row in rows}
+        for column, words in (("size", "mean size on the test part"), ("test error", "measured error")):
+            cells = [[_number(at.get((e, d), {}).get(column)) for e in epsilons] for d in deltas]
+            title = words[0].upper() + words[1:] + (f", {horizon} steps" if horizon else "")
+            maps.append(heat_map(title, [f"δ = {d}" for d in deltas], [f"ε = {e}" for e in epsilons], cells))
+    shown = [{name: _number(value) for name, value in row.items() if name != "file"} for row in run.sweep]
+    shown = [{name: "" if value is None else value for name, value in row.items()} for row in shown]
+    lead = paragraph(
+        "What was chosen on tune units for each level, proved in one look, measured on test units."
+    )
+    return [Section("Sweep of ε and δ", Markup("").join([lead, *maps, folded("All rows", table(shown))]))]
+
+
+def _number(text: str | None) -> Any:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return text

@@ -1,0 +1,171 @@
+"""What `pac report` shows of a robot's runs: tubes by the names of the state, guards compared, the robot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from pac_core.certificates import read_descent
+from pac_core.errors import InvalidInput
+from pac_core.evaluation import error_interval
+from pac_core.report import (
+    Chapter,
+    Headline,
+    Section,
+    Series,
+    StoredRun,
+    certificate_headlines,
+    coverage_sections,
+    line_chart,
+    paragraph,
+    player,
+    say_units,
+    share_text,
+    shorten,
+    sweep_sections,
+    table,
+    tube_sections,
+)
+from pac_rl.systems import Environment, Floats, make_environment
+
+DESCENT = "descent.json"
+"""Of the run folder of guarded episodes: the certificate of the controller, see `pac_core.descend`."""
+ROBOT_VOIDS = (
+    "another controller: model, policy, tubes, limits, planner or fallback",
+    "episodes that do not start, or are not disturbed, like those that were run",
+    "a choice of the controller made after looking at these episodes",
+)
+
+
+def show_rollouts(runs: Sequence[StoredRun]) -> Chapter:
+    """Rollouts or plans: the certificates, and tubes by the names of the robot's state."""
+    heads = [head for run in runs for head in certificate_headlines(run)]
+    sections = []
+    for run in runs:
+        sections += [*coverage_sections(run), *tube_sections(run, _names(run)), *sweep_sections(run)]
+    what = "Plans carried out" if runs[0].name == "plans" else "Rollouts of the policy"
+    return Chapter(f"{what}: tubes for {say_units(runs)} of {runs[0].about.get('env')}", heads, sections)
+
+
+def show_episodes(runs: Sequence[StoredRun]) -> Chapter:
+    """Whole episodes: certificates of controllers, guards compared, the robot with and without its guard."""
+    shown = [run for run in runs if run.about.get("guard") and "returns" in run.arrays]  # not for training
+    if not shown:
+        return Chapter("")
+    rows, series = [], []
+    for run in shown:
+        arrays = run.arrays
+        errors, n = int(arrays["errors"].sum()), len(arrays["ids"])
+        low, high = error_interval(errors, n)
+        name, earned = _name(run), float(arrays["returns"].mean())
+        row = {"robot": name, "episodes": n, "over the limit": errors}
+        row |= {"98% interval": f"{share_text(low)} to {share_text(high)}", "mean return": earned}
+        row |= {"steps over the limit": float(arrays["violation_steps"].mean())}
+        rate = arrays["fallbacks"].sum() / max(1, arrays["decisions"].sum())
+        rows.append(row | {"fallback acted": share_text(float(rate))})
+        series.append(Series(name, [earned], [errors / n], [low], [high], points=True))
+    words = "; ".join(f"{row['robot']}: {row['over the limit']} of {row['episodes']}" for row in rows)
+    chart = line_chart(
+        series,
+        x="mean return of an episode",
+        y="share of episodes over the limit",
+        alt=f"Episodes over the limit, {words}.",
+        zero=True,
+    )
+    lead = paragraph("Fresh episodes from rest; whiskers are exact 98% intervals.")
+    compared = Section("What the guard prevented, and what it cost", lead + table(rows) + chart)
+    seen = Section("The robot with and without the guard", _animation(shown))
+    heads = [head for run in shown if (head := _certificate(run))]
+    return Chapter("The guarded robot", heads, [seen, compared] if seen.body else [compared])
+
+
+def _certificate(run: StoredRun) -> Headline | None:
+    """What is proved of the controller of these episodes, if anything is."""
+    if not run.folder.has(DESCENT):
+        return None
+    done = read_descent(f"{run.folder}/{DESCENT}", run.folder.get(DESCENT))
+    level, plan = done.plan.level, done.plan
+    promise = (
+        f"A new episode of the robot {_name(run)} is an error with probability at most "
+        f"{share_text(level.epsilon)}, with confidence {share_text(1 - level.delta)}."
+    )
+    trials = "; ".join(
+        f"{trial.errors} of {plan.n} episodes at scale {trial.scale:g}" for trial in done.trials
+    )
+    seen = f"An error: {plan.error}. Seen: {trials}; {plan.allowed} were allowed."
+    about = "New episodes of exactly this controller that start and are disturbed like these."
+    return Headline(promise, seen, done.certified is not None, about, ROBOT_VOIDS)
+
+
+def _name(run: StoredRun) -> str:
+    return str(run.about.get("guard") or "the robot")
+
+
+def _names(run: StoredRun) -> tuple[str, ...]:
+    """The names of the state's numbers, where the simulator can be asked."""
+    robot = _robot(run)
+    return robot.names if robot else ()
+
+
+def _robot(run: StoredRun) -> Environment | None:
+    try:
+        return make_environment(str(run.about.get("env")))
+    except (InvalidInput, ImportError):  # another robot, or no simulator here
+        return None
+
+
+def _animation(runs: Sequence[StoredRun]) -> Markup:
+    """The robot in one episode of each run, drawn from its states, with what the limit reads below."""
+    traced = [run for run in runs if "states" in run.arrays and run.about.get("limits")]
+    robot = _robot(traced[0]) if traced else None
+    if robot is None:
+        return Markup("")
+    name, number, bound = traced[0].about["limits"][0]
+    column = robot.names.index(number)
+    robots: list[dict[str, Any]] = []
+    radii: list[float] = []
+    for run in traced:
+        states = run.arrays["states"][0].astype(np.float64)
+        states = states[np.isfinite(states).all(axis=1)]
+        x, frames, radii = draw_frames(robot, states)
+        one = {
+            "name": _name(run),
+            "value": shorten(states[:, column]),
+            "x": shorten(x),
+            "frames": shorten(frames),
+        }
+        robots.append(one)
+    data = {"robots": robots, "radii": shorten(radii), "dt": robot.dt, "bound": bound, "scale": 82}
+    data |= {"label": f"{number}, m/s" if "velocity" in number else number}
+    data |= {"unit": "m/s" if "velocity" in number else "", "start": 60}
+    lead = f"One episode of {traced[0].about['env']}; the {name} is {bound:g}. Press Play."
+    return paragraph(lead) + player("robots", data, "The robot with and without its guard")
+
+
+def draw_frames(robot: Environment, states: Floats) -> tuple[Floats, Floats, list[float]]:
+    """Where the robot is at each step, seen from the side: x `[T]`; for each capsule of its body the ends in
+    x and z `[T, G, 4]`; and the G radii.
+
+    The state lacks the way gone, which the forward velocity adds up to.
+    """
+    import mujoco
+
+    model, data = robot.gym.model, mujoco.MjData(robot.gym.model)
+    joints = [model.joint(i).name for i in range(model.njnt)]
+    way = np.cumsum(states[:, robot.names.index("forward velocity")]) * robot.dt
+    bodies = [g for g in range(model.ngeom) if model.geom_bodyid[g] > 0]
+    frames = np.zeros((len(states), len(bodies), 4))
+    for t, state in enumerate(states):
+        for i, joint in enumerate(joints):
+            data.qpos[model.jnt_qposadr[i]] = (
+                state[robot.names.index(joint)] if joint in robot.names else way[t]
+            )
+        mujoco.mj_kinematics(model, data)
+        for place, g in enumerate(bodies):
+            reach = data.geom_xmat[g].reshape(3, 3)[:, 2] * model.geom_size[g][1]
+            ends = data.geom_xpos[g] - reach, data.geom_xpos[g] + reach
+            frames[t, place] = [ends[0][0], ends[0][2], ends[1][0], ends[1][2]]
+    return way, frames, [float(model.geom_size[g][0]) for g in bodies]

@@ -1,0 +1,130 @@
+"""The mission before your eyes: rollouts on Ray, tubes, a sweep, a guarded robot, and a page about it."""
+
+import os
+import sys
+import time
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import click
+from halfcheetah.experiment import SMOKE, Design, Experiment
+from halfcheetah.guard import PLANNED, SMALL, Guarded, Sizes
+from halfcheetah.guard_results import KINDS, describe
+
+from cluster.commands.launch import tune_run
+from pac_core import PACLevel
+from pac_core.certificates import Descent, descend, write_descent
+from pac_core.report import StoredRun, write_report
+from pac_core.runs import Job, RunFolder, certify_run, episodes_through
+from pac_core.runs.engines import duration
+from pac_rl import Settings
+from pac_rl.pages import DESCENT
+from pac_rl.tasks import EPISODES, describe_episodes, episodes_stage, read_episodes
+
+DEMO = Design(
+    **{"tune": 1000, "calibrate": 2000, "test": 2000, "epsilon": 0.02, "delta": 1e-3, "episodes": 600},
+    settings=Settings(hidden=128, epochs=5, batch=256),
+)
+SCALE = 1.5
+"""Of the guard's tubes, laid down for the demo."""
+STAGES = {
+    "train a model": 45,
+    "roll out and forecast": 45,
+    "sweep and certify": 30,
+    "fit the guard's tubes": 110,
+    "run guarded episodes": 50,
+    "write the page": 10,
+}
+"""Seconds that each stage takes on two idle cores."""
+
+
+def run_demo(out, engine, smoke_test):
+    design, sizes, episodes, level = DEMO, Sizes(planned=PLANNED[1::3], epochs=8), 64, PACLevel(0.05, 0.05)
+    deltas = (1e-3, 1e-2)
+    if smoke_test:
+        design, sizes, episodes, level = SMOKE, SMALL, 4, PACLevel(0.5, 0.1)
+    levels = [PACLevel(epsilon, delta) for epsilon in (design.epsilon, 0.05, 0.1) for delta in deltas]
+    levels = levels if not smoke_test else [design.level]
+    experiment, stage = Experiment(design, out, engine), partial(_stage, list(STAGES))
+    units = design.tune + design.calibrate + design.test
+    with stage("train a model", f"{design.episodes:,} episodes of the policy, a probabilistic ensemble"):
+        experiment.ensemble  # noqa: B018
+    with stage("roll out and forecast", f"{units:,} rollouts of {design.horizon} steps, on Ray workers"):
+        task, closed = experiment.run("closed")
+    with stage("sweep and certify", f"{len(levels)} levels with Ray Tune, on {design.tune:,} tune rollouts"):
+        if smoke_test:  # without Ray
+            certify_run(task, closed, levels, out / "pac-ledger")
+        elif not closed.has("tune.csv"):
+            tune_run(closed, levels, out / "pac-ledger", shapes=("box", "joint"))
+    guards = Guarded(experiment, "speed", sizes)
+    with stage("fit the guard's tubes", f"{sizes.rollouts:,} plans carried out in MuJoCo"):
+        guards.ours  # noqa: B018
+    with stage("run guarded episodes", f"{episodes} with the guard, {episodes} without"):
+        done, free = run_guarded(guards, episodes, level)
+    page = out / "report.html"
+    with stage("write the page", "for you and your colleagues"):
+        folders = [guards.home / "episodes", closed.root]
+        write_report([str(one) for one in folders], str(page), limits=[("forward velocity", 3.2096, True)])
+    say_results(StoredRun(RunFolder(closed.root)), done, free, page)
+
+
+def run_guarded(guards, episodes, level):
+    """The certificate of the guarded controller, and the same number of episodes without the guard."""
+    home, controller = guards.home / "episodes", guards.guarded(SCALE)
+    seeds = guards.seeds("compare", episodes)
+    plan = Descent(
+        scales=(SCALE,),
+        n=episodes,
+        allowed=0,
+        level=level,
+        episodes=seeds[None],
+        error=KINDS["episode"][1],
+        tested=describe(guards),
+    )
+
+    def stage(scale):
+        return episodes_stage(guards.guarded(scale), guards.sizes.steps, traced=guards.along)
+
+    about = describe_episodes(controller, "with the guard") | {"size": EPISODES}
+    run = episodes_through(guards.experiment.engine, stage, str(home), **about)
+    done = descend(plan, run, ledger=guards.experiment.out / "pac-ledger")
+    write_descent(done, home / f"scale-{SCALE!r}" / DESCENT)
+    bare = guards.base.bare()
+    ids = range(int(seeds[0]), int(seeds[0]) + episodes)
+    tracing = episodes_stage(bare, guards.sizes.steps, traced=guards.along)
+    job = Job.of("episodes", ids, [tracing], size=EPISODES, **describe_episodes(bare, "without a guard"))
+    folder = RunFolder(home / "no-guard")
+    guards.experiment.engine(job, folder)
+    return done, read_episodes(job, folder, bare)
+
+
+def say_results(run, done, free, page):
+    """Five lines: promised, measured, prevented, where the page is, what to try next."""
+    tube, test = run.main
+    level, plan, errors = tube.predictor.threshold.level, done.plan, done.trials[0].errors
+    pac = os.path.relpath(Path(sys.executable).with_name("pac"))
+    proved = f"; proved: at most {plan.level.epsilon:g} of all, confidence {1 - plan.level.delta:g}"
+    proved = "; nothing is certified" if done.certified is None else proved
+    prevented = f"{int(free.errors.sum())} of {plan.n} episodes too fast without the guard, {errors} with it"
+    lines = {
+        "promised": f"a tube contains its rollout with probability {1 - level.epsilon:g}, "
+        f"with confidence {1 - level.delta:g}",
+        "measured": f"{test.all.error:.2%} of {test.all.n:,} fresh rollouts missed; "
+        f"mean size {test.all.mean:.3g}",
+        "prevented": prevented + proved,
+        "the page": f"{page}: open it in a browser",
+        "try next": f"{pac} report --help; your own robot, model or images: docs/getting-started.md",
+    }
+    print("", *(f"{name:<11} {text}" for name, text in lines.items()), sep="\n")
+
+
+@contextmanager
+def _stage(names, name, what):
+    """A line before a stage with what it may take, and one after it with what it took."""
+    click.secho(
+        f"\n[{names.index(name) + 1}/{len(names)}] {name}: {what} (about {duration(STAGES[name])})", bold=True
+    )
+    begun = time.monotonic()
+    yield
+    print(f"      took {duration(time.monotonic() - begun)}", flush=True)

@@ -48,14 +48,17 @@ count:
 
 setup: $(READY)
 
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
+
 $(READY): pyproject.toml constraints.txt
-	@test -x $(BIN)/python || { echo "== [1/2] making $(VENV)"; $(PYTHON) -m venv $(VENV); }
-	@echo "== [2/2] installing pac-sets and its tools into $(VENV) (a minute or two the first time)"
+	@test -x $(BIN)/python || { echo "== making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@if $(BIN)/python -c 'import torch' 2>/dev/null; \
 	then grep -v '^torch==' constraints.txt; else cat constraints.txt; fi > $(VENV)/constraints.txt
-	@$(BIN)/python -m pip install --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[dev]'
-	@echo "== mbrl-lib, without the old versions it pins"
-	@$(BIN)/python -m pip install --disable-pip-version-check -q --no-deps mbrl==0.2.0
+	@$(BIN)/python scripts/install.py $(VENV)/install.log \
+	"installing pac-sets and its tools into $(VENV), a minute or two the first time" \
+	$(PIP) -c $(VENV)/constraints.txt -e '.[dev]'
+	@# mbrl-lib pins old versions of what it needs, so it comes without them
+	@$(PIP) -q --no-deps mbrl==0.2.0 >> $(VENV)/install.log
 	@touch $@
 
 $(BENCH_READY): $(READY)

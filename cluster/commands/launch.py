@@ -37,7 +37,8 @@ from pac_core.runs import (
     shown,
     size,
 )
-from pac_core.sets import RankedScore
+from pac_core.sets import LABEL_SCORES, RankedScore
+from pac_core.tubes import check_shape
 
 DATA = "data.txt"
 """Of a run folder: where the files of the units lie."""
@@ -67,6 +68,8 @@ def launch(
     data: what the units are read from, if they are; the ledger is beside it
     """
     check_levels(task.calibrate, levels)
+    if score not in (None, *LABEL_SCORES):
+        check_shape(score)
     results = task.results(folder)
     book = ledger_for(folder, ledger, data) if levels else Path(LEDGER)
     refuse_unwritable("--ledger", book)

@@ -73,12 +73,18 @@ def tune(
     place = RunFolder(folder)
     with resumable(place), connected(address) as session:
         say("ray", session)
-        book, task = ledger_for(place, ledger), Task.read(place)
-        refuse_unwritable("--ledger", book)
-        results = task.results(place)
         options: Any = {"horizons": horizons or (None,), "members": (None, *members), "same": same_score}
-        with saying_failures(results), counted("trials") as progress:
-            rows, cost = sweep(results, levels, book, shapes=shapes, progress=progress, **options)
+        tune_run(place, levels, ledger_for(place, ledger), shapes=shapes, **options)
+
+
+def tune_run(place: RunFolder, levels: Sequence[PACLevel], book: LedgerPath, **options: Any) -> None:
+    """A sweep over a finished run, on a Ray that is connected: its table in the terminal and as csv, its heat
+    maps as PNG; the options are those of `sweep`."""
+    task = Task.read(place)
+    refuse_unwritable("--ledger", book)
+    results = task.results(place)
+    with saying_failures(results), counted("trials") as progress:
+        rows, cost = sweep(results, levels, book, progress=progress, **options)
     names = [name for name in rows[0] if any(row[name] != "" for row in rows)]
     click.echo(format_table([names, *([_cell(name, row[name]) for name in names] for row in rows)]))
     say_cost(len(rows), cost, book)

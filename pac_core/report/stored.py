@@ -15,10 +15,10 @@ from markupsafe import Markup
 from pac_core.certificates.certificate import Certificate
 from pac_core.errors import InvalidInput
 from pac_core.evaluation import Evaluation, Outcomes, evaluate_outcomes, measure_sets
-from pac_core.runs.driver import Task, read_certificates
+from pac_core.runs.driver import read_certificates
 from pac_core.runs.folders import RunFolder
 from pac_core.runs.jobs import Arrays
-from pac_core.runs.reading import ALL
+from pac_core.runs.reading import ALL, Task
 from pac_core.sets.gaussian import ConfidenceSets
 from pac_core.sets.labels import LabelSets
 from pac_core.sets.predictor import GivenScore

@@ -12,12 +12,11 @@ from halfcheetah.experiment import SMOKE, Design, Experiment
 from halfcheetah.guard import PLANNED, SMALL, Guarded, Sizes
 from halfcheetah.guard_results import KINDS, describe
 
-from cluster.commands.launch import tune_run
+from cluster.commands.tune import tune_run
 from pac_core import PACLevel
 from pac_core.certificates import Descent, descend, write_descent
 from pac_core.report import StoredRun, write_report
 from pac_core.runs import Job, RunFolder, certify_run, episodes_through
-from pac_core.runs.engines import duration
 from pac_rl import Settings
 from pac_rl.pages import DESCENT
 from pac_rl.tasks import EPISODES, describe_episodes, episodes_stage, read_episodes
@@ -123,8 +122,8 @@ def say_results(run, done, free, page):
 def _stage(names, name, what):
     """A line before a stage with what it may take, and one after it with what it took."""
     click.secho(
-        f"\n[{names.index(name) + 1}/{len(names)}] {name}: {what} (about {duration(STAGES[name])})", bold=True
+        f"\n[{names.index(name) + 1}/{len(names)}] {name}: {what} (about {STAGES[name]} s)", bold=True
     )
     begun = time.monotonic()
     yield
-    print(f"      took {duration(time.monotonic() - begun)}", flush=True)
+    print(f"      took {time.monotonic() - begun:.0f} s", flush=True)

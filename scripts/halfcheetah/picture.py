@@ -10,6 +10,7 @@ from pac_rl.pages import draw_frames
 
 WIDE, LANE, CHART, SHOWN = 960, 118, 190, 6
 INK = {"without a guard": "#b5412a", "with the guard": "#2f7541"}
+WORDS = "forward velocity over 8 seconds; the shade is the guard's tube"
 STYLE = "font-family:system-ui,'DejaVu Sans',sans-serif;font-size:15px"
 
 
@@ -47,16 +48,18 @@ def draw_picture(out, file, first=20, last=180):
         if np.isfinite(upper).any():
             ends = [place(t, upper[t]) for t in range(first, last) if np.isfinite(upper[t])]
             back = [place(t, max(0.0, speeds[t])) for t in range(first, last)][::-1]
-            curves.append(Markup('<polygon points="{}" fill="{}" opacity="0.25"/>').format(" ".join(ends + back), ink))
+            shade = '<polygon points="{}" fill="{}" opacity="0.25"/>'
+            curves.append(Markup(shade).format(" ".join(ends + back), ink))
     y = floor - (floor - top) * bound / most
     marks += [*curves, line(60, y, WIDE - 20, y, "#b3261e", 2, dash="7 5")]
     marks.append(text(WIDE - 24, y - 7, f"limit {bound:g} m/s", "#b3261e", "end"))
-    marks.append(text(60, floor + 22, "forward velocity over 8 seconds; the shade is the guard's tube", "#3c444d", "start"))
+    marks.append(text(60, floor + 22, WORDS, "#3c444d", "start"))
     for value in range(0, int(most) + 1, 2):
         at = floor - (floor - top) * value / most
         marks += [line(60, at, WIDE - 20, at, "#e3e6e9", 1), text(52, at + 5, str(value), "#59616b", "end")]
     alt = "A half-cheetah runs past its speed limit without a guard and stays below it with one."
-    made = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0} {1}" role="img" aria-label="{2}" style="{3}">'
+    made = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0} {1}" role="img" aria-label="{2}" '
+    made += 'style="{3}">'
     made += '<rect width="{0}" height="{1}" fill="white"/>{4}</svg>\n'
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(Markup(made).format(WIDE, floor + 34, alt, STYLE, Markup("").join(marks)))

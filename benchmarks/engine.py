@@ -210,7 +210,7 @@ def _many() -> None:
                 yield shard.number, value
 
         level = PACLevel(0.01, 1e-5)
-        threshold = fit_threshold(ShardedScores(sizes, over), level)
+        threshold = fit_threshold(ShardedScores(sizes, lambda: over(lambda scores: scores)), level)
         above = sum(int(count) for _, count in over(lambda scores: (scores > threshold.value).sum()))
         assert above <= threshold.errors < above + 2, "T must be exact"
     print(peak(), time.perf_counter() - start)

@@ -6,7 +6,7 @@ The tune part alone is gathered, because a score is chosen on all of its units a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
@@ -311,17 +311,16 @@ class Results:
 def read_scores(folder: RunFolder, name: str) -> ShardedScores:
     """The scores of a parquet file of a run folder, a row group at a time."""
 
-    def groups(read: Callable[[Any, int], Any]) -> Iterator[tuple[Hashable, Any]]:
+    def read() -> Iterator[tuple[Hashable, Any]]:
         with folder.fs.open(f"{folder.root}/{name}", "rb") as file:
             source = pq.ParquetFile(file)
             for group in range(source.num_row_groups):
-                yield group, read(source, group)
+                yield group, np.asarray(source.read_row_group(group)["score"])
 
-    def over(function: Callable[[Any], Any]) -> Iterable[tuple[Hashable, Any]]:
-        return groups(lambda source, group: function(np.asarray(source.read_row_group(group)["score"])))
-
-    sizes = dict(groups(lambda source, group: source.metadata.row_group(group).num_rows))
-    return ShardedScores(sizes, over)
+    with folder.fs.open(f"{folder.root}/{name}", "rb") as file:
+        stored = pq.ParquetFile(file).metadata
+        sizes = {group: stored.row_group(group).num_rows for group in range(stored.num_row_groups)}
+    return ShardedScores(sizes, read)
 
 
 def _concatenate(forecasts: Any, truths: Any) -> tuple[Any, Any]:

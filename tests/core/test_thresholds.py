@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import pickle
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,18 +16,15 @@ from pac_core import InvalidInput, NotEnoughData, PACLevel
 from pac_core.arrays import round_down, round_up
 from pac_core.bounds import max_errors, vc_max_errors
 from pac_core.errors import TooManyFailures
-from pac_core.thresholds import Threshold, digit_counts, fit_threshold, fit_threshold_from_shards
+from pac_core.thresholds import ShardedScores, Threshold, fit_threshold
 
 LEVEL = PACLevel(0.1, 0.1)  # k* is 0 for 22 units, 1 for 38, 5 for 100
 any_score = st.floats(allow_nan=False, allow_infinity=False, width=64)
 
 
 def from_shards(shards: list[np.ndarray]) -> float:
-    return fit_threshold_from_shards(
-        lambda prefix: [(i, digit_counts(shard, prefix)) for i, shard in enumerate(shards)],
-        {i: len(shard) for i, shard in enumerate(shards)},
-        LEVEL,
-    ).value
+    sizes = {i: len(shard) for i, shard in enumerate(shards)}
+    return fit_threshold(ShardedScores(sizes, lambda: enumerate(shards)), LEVEL).value
 
 
 @pytest.mark.parametrize(("n", "expected"), [(22, 21), (37, 36), (38, 36), (100, 94)])
@@ -68,40 +64,23 @@ def test_shards_of_every_width_agree() -> None:
 @pytest.mark.parametrize(
     ("arrived", "message"),
     [
-        (["a", "b"], r"got 60 of 2; missing shards: \['c'\]"),
-        (["a", "b", "b"], "shard 'b' with 30 of 30 scores a second time"),
-        (["a", "b", "c", "d"], "shard 'd' with 30 of 0 scores"),
-        (["a", "b", "short"], "shard 'short'"),
+        ("ab", r"all 3 expected shards must come, got no \['c'\]"),
+        ("abb", "got 30 of shard 'b' where 0 were due"),
+        ("abcd", "got 30 of shard 'd' where 0 were due"),
     ],
 )
-def test_a_lost_or_repeated_shard_is_an_error(arrived: list[str], message: str) -> None:
-    scores = np.arange(30.0)
+def test_a_lost_or_repeated_shard_is_an_error(arrived: str, message: str) -> None:
+    sharded = ShardedScores(
+        {"a": 30, "b": 30, "c": 30}, lambda: [(name, np.arange(30.0)) for name in arrived]
+    )
     with pytest.raises(InvalidInput, match=message):
-        fit_threshold_from_shards(
-            lambda prefix: [(name, digit_counts(scores, prefix)) for name in arrived],
-            {"a": 30, "b": 30, "c": 30},
-            LEVEL,
-        )
+        fit_threshold(sharded, LEVEL)
 
 
 def test_a_shard_that_is_short_is_an_error() -> None:
-    with pytest.raises(InvalidInput, match="shard 'b' with 29 of 30 scores"):
-        fit_threshold_from_shards(
-            lambda prefix: [
-                ("a", digit_counts(np.arange(31.0), prefix)),
-                ("b", digit_counts(np.arange(29.0), prefix)),
-            ],
-            {"b": 30, "a": 31},
-            LEVEL,
-        )
-
-
-def test_a_shard_that_changes_between_passes_is_an_error() -> None:
-    def count(prefix: tuple[int, ...]) -> list[tuple[str, Any]]:
-        return [("a", digit_counts(np.full(100, 1.0 if len(prefix) < 2 else 2.0), prefix))]
-
-    with pytest.raises(InvalidInput, match="pass 3 must count 100 scores of 1 shards, got 0"):
-        fit_threshold_from_shards(count, {"a": 100}, LEVEL)
+    shards = {"a": np.arange(31.0), "b": np.arange(29.0)}
+    with pytest.raises(InvalidInput, match="got 29 of shard 'b' where 30 were due"):
+        fit_threshold(ShardedScores({"b": 30, "a": 31}, shards.items), LEVEL)
 
 
 def test_failed_units_count_as_errors() -> None:

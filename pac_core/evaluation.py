@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,14 +11,12 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from pac_core.arrays import Array, Floats, check_array, check_labels, run_over_rows
-from pac_core.bounds import PACLevel, check_level, check_probability, max_errors, vc_max_errors
+from pac_core.bounds import PACLevel, check_level, check_probability
 from pac_core.errors import InvalidInput
-from pac_core.fitting import fit_sets
 from pac_core.forecasts import GaussianForecast, LogitForecast, check_forecast
-from pac_core.scores import fit_temperature, label_nll
+from pac_core.scores import label_nll
 from pac_core.sets.gaussian import ConfidenceSets, Ellipsoids
 from pac_core.sets.labels import LabelSets
-from pac_core.sets.predictor import Predictor, accumulate_variance
 
 _DOUBT = 0.01  # one-sided, on each end of the interval
 QUANTILES = (0.05, 0.25, 0.75, 0.95)
@@ -199,16 +197,6 @@ def _cells(row: Row) -> tuple[str, ...]:
     known = row.name, f"{row.n:,}", f"{row.error:.4f}", f"{row.interval[0]:.4f}..{row.interval[1]:.4f}"
     sizes = f"{row.mean:.4g}", f"{row.median:.4g}", f"{row.quantiles[0]:.4g}..{row.quantiles[3]:.4g}"
     return *known, *sizes, f"{row.smallest:.4g}..{row.largest:.4g}", f"{row.empty:,}"
-
-
-ABLATIONS: dict[str, Callable[..., Predictor]] = {
-    "C": partial(fit_sets, prepare=(fit_temperature,), bound=vc_max_errors),
-    "D": partial(fit_sets, prepare=(), bound=max_errors),
-    "C+D": partial(fit_sets, prepare=(fit_temperature,), bound=max_errors),
-    "A+D": partial(fit_sets, prepare=(accumulate_variance,), bound=max_errors),
-    "A+C+D": partial(fit_sets, prepare=(accumulate_variance, fit_temperature), bound=max_errors),
-}
-"""The rows of the paper's figures: A accumulated variance, C calibrated, D direct bound."""
 
 
 def mass_label_sets(forecast: LogitForecast, epsilon: float) -> LabelSets:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from pac_core.bounds import Bound, PACLevel, max_errors
+from pac_core.bounds import Bound, PACLevel, max_errors, vc_max_errors
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import drop_failed
 from pac_core.sets.label_scores import check_label_score, label_score_fitter, resolve_score_name
-from pac_core.sets.predictor import AnyForecast, FitScore, Likelihood, Predictor, Prepare, calibrate
+from pac_core.sets.predictor import AnyForecast, FitScore, Likelihood, Predictor, calibrate
 from pac_core.tubes.shapes import LinearFeatures, check_shape, fit_shape
 
 
@@ -61,7 +61,6 @@ def fit_sets(
     level: PACLevel,
     *,
     score: str | None = None,
-    prepare: Sequence[Prepare] | None = None,
     bound: Bound = max_errors,
 ) -> Predictor:
     """A predictor: its score chosen and fitted on the tune split, T proved on the calibrate split.
@@ -72,9 +71,6 @@ def fit_sets(
     score: for labels "smallest", the default (see `choose_label_score`), "paper", -log f with the tune
         split's temperature, or "plain", -log f as it is; for vectors "paper", the default, or "plain"; for a
         horizon the tube shape, see `fit_tube`
-    prepare: instead of a name, what the likelihood is prepared with: the ablations of the paper. C is
-        `fit_temperature` and A is `accumulated` among them, D is `bound=max_errors` (without it,
-        `vc_max_errors`)
 
     >>> from pac_core import LogitForecast
     >>> rng = np.random.default_rng(0)
@@ -85,14 +81,21 @@ def fit_sets(
     >>> predictor.sets(LogitForecast(np.array([[4.0, 0.0, -4.0]]))).labels()
     [[0]]
     """
-    if score is not None and prepare is not None:
-        raise InvalidInput(f"score and prepare both say what is fitted: give one, got score={score!r} too")
     tune = drop_failed(tune_forecast, tune_truth)
-    if prepare is None:
-        fitted = score_fitter(tune_forecast.domain, score, calibrate=len(cal_truth))(*tune, level)
-    else:
-        fitted = Likelihood.fit(*tune, prepare)
+    fitted = score_fitter(tune_forecast.domain, score, calibrate=len(cal_truth))(*tune, level)
     return calibrate(fitted, cal_forecast, cal_truth, level, bound=bound)
+
+
+def fit_ablation(
+    letters: str, tune: tuple[AnyForecast, Any], cal: tuple[AnyForecast, Any], level: PACLevel
+) -> Predictor:
+    """A row of the paper's figures, such as "A+C+D", from forecast and truth of tune and calibrate units.
+
+    A accumulates variances, C fits temperatures, D is the direct bound; without D, the VC bound.
+    """
+    chosen = letters.split("+")
+    score = Likelihood.fit(*tune, accumulate="A" in chosen, temperature="C" in chosen)
+    return calibrate(score, *cal, level, bound=max_errors if "D" in chosen else vc_max_errors)
 
 
 def resolve_score(forecast: Any, score: str | None, temperature: bool | None) -> str:

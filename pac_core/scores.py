@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -92,8 +92,8 @@ def fit_temperature(forecast: LogitForecast | GaussianForecast, truth: Any) -> T
     """The temperature that maximises the likelihood of `truth`.
 
     One tau for labels (a convex problem in one dimension, solved by Halley's method) and for Gaussians of one
-    step (closed form); one per step for a horizon. Failed units are left out: tau is a choice, not a
-    guarantee.
+    step, where 1 / tau is the mean squared error in units of the variance; one per step for a horizon. Failed
+    units are left out: tau is a choice, not a guarantee.
 
     >>> forecast = GaussianForecast(np.zeros((4, 1)), np.ones((4, 1)))
     >>> fit_temperature(forecast, np.array([[2.0], [-2.0], [2.0], [-2.0]]))
@@ -103,51 +103,19 @@ def fit_temperature(forecast: LogitForecast | GaussianForecast, truth: Any) -> T
         labels = check_labels("labels", truth, *forecast.logits.shape)
         whole, labels = drop_failed(forecast, labels)
         return Temperature(_label_tau(whole, labels), len(labels))
-    return merge_moments([moments(check_forecast(forecast), truth)])
-
-
-@dataclass(frozen=True, eq=False)
-class Moments:
-    """What one shard contributes to the temperatures of a Gaussian: `[H]` sums of squared errors in units of
-    the variance, their numbers of terms, D, and H (None for a forecast of one step)."""
-
-    squares: Floats
-    counts: NDArray[np.int64]
-    dims: int
-    steps: int | None
-
-
-def moments(forecast: GaussianForecast, truth: Any) -> Moments:
-    """The sums of one shard, over its units that did not fail."""
-    truth = forecast.check(truth, failures=True)
-    dims = int(forecast.mean.shape[-1])
-    steps = int(forecast.mean.shape[1]) if forecast.mean.ndim == 3 else None
-    if forecast.failed is not None:
-        if forecast.failed.all():
-            return Moments(np.zeros(steps or 1), np.zeros(steps or 1, np.int64), dims, steps)
-        forecast, truth = forecast.take(~forecast.failed), truth[~forecast.failed]
-    distances = convert_like(np.zeros(1), forecast.wide().mahalanobis2(truth))
-    distances = distances.reshape(len(distances), -1)
+    truth = check_forecast(forecast, GaussianForecast).check(truth, failures=True)
+    kept, truth = drop_failed(forecast, truth)
+    distances = convert_like(np.zeros(1), kept.wide().mahalanobis2(truth)).reshape(len(truth), -1)
+    states = convert_like(np.zeros(1), truth).reshape(*distances.shape, -1)
     whole = np.isfinite(distances).all(axis=1)
-    lived = ~np.isnan(convert_like(np.zeros(1), truth).reshape(*distances.shape, dims)[whole, :, 0])
-    squares = np.array([math.fsum(step) for step in distances[whole].T])
-    return Moments(squares, lived.sum(axis=0) * dims, dims, steps)
-
-
-def merge_moments(shards: Iterable[Moments]) -> Temperature:
-    """1 / tau_t = mean squared error in units of the variance; the order of the shards changes no bit."""
-    parts = list(shards)
-    if not parts or len({(part.dims, part.steps) for part in parts}) != 1:
-        raise InvalidInput("shards must be one or more, all of the same dimensions and horizon")
-    counts = np.sum([part.counts for part in parts], axis=0)
-    if not counts[0]:
+    if not whole.any():
         raise InvalidInput("truth must have at least one unit that did not fail, got none")
-    squares = np.array([math.fsum(step) for step in zip(*(part.squares for part in parts), strict=True)])
-    lived = int(np.count_nonzero(counts))  # a step that no unit reached is tempered like the one before
-    tau = 1 / np.maximum(squares / np.maximum(counts, 1), _FLOOR)
+    units = (~np.isnan(states[whole, :, 0])).sum(axis=0)  # that lived at each step
+    squares = np.array([math.fsum(step) for step in distances[whole].T])
+    tau = 1 / np.maximum(squares / np.maximum(units * states.shape[-1], 1), _FLOOR)
+    lived = int(np.count_nonzero(units))  # a step that no unit reached is tempered like the one before
     tau[lived:] = tau[lived - 1]
-    n = int(counts[0]) // parts[0].dims
-    return Temperature(float(tau[0]) if parts[0].steps is None else tau, n)
+    return Temperature(tau if kept.mean.ndim == 3 else float(tau[0]), int(units[0]))
 
 
 def _label_tau(forecast: LogitForecast, labels: NDArray[np.int64]) -> float:

@@ -45,7 +45,7 @@ class ShardedScores:
     read: yields each shard's id, once, with its scores `[n]`
     """
 
-    sizes: Mapping[Hashable, int]
+    sizes: Mapping[Any, int]
     read: Callable[[], Iterable[tuple[Hashable, Any]]]
 
     def __len__(self) -> int:

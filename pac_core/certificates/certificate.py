@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
@@ -20,9 +20,8 @@ from pac_core.arrays import check_numbers
 from pac_core.bounds import BOUNDS, Family, PACLevel
 from pac_core.errors import BadCertificate, InvalidInput, PACError
 from pac_core.files import whole_file
-from pac_core.scores import Temperature
 from pac_core.sets.labels import RankedScore
-from pac_core.sets.predictor import Accumulated, GivenScore, Likelihood, Predictor, Score
+from pac_core.sets.predictor import GivenScore, Likelihood, Predictor, Score
 from pac_core.splits import add_digests, digest_of, ids_digest, unit_names
 from pac_core.thresholds import ShardedScores, Threshold, fit_threshold
 from pac_core.tubes.shapes import TUBES
@@ -196,6 +195,7 @@ def _say(record: Record) -> str:
     return f"{record.name}{n}" + ("" if record.digest is None else f", digest {record.digest[:12]}")
 
 
+@cache  # looking them up takes longer than the rest of a certificate
 def _versions() -> dict[str, str]:
     import platform  # both are kept out of the import time of the package
     from importlib.metadata import PackageNotFoundError, version
@@ -373,12 +373,11 @@ def _domain(document: list[Any] | None) -> tuple[Any, ...] | None:
 def _refuse_misfit(score: Likelihood, domain: tuple[Any, ...]) -> None:
     """Refuse preparations that such forecasts cannot be given."""
     steps = domain[1] if domain[0] == "trajectories" else None
-    for step in score.preparations:
-        if isinstance(step, Accumulated) and steps is None:
-            raise BadCertificate(f"accumulated variances are of trajectories, not of {domain[0]}")
-        if isinstance(step, Temperature) and np.shape(step.tau) not in ((), (steps,)):
-            wanted = "one number" if steps is None else f"one number or {steps}"
-            raise BadCertificate(f"tau must be {wanted} for {domain[0]}, got shape {np.shape(step.tau)}")
+    if score.accumulate and steps is None:
+        raise BadCertificate(f"accumulated variances are of trajectories, not of {domain[0]}")
+    if score.temperature is not None and (shape := np.shape(score.temperature.tau)) not in ((), (steps,)):
+        wanted = "one number" if steps is None else f"one number or {steps}"
+        raise BadCertificate(f"tau must be {wanted} for {domain[0]}, got shape {shape}")
 
 
 def _score(document: dict[str, Any]) -> Score:

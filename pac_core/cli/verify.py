@@ -35,7 +35,6 @@ from pac_core.cli.options import FILE, LedgerName, ids_option, labels_option, re
 from pac_core.datasets import ROWS, Dataset, read_arrays, read_dataset
 from pac_core.errors import InvalidInput, PACError
 from pac_core.forecasts import EXACT_TO, LogitForecast, drop_failed
-from pac_core.scores import Temperature
 from pac_core.sets.label_scores import choose_label_score
 from pac_core.sets.labels import RankedScore
 from pac_core.sets.predictor import Likelihood, score_units
@@ -175,18 +174,16 @@ def _scores_again(document: Certificate, units: Dataset, certificate: Path) -> t
         raise InvalidInput("the data must be the calibration scores, or all units of the split (check --ids)")
     score = document.predictor.score
     checks = []
-    if isinstance(score, Likelihood) and score.preparations:
+    if isinstance(score, Likelihood) and (stated := score.temperature) is not None:
         tune = units.take(parts.tune.rows)
         try:
-            again = score.refitted(*drop_failed(tune.forecast, tune.truth))
+            again = Likelihood.fit(tune.forecast, tune.truth, accumulate=score.accumulate).temperature
         except PACError as error:
-            again = Likelihood(score.preparations)
             checks.append(Check("temperature", False, str(error)))
-        for stated, fitted in zip(score.preparations, again.preparations, strict=True):
-            if isinstance(stated, Temperature) and isinstance(fitted, Temperature):
-                shapes = np.shape(stated.tau) == np.shape(fitted.tau)
-                same = shapes and np.allclose(stated.tau, fitted.tau, rtol=1e-6)
-                checks.append(Check("temperature", bool(same), f"found {fitted}, stated {stated}"))
+        else:
+            tau: Any = getattr(again, "tau", None)
+            same = np.shape(stated.tau) == np.shape(tau) and np.allclose(stated.tau, tau, rtol=1e-6)
+            checks.append(Check("temperature", bool(same), f"found {again}, stated {stated}"))
     if isinstance(score, RankedScore):
         checks.append(_choice_again(document, score, units.take(parts.tune.rows)))
     elif not isinstance(score, Likelihood):

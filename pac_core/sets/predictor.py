@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -62,12 +62,6 @@ def make_sets(score: Any, forecast: Any, threshold: Any) -> Any:
 
 AnyForecast: TypeAlias = LogitForecast | GaussianForecast
 AnySets: TypeAlias = LabelSets | ConfidenceSets
-Preparation: TypeAlias = Callable[[Any], Any]
-"""Maps a forecast to a better one of the same kind, such as a fitted `Temperature`."""
-Prepare: TypeAlias = Callable[[Any, Any], Preparation]
-"""Fits a preparation to the forecasts and truths of the tune part."""
-
-MOST_PREPARATIONS = 16
 
 
 class Score(Protocol):
@@ -93,62 +87,31 @@ FitScore: TypeAlias = Callable[[Any, Any, PACLevel], Score]
 
 
 @dataclass(frozen=True, eq=False)
-class Accumulated:
-    """A preparation: variances summed over the steps so far (the paper's A)."""
-
-    def __str__(self) -> str:
-        return "accumulated variances"
-
-    def __call__(self, forecast: GaussianForecast) -> GaussianForecast:
-        return forecast.accumulated()
-
-
-def accumulate_variance(forecast: GaussianForecast, truth: Any) -> Accumulated:
-    """The paper's A, as something to pass to `fit_sets`; there is nothing to fit."""
-    return Accumulated()
-
-
-@dataclass(frozen=True, eq=False)
 class Likelihood:
-    """The paper's score: -log f(y|x) of a forecast that was prepared (accumulated, tempered).
-
-    For a horizon this is the tube shape `joint`.
-    """
+    """The paper's score, -log f(y|x), of a forecast that may be prepared: variances summed over the steps so
+    far (A), then tempered (C). For a horizon this is the tube shape `joint`."""
 
     kind: ClassVar[str] = "likelihood"
-    preparations: tuple[Preparation, ...] = ()
+    accumulate: bool = False
+    temperature: Temperature | None = None
     typical: tuple[float, Any] | None = None
     """of a tube's tune units, not stored: mean volume term, `[D]` mean deviations relative to the states'"""
 
-    def __post_init__(self) -> None:
-        if (count := len(self.preparations)) > MOST_PREPARATIONS:  # each costs time whenever a set is made
-            raise InvalidInput(f"preparations must be at most {MOST_PREPARATIONS}, got {count:,}")
-
     @classmethod
-    def fit(cls, forecast: Any, truth: Any, prepare: Sequence[Prepare]) -> Likelihood:
-        """Fit each preparation on what the ones before it made of the tune forecast."""
-        fitted: list[Preparation] = []
+    def fit(
+        cls, forecast: Any, truth: Any, *, accumulate: bool = False, temperature: bool = True
+    ) -> Likelihood:
+        """The score with what is asked for; the temperature is the most likely one of the tune units."""
         if isinstance(forecast, GaussianForecast):
             truth = with_lengths(truth, forecast.check(truth, failures=True))
             forecast = forecast.wide()
-        forecast, truth = drop_failed(forecast, truth)
-        for fit in prepare:
-            fitted.append(fit(forecast, truth))
-            forecast = fitted[-1](forecast)
-        return cls(tuple(fitted))
-
-    def refitted(self, forecast: Any, truth: Any) -> Likelihood:
-        """The same preparations, fitted again."""
-        known = (isinstance(step, Accumulated) for step in self.preparations)
-        return Likelihood.fit(forecast, truth, [accumulate_variance if a else fit_temperature for a in known])
+        made = cls(accumulate)
+        return cls(accumulate, fit_temperature(made.prepared(forecast), truth)) if temperature else made
 
     def prepared(self, forecast: Any) -> Any:
-        for preparation in self.preparations:
-            prepared = preparation(forecast)
-            if (got := _size(prepared)) != (size := _size(forecast)):
-                raise InvalidInput(f"a preparation must return a forecast of {size}, got {got}")
-            forecast = prepared
-        return forecast
+        """The forecast whose density is the score."""
+        forecast = forecast.accumulated() if self.accumulate else forecast
+        return forecast if self.temperature is None else self.temperature(forecast)
 
     def remarks(self, threshold: float) -> list[str]:
         """What a user should know about tubes at this T."""
@@ -171,21 +134,37 @@ class Likelihood:
         return gaussian_sets(self.prepared(wide), threshold, sound=sound)
 
     def __str__(self) -> str:
-        return ", ".join(map(str, self.preparations)) or "as it is"
+        prepared = ["accumulated variances"] * self.accumulate
+        return (
+            ", ".join([*prepared, *([] if self.temperature is None else [str(self.temperature)])])
+            or "as it is"
+        )
 
     def to_json(self) -> dict[str, Any]:
-        return {"preparations": [_preparation_to_json(step) for step in self.preparations]}
+        steps: list[Any] = [{"accumulated": True}] * self.accumulate
+        if self.temperature is not None:
+            steps.append({"tau": np.asarray(self.temperature.tau).tolist(), "n": self.temperature.n})
+        return {"preparations": steps}
 
     @classmethod
     def from_json(cls, numbers: dict[str, Any]) -> Likelihood:
         steps = numbers["preparations"]
-        cls(tuple(steps))  # refuses too many before each is made
-        return cls(tuple(_preparation_from_json(step) for step in steps))
+        accumulate = steps[:1] == [{"accumulated": True}]
+        rest = steps[accumulate:]
+        if len(rest) > 1 or any(set(step) != {"tau", "n"} for step in rest):
+            raise BadCertificate(
+                "preparations must be 'accumulated', then 'tau' with 'n', each once at most, got "
+                f"{[sorted(step) for step in steps[:3]]}"
+            )
+        if not rest:
+            return cls(accumulate)
+        tau = np.asarray(rest[0]["tau"], dtype=np.float64)
+        return cls(accumulate, Temperature(tau if tau.ndim else float(tau), rest[0]["n"]))
 
 
 def fit_tempered(forecast: Any, truth: Any, level: PACLevel) -> Score:
     """The paper's score with its temperature (C)."""
-    return Likelihood.fit(forecast, truth, (fit_temperature,))
+    return Likelihood.fit(forecast, truth)
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,25 +241,3 @@ def calibrate(
     if (shape := tuple(np.shape(scores))) != (n,):  # fewer would be another number of units
         raise InvalidInput(f"scores must be one for each of {n} units, got shape {shape}")
     return Predictor(score, fit_threshold(scores, level, bound=bound), forecast.domain)
-
-
-def _size(forecast: Any) -> tuple[Any, ...]:
-    """The number of units of a forecast, and its domain."""
-    return (count_units(check_forecast(forecast)), *forecast.domain)
-
-
-def _preparation_to_json(step: Preparation) -> dict[str, Any]:
-    if isinstance(step, Temperature):
-        return {"tau": np.asarray(step.tau).tolist(), "n": step.n}
-    if isinstance(step, Accumulated):
-        return {"accumulated": True}
-    raise InvalidInput(f"a certificate cannot describe the preparation {step!r}")
-
-
-def _preparation_from_json(step: dict[str, Any]) -> Preparation:
-    if set(step) == {"accumulated"}:
-        return Accumulated()
-    if set(step) == {"tau", "n"}:
-        tau = np.asarray(step["tau"], dtype=np.float64)
-        return Temperature(tau if tau.ndim else float(tau), step["n"])
-    raise BadCertificate(f"a preparation must be 'accumulated' or 'tau' with 'n', got {sorted(step)}")

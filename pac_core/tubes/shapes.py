@@ -16,7 +16,7 @@ from pac_core.arrays import Array, Floats, check_list, check_numbers, convert_li
 from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast, Trajectories, check_forecast, drop_failed, with_lengths
-from pac_core.scores import fit_temperature, volume_term
+from pac_core.scores import volume_term
 from pac_core.sets.gaussian import (
     Boxes,
     ConfidenceSets,
@@ -27,14 +27,7 @@ from pac_core.sets.gaussian import (
     widen,
     width_remarks,
 )
-from pac_core.sets.predictor import (
-    Likelihood,
-    Predictor,
-    Score,
-    accumulate_variance,
-    calibrate,
-    describe_domain,
-)
+from pac_core.sets.predictor import Likelihood, Predictor, Score, calibrate, describe_domain
 from pac_core.thresholds import Threshold
 from pac_core.tubes.tuning import Chosen, Tuning, balance, choose
 
@@ -394,9 +387,7 @@ class FeatureShape:
 
 def _fit_joint(forecast: GaussianForecast, states: Any, level: PACLevel) -> Likelihood:
     """The paper's shape: accumulated variances, one temperature per step (A + C)."""
-    return with_typical(
-        Likelihood.fit(forecast, states, (accumulate_variance, fit_temperature)), forecast, states
-    )
+    return with_typical(Likelihood.fit(forecast, states, accumulate=True), forecast, states)
 
 
 def with_typical(score: Likelihood, forecast: GaussianForecast, states: Any) -> Likelihood:

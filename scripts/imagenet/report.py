@@ -1,6 +1,5 @@
 """The report of classification results: each function shows one result, as table and as figure."""
 
-import math
 from functools import partial
 
 import common
@@ -14,7 +13,6 @@ from pac_core.arrays import round_up
 from pac_core.bounds import min_samples, vc_min_samples
 from pac_core.evaluation import calibration_error, error_interval
 from pac_core.plots import INK
-from pac_core.scores import Temperature
 from pac_vision.plots import reliability_bins, reliability_diagram
 
 NUMBERS = ("mean size", "median", "smallest", "largest")
@@ -257,7 +255,7 @@ def show_baselines(results, folder):
 
 def find_temperature(score):
     """The temperature of the paper's score; 1 where it has none."""
-    return math.prod(float(step.tau) for step in score.preparations if isinstance(step, Temperature))
+    return 1.0 if score.temperature is None else float(score.temperature.tau)
 
 
 def readable_test(results, model):

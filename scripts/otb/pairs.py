@@ -15,7 +15,7 @@ from common import draw_bands, draw_boxes, interval_text, log_axis, new_panel, s
 import pac_vision as vision
 from pac_core import GaussianForecast, InvalidInput, NotEnoughData, PACLevel, evaluate
 from pac_core.bounds import max_errors
-from pac_core.evaluation import ABLATIONS
+from pac_core.fitting import fit_ablation
 from pac_vision.plots import Overlay, overlay_grid, write_gif
 from pac_vision.tracking import find_pairs, predict_no_motion
 
@@ -96,7 +96,7 @@ def split_by_pair(videos, *, seed=0, shares=PAPER_PAIRS):
 
 def fit_pairs(parts, level, ablation="C+D"):
     """The paper's predictor of pairs; `NotEnoughData` where its bound cannot prove the level."""
-    return ABLATIONS[ablation](*parts.tune, *parts.calibrate, level)
+    return fit_ablation(ablation, parts.tune, parts.calibrate, level)
 
 
 def ablation_table(parts, level):

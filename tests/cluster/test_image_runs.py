@@ -266,8 +266,8 @@ def test_broken_images_of_the_other_parts(shades: Path, finished: Path, tmp_path
     damaged(shades, tmp_path / "tune", "tune", 6)
     answer = run(tmp_path / "tune", tmp_path / "b" / "run", *LEVEL, "--broken", "miss")
     assert answer.exit_code == 0, answer.output
-    (tau,) = read_certificate(certificate(tmp_path / "b" / "run")).predictor.score.preparations  # type: ignore[attr-defined]
-    assert tau.n == 14
+    score: Any = read_certificate(certificate(tmp_path / "b" / "run")).predictor.score
+    assert score.temperature.n == 14
     damaged(shades, tmp_path / "all", "tune", 20)
     answer = run(tmp_path / "all", tmp_path / "c" / "run", *LEVEL, "--broken", "miss")
     refused(answer, "top-1     not known", "tune must have a unit that did not fail, got 20 that did")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,6 @@ from pac_core.certificates import Record, add_note, open_ledger
 from pac_core.errors import BadCertificate, Incomplete, OverBudget, TooManyFailures, UnreadableFile
 from pac_core.runs import Results, RunFolder, Stage, Task, View, certify_run, run_here
 from pac_core.runs.jobs import pack, unpack
-from pac_core.scores import fit_temperature
-from pac_core.sets import Likelihood, accumulate_variance
 from pac_core.thresholds import fit_threshold
 from pac_core.tubes import fit_shape
 
@@ -323,11 +320,8 @@ def test_a_forecast_that_explodes_is_an_error_of_its_unit_and_stops_no_run(
     whole = walking()
     here = {part: directly(whole, folder, part) for part in ("tune", "calibrate", "test")}
     alive = {part: ~exploded[getattr(results.parts, part).rows] for part in here}
-    fit = (
-        partial(Likelihood.fit, prepare=(accumulate_variance, fit_temperature)) if shape == "joint" else None
-    )
     tuning = here["tune"][0].take(alive["tune"]), here["tune"][1][alive["tune"]]
-    score = fit(*tuning) if fit else fit_shape(*tuning, LEVEL)
+    score = fit_shape(*tuning, LEVEL, shape=shape or "box")
     predictor = finding.certificate.predictor
     assert predictor.score.to_json() == score.to_json()
     scores = np.where(alive["calibrate"], score.scores(*here["calibrate"]), np.inf)

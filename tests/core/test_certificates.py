@@ -30,7 +30,6 @@ from pac_core.certificates.certificate import seal
 from pac_core.errors import BadCertificate
 from pac_core.scores import Temperature
 from pac_core.sets import GivenScore, Likelihood, calibrate
-from pac_core.sets.predictor import Accumulated
 from pac_core.thresholds import fit_threshold
 from pac_core.tubes import fit_shape
 
@@ -197,7 +196,7 @@ def test_other_ids_are_noticed(made: tuple[Certificate, np.ndarray]) -> None:
         (lambda d: d["score"].update(kind="magic"), "score.kind must be one of"),
         (lambda d: d["score"].update(more=1), "fields that are not understood"),
         (lambda d: d["score"]["preparations"][0].update(tau=-1.0), "tau must be"),
-        (lambda d: d["score"]["preparations"].append({"other": 1}), "a preparation must be"),
+        (lambda d: d["score"]["preparations"].append({"other": 1}), "preparations must be"),
         (lambda d: d["score"].pop("preparations"), "preparations"),
         (
             lambda d: d.update(promise="It is always right."),
@@ -295,11 +294,9 @@ def test_preparations_without_end_are_refused_before_any_is_made(
     change(path, lambda document: document["score"].update(preparations=[step] * 100_000))
     made: list[Any] = []
     monkeypatch.setattr(Temperature, "__post_init__", lambda temperature: made.append(temperature))
-    with pytest.raises(BadCertificate, match="preparations must be at most 16, got 100,000"):
+    with pytest.raises(BadCertificate, match=r"preparations must be .* each once at most, got"):
         read_certificate(path)
     assert not made
-    with pytest.raises(InvalidInput, match="preparations must be at most 16, got 17"):
-        Likelihood((Accumulated(),) * 17)
 
 
 def test_a_score_that_nobody_could_read_again_is_refused_before_it_is_written(

@@ -24,8 +24,9 @@ from pac_core import (
 )
 from pac_core.bounds import max_errors
 from pac_core.errors import TooManyFailures
+from pac_core.fitting import fit_ablation
 from pac_core.forecasts import drop_failed
-from pac_core.scores import fit_temperature, merge_moments, moments, nll
+from pac_core.scores import fit_temperature, nll
 from pac_core.sets import Likelihood, calibrate, score_units
 from pac_core.thresholds import fit_threshold
 from pac_core.tubes import fit_shape
@@ -246,16 +247,14 @@ def test_a_mark_holds_whatever_becomes_of_the_numbers(full: bool) -> None:
     assert forecast.take([2]).failed is None
 
 
-def test_nothing_is_tuned_on_explosions_shard_by_shard() -> None:
+def test_nothing_is_tuned_on_explosions() -> None:
     raw, whole, truth = exploded()
     alive = np.setdiff1d(np.arange(100), LOST)
     tau = fit_temperature(whole.take(alive), truth[alive]).tau
     marked = raw.mark_failures()
     assert np.array_equal(fit_temperature(marked, truth).tau, tau)
-    shards = [moments(marked.take([i]), truth[[i]]) for i in range(100)]
-    assert np.array_equal(merge_moments(shards).tau, tau)
-    predictor = fit_sets(marked, truth, whole, truth, LEVEL, prepare=(fit_temperature,))
-    assert np.array_equal(predictor.score.preparations[0].tau, tau)  # type: ignore[attr-defined]
+    predictor = fit_ablation("C+D", (marked, truth), (whole, truth), LEVEL)
+    assert np.array_equal(predictor.score.temperature.tau, tau)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("ending", ["npz", "csv"])

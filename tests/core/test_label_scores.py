@@ -196,8 +196,6 @@ def test_a_score_that_cannot_be_fitted_is_refused(tail: Path) -> None:
     settings = {"ids": range(1000), "calibrate": 400, "ledger": tail.with_name("l.json")}
     with pytest.raises(InvalidInput, match="'smallest' is for labels, the forecasts are of vectors"):
         fit_sets(vectors, np.zeros((5, 2)), vectors, np.zeros((5, 2)), LEVEL, score="smallest")
-    with pytest.raises(InvalidInput, match="score and prepare both say what is fitted"):
-        fit_sets(forecast, labels, forecast, labels, LEVEL, score="paper", prepare=())
     with pytest.raises(InvalidInput, match="score='paper' is fitted on tune units, but tune is 0"):
         certify(forecast, labels, LEVEL, tune=0, score="paper", **settings)
     with pytest.raises(InvalidInput, match="fit and score both say what is fitted"):
@@ -253,7 +251,7 @@ def test_the_papers_scores_stay_reachable(tail: Path, options: list[str], kind: 
     assert run("fit", tail, *ASKED, *SPLIT, *options, "--out", tail.with_name("c.json")).exit_code == 0
     score = read_certificate(tail.with_name("c.json")).predictor.score
     assert isinstance(score, kind)
-    assert bool(score.preparations) is tempered  # type: ignore[attr-defined]
+    assert (score.temperature is not None) is tempered  # type: ignore[attr-defined]
 
 
 def test_the_plain_score_needs_no_tune_units(tail: Path) -> None:

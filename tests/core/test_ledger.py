@@ -464,10 +464,12 @@ def test_damaged_ledgers_are_refused_not_replaced(tmp_path: Path) -> None:
 
 
 def test_scores_are_told_apart_by_their_numbers() -> None:
-    digests = {score_digest(Likelihood((Temperature(tau, 9),))) for tau in (1.0, 1.1, math.nextafter(1.1, 2))}
+    digests = {
+        score_digest(Likelihood(False, Temperature(tau, 9))) for tau in (1.0, 1.1, math.nextafter(1.1, 2))
+    }
     assert len(digests) == 3
     assert score_digest(Likelihood()) == score_digest(Likelihood())
-    assert score_digest(Likelihood((Temperature(np.array([1.0]), 9),))) not in digests
+    assert score_digest(Likelihood(False, Temperature(np.array([1.0]), 9))) not in digests
 
 
 def others(i: int) -> list[str]:

@@ -227,8 +227,8 @@ def test_what_is_no_forecast_is_named(forecast: Any) -> None:
     good, labels, level = LogitForecast(np.zeros((20, 3))), [0] * 20, PACLevel(0.5, 0.1)
     for work in (
         lambda: nll(forecast, labels),
-        lambda: fit_sets(good, labels, forecast, labels, level, prepare=()),
-        lambda: fit_sets(forecast, labels, good, labels, level, prepare=()),
+        lambda: fit_sets(good, labels, forecast, labels, level, score="plain"),
+        lambda: fit_sets(forecast, labels, good, labels, level, score="plain"),
         lambda: fit_shape(forecast, labels, level),
         lambda: fit_temperature(forecast, labels),
         lambda: gaussian_sets(forecast, 1.0),

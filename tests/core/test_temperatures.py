@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 
 from pac_core import GaussianForecast, InvalidInput, LogitForecast
 from pac_core.errors import NoTemperature
-from pac_core.scores import fit_temperature, merge_moments, moments
+from pac_core.scores import fit_temperature
 
 
 def draw(n: int, classes: int, true_tau: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -108,42 +108,24 @@ def test_one_temperature_per_step() -> None:
     assert fitted(GaussianForecast(mean, var)).var[0].ravel().tolist() == [1, 4, 16]
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.randoms())
-def test_shards_merge_in_any_order_to_the_same_bits(sizes: list[int], random: object) -> None:
-    rng = np.random.default_rng(sum(sizes))
-    shards = []
-    for size in sizes:
-        forecast = GaussianForecast(rng.normal(size=(size, 4, 2)), rng.uniform(0.1, 3, size=(size, 4, 2)))
-        shards.append(moments(forecast, rng.normal(size=(size, 4, 2))))
-    in_order = merge_moments(shards)
-    random.shuffle(shards)  # type: ignore[attr-defined]
-    shuffled = merge_moments(shards)
-    assert in_order.tau.tolist() == shuffled.tau.tolist()
-    assert in_order.n == sum(sizes)
-
-
-def test_shards_give_what_all_units_give() -> None:
-    rng = np.random.default_rng(0)
-    forecast = GaussianForecast(rng.normal(size=(90, 4, 2)), rng.uniform(0.1, 3, size=(90, 4, 2)))
-    truth = rng.normal(size=(90, 4, 2))
-    truth[7] = np.inf  # a failed unit
-    parts = [moments(forecast.take(rows), truth[rows]) for rows in np.array_split(np.arange(90), 7)]
-    merged, whole = merge_moments(parts), fit_temperature(forecast, truth)
-    np.testing.assert_allclose(merged.tau, whole.tau, rtol=1e-14)
-    assert merged.n == whole.n == 89
-
-
 def test_exact_model_gets_a_finite_temperature() -> None:
     fitted = fit_temperature(GaussianForecast(np.zeros((3, 1)), np.ones((3, 1))), np.zeros((3, 1)))
     assert 1 < fitted.tau < np.inf
 
 
-def test_merging_nothing_or_only_failures_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="one or more"):
-        merge_moments([])
-    forecast = GaussianForecast(np.zeros((2, 1)), np.ones((2, 1)))
+def test_failures_are_left_out_and_only_failures_refused() -> None:
+    rng = np.random.default_rng(0)
+    forecast = GaussianForecast(rng.normal(size=(90, 4, 2)), rng.uniform(0.1, 3, size=(90, 4, 2)))
+    truth = rng.normal(size=(90, 4, 2))
+    truth[7] = np.inf
+    kept = np.delete(np.arange(90), 7)
+    fitted, other = (
+        fit_temperature(forecast, truth),
+        fit_temperature(forecast.take(kept[::-1]), truth[kept[::-1]]),
+    )
+    assert (fitted.tau.tolist(), fitted.n) == (other.tau.tolist(), 89), "to the last bit, in any order"
     with pytest.raises(InvalidInput, match="did not fail"):
-        merge_moments([moments(forecast, np.full((2, 1), np.inf))])
+        fit_temperature(forecast, np.full((90, 4, 2), np.inf))
 
 
 def test_torch_forecasts_are_fitted_too() -> None:

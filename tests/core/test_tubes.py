@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pac_core import GaussianForecast, InvalidInput, LinearFeatures, PACLevel, Predictor, fit_tube
 from pac_core.errors import TooManyFailures
-from pac_core.sets import Likelihood, calibrate
+from pac_core.sets import calibrate
 from pac_core.tubes import SHAPES, fit_shape
 from pac_core.tubes.shapes import BoxShape, FeatureShape, MaxShape
 
@@ -381,15 +381,6 @@ def test_a_score_of_ones_own_is_not_broadcast() -> None:
     tube = replace(MaxShape(np.ones(5), False).sets(forecast, 1.0), score=lambda truth: np.zeros(1))
     with pytest.raises(InvalidInput, match=r"score of a set must be numbers of shape \(100,\), got \(1,\)"):
         tube.contains(states)
-
-
-def test_a_preparation_keeps_every_unit() -> None:
-    """A forecast of one unit would be broadcast to all."""
-    forecast, states = walks(100, 0)
-    first = Likelihood((lambda forecast: forecast.take(slice(0, 1)),))
-    for ask in (lambda: first.scores(forecast, states), lambda: first.sets(forecast, 9.0)):
-        with pytest.raises(InvalidInput, match=r"preparation must return a forecast of \(100, .* got \(1, "):
-            ask()
 
 
 @pytest.mark.parametrize("names", [None, "speed", [["a"]], [1]], ids=str)

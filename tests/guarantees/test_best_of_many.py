@@ -20,10 +20,12 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom, binomtest
 
 from pac_core import GaussianForecast, HalfSpace, PACLevel, Predictor, TubeChecker
+from pac_core.bounds import max_errors
 from pac_core.certificates import Descent, descend, verify_descent
 from pac_core.certificates.descent import follow
 from pac_core.risks import accepted_risk, draw_steps
 from pac_core.sets import Score, calibrate
+from pac_core.thresholds import fit_threshold
 from pac_core.tubes import fit_shape
 
 pytestmark = pytest.mark.slow
@@ -39,9 +41,9 @@ def forecast_of(seen: np.ndarray) -> GaussianForecast:
     return GaussianForecast(seen.reshape(-1, 1, 1), np.ones((seen.size, 1, 1)))
 
 
-def drawn(rng: np.random.Generator) -> tuple[GaussianForecast, np.ndarray]:
-    """300 plans and their truths."""
-    seen, hidden = rng.normal(size=(2, 300))
+def drawn(rng: np.random.Generator, n: int = 300) -> tuple[GaussianForecast, np.ndarray]:
+    """Plans and their truths."""
+    seen, hidden = rng.normal(size=(2, n))
     return forecast_of(seen), (seen + hidden).reshape(-1, 1, 1)
 
 
@@ -118,9 +120,18 @@ def test_the_tube_of_drawn_plans_keeps_its_promise_for_drawn_plans() -> None:
 
     It would catch: a T or k* that is one too small, and tubes narrower than their score.
     """
-    false = sum(ndtr(-width_of(calibrated(seed))) > LEVEL.epsilon for seed in range(4000))
-    exact = max(p for k in range(300) if (p := binom.cdf(k, 300, LEVEL.epsilon)) < LEVEL.delta)
-    assert binomtest(false, 4000, exact).pvalue > DOUBT
+    tries = 10_000
+    scores = tuned().scores(*drawn(np.random.default_rng(9), tries * N)).reshape(tries, N)
+    place = N - 1 - max_errors(N, LEVEL)
+    limits = np.partition(scores, place, axis=1)[:, place]
+    assert [fit_threshold(row, LEVEL).value for row in scores[:50]] == limits[:50].tolist()
+    one = forecast_of(np.zeros(1))
+    # The tube of this shape is T times as wide as at 1.
+    widths = limits * float(tuned().sets(one, 1.0).support([1.0]).item())
+    ends = [float(tuned().sets(one, limit).support([1.0]).item()) for limit in limits[:50].tolist()]
+    assert ends == pytest.approx(widths[:50].tolist())
+    false = int((ndtr(-widths) > LEVEL.epsilon).sum())
+    assert binomtest(false, tries, float(binom.cdf(ALLOWED, N, LEVEL.epsilon))).pvalue > DOUBT
 
 
 def test_and_breaks_it_for_the_best_of_many() -> None:
@@ -218,8 +229,8 @@ def test_a_small_risk_of_accepting_an_unsafe_plan_says_little_of_those_accepted(
 
     At the drawn step P(unsafe and accepted) is 0.025, and is usually certified to be at most 0.1. Of the
     accepted ones a quarter is unsafe. `accepted_risk`, from one pre-drawn decision of each episode, bounds
-    it as often as it says. It would catch: a limit of K of all episodes, one too small for the
-    stated confidence, and a drawn step that comes from the stream of the episode itself.
+    it as often as it says. It would catch: a limit of K of all episodes, and one too small for the stated
+    confidence.
     """
     predictor, width = predictor_and_width()
     scale = scale_of(0.25)
@@ -236,20 +247,14 @@ def test_a_small_risk_of_accepting_an_unsafe_plan_says_little_of_those_accepted(
     given_out = sum(follow(plan, count).certified is not None for _ in range(200))
     assert binomtest(given_out, 200, float(binom.cdf(ALLOWED, N, both))).pvalue > DOUBT
     assert given_out > 100
-    broken, found, limits = 0, 0, []
-    for repeat in range(tries):
-        seeds = np.arange(repeat * episodes, (repeat + 1) * episodes)
-        slow = [np.random.default_rng(seed).integers(STEPS) for seed in seeds.tolist()]  # at which step it is
-        near = np.flatnonzero(draw_steps(seeds, STEPS) == slow)
-        accepted, unsafe = np.zeros((2, episodes), dtype=bool)
-        if len(near):
-            accepted[near], unsafe[near], _ = picked(predictor, scale, np.zeros(len(near)), rng)
-        found += int(accepted.sum())
-        if not accepted.any():
-            continue
-        risk = accepted_risk(seeds, accepted, unsafe, confidence=confidence)
-        limits.append(risk.limit)
-        broken += risk.limit < given
+    seeds = np.arange(tries * episodes)
+    near = np.flatnonzero(draw_steps(seeds, STEPS) == rng.integers(STEPS, size=len(seeds)))
+    accepted, unsafe = np.zeros((2, len(seeds)), dtype=bool)
+    accepted[near], unsafe[near], _ = picked(predictor, scale, np.zeros(len(near)), rng)
+    found = int(accepted.sum())
+    each = zip(*(part.reshape(tries, episodes) for part in (seeds, accepted, unsafe)), strict=True)
+    limits = [accepted_risk(*one, confidence=confidence).limit for one in each if one[1].any()]
+    broken = sum(limit < given for limit in limits)
     # K of N is too small if P[Binomial(N, truth) <= K] < 1 - confidence, for each N there may be
     chance = acceptance(scale * width) / STEPS
     assert binomtest(found, tries * episodes, chance).pvalue > DOUBT

@@ -19,7 +19,7 @@ from pac_core.errors import TooManyFailures
 from pac_core.sets import Likelihood, calibrate
 from pac_core.thresholds import fit_threshold
 
-LEVEL, N, TRIALS = PACLevel(0.1, 0.05), 300, 4000
+LEVEL, N, TRIALS = PACLevel(0.1, 0.05), 61, 4000  # k* is 2; with 3, 13% of the promises would be broken
 
 
 def true_errors(how: str) -> np.ndarray:
@@ -56,11 +56,11 @@ def test_units_that_are_dropped_break_it() -> None:
     assert breaches > 10 * LEVEL.delta * TRIALS, "half of all certificates would be false"
 
 
-EXPLOSIONS = 0.04
+EXPLOSIONS = 0.07
 
 
 def errors_of_a_model_that_explodes(how: str) -> np.ndarray:
-    """The true error of each of many calibrations of a Gaussian that explodes on 4% of the units.
+    """The true error of each of many calibrations of a Gaussian that explodes on 7% of the units.
 
     The truth is the forecast's own Gaussian, so an interval of half-width w misses it with probability
     erfc(w / sqrt 2), and the empty set of a unit on which the model explodes always does.
@@ -87,4 +87,4 @@ def errors_of_a_model_that_explodes(how: str) -> np.ndarray:
 def test_a_model_that_explodes_now_and_then_keeps_the_promise_if_its_failures_count() -> None:
     most = binom.ppf(1 - 1e-4, TRIALS // 4, LEVEL.delta)
     assert (errors_of_a_model_that_explodes("counted") > LEVEL.epsilon).sum() <= most
-    assert (errors_of_a_model_that_explodes("dropped") > LEVEL.epsilon).mean() > 10 * LEVEL.delta
+    assert (errors_of_a_model_that_explodes("dropped") > LEVEL.epsilon).mean() > 6 * LEVEL.delta

@@ -47,7 +47,7 @@ def _whole_way(score: str) -> None:
     """Prints the peak memory of this process in bytes, the seconds it took, and the mean size."""
     from pac_core import PACLevel, certify, evaluate
     from pac_core.datasets import read_dataset
-    from pac_core.sets import label_score_fitter
+    from pac_core.fitting import score_fitter
 
     level = PACLevel(0.01, 1e-5)
     with tempfile.TemporaryDirectory() as place:
@@ -63,7 +63,7 @@ def _whole_way(score: str) -> None:
             tune=TUNE,
             calibrate=CALIBRATE,
             ledger=Path(place) / "ledger",
-            fit=label_score_fitter(score, calibrate=CALIBRATE),
+            fit=score_fitter(("labels",), score, calibrate=CALIBRATE),
             unit="image",
         )
         sets = made.certificates[0].predictor.sets(units.forecast)

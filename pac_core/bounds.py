@@ -32,14 +32,7 @@ class PACLevel:
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "delta"):
-            value = getattr(self, name)
-            try:
-                number = float(value)
-            except (TypeError, ValueError, OverflowError):
-                raise InvalidInput(f"{name} must be a number, got {value!r}") from None
-            if isinstance(value, str) or not 0 < number < 1:
-                raise InvalidInput(f"{name} must lie strictly between 0 and 1, got {value!r}")
-            object.__setattr__(self, name, number)
+            object.__setattr__(self, name, check_probability(name, getattr(self, name)))
 
 
 Bound: TypeAlias = Callable[[int, PACLevel], int]

@@ -15,8 +15,7 @@ from pac_core.bounds import PACLevel, check_level, check_probability
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import GaussianForecast, LogitForecast, check_forecast
 from pac_core.scores import label_nll
-from pac_core.sets.gaussian import ConfidenceSets, Ellipsoids
-from pac_core.sets.labels import LabelSets
+from pac_core.sets.kinds import ConfidenceSets, Ellipsoids, LabelSets
 
 _DOUBT = 0.01  # one-sided, on each end of the interval
 QUANTILES = (0.05, 0.25, 0.75, 0.95)

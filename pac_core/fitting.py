@@ -11,14 +11,11 @@ import numpy as np
 from pac_core.bounds import Bound, PACLevel, max_errors, vc_max_errors
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import drop_failed
-from pac_core.sets.label_scores import check_label_score, label_score_fitter, resolve_score_name
-from pac_core.sets.predictor import AnyForecast, FitScore, Likelihood, Predictor, calibrate
-from pac_core.tubes.shapes import LinearFeatures, check_shape, fit_shape
+from pac_core.sets.label_scores import LABEL_SCORES, choose_label_score, resolve_score_name
+from pac_core.sets.predictor import AnyForecast, FitScore, Likelihood, Predictor, calibrate, fit_tempered
+from pac_core.tubes import LinearFeatures, check_shape, fit_shape
 
-
-def default_score(domain: tuple[Any, ...]) -> str:
-    """What is fitted where no score is named: see `fit_sets`."""
-    return {"labels": "smallest", "vectors": "paper", "trajectories": "box"}[domain[0]]
+_DEFAULT = {"labels": "smallest", "vectors": "paper", "trajectories": "box"}  # where no score is named
 
 
 def score_fitter(
@@ -34,18 +31,24 @@ def score_fitter(
     calibrate, others: for the smallest label sets, see `choose_label_score`
     features: for the tube shape "features", texts NAME=DIMENSION
     """
-    name = default_score(domain) if score is None else score
+    name = _DEFAULT[domain[0]] if score is None else score
     check_score(name, domain, features)
-    if domain[0] != "trajectories":
-        return label_score_fitter(name, calibrate=calibrate, others=others)
-    options: dict[str, Any] = {"features": _features(features, domain[-1])} if features else {}
-    return partial(fit_shape, shape=name, **options)
+    if domain[0] == "trajectories":
+        options: dict[str, Any] = {"features": _features(features, domain[-1])} if features else {}
+        return partial(fit_shape, shape=name, **options)
+    if name == "smallest":
+        return partial(choose_label_score, calibrate=calibrate, others=others)
+    return fit_tempered if name == "paper" else lambda forecast, truth, level: Likelihood()
 
 
 def check_score(name: str, domain: tuple[Any, ...], features: Sequence[str] = ()) -> None:
     """Refuse before any work a score that forecasts of this domain cannot have; see `score_fitter`."""
+    if domain[0] == "vectors" and name == "smallest":
+        raise InvalidInput(f"score 'smallest' is for labels, the forecasts are of {domain[0]}")
     if domain[0] != "trajectories":
-        return check_label_score(name, domain)
+        if name not in LABEL_SCORES:
+            raise InvalidInput(f"score must be one of {', '.join(LABEL_SCORES)}, got {name!r}")
+        return
     check_shape(name)
     if bool(features) != (name == "features"):
         raise InvalidInput("--shape features and --feature NAME=DIMENSION go together, got only one of them")
@@ -107,7 +110,7 @@ def resolve_score(forecast: Any, score: str | None, temperature: bool | None) ->
         if temperature is False:
             raise InvalidInput("--no-temperature is for labels and vectors; trajectories have a --shape")
         return "shape"
-    return resolve_score_name(score, temperature, default=default_score(forecast.domain))
+    return resolve_score_name(score, temperature, default=_DEFAULT[of])
 
 
 def command_fitter(

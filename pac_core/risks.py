@@ -24,7 +24,7 @@ from pac_core.certificates.ledger import (
 )
 from pac_core.errors import InvalidInput, NothingAccepted, SecondLook
 from pac_core.evaluation import error_interval
-from pac_core.sets.labels import LabelSets, widen_for_labels
+from pac_core.sets.kinds import widen_for_labels
 from pac_core.splits import ids_digest, unique_names, unit_names
 from pac_core.thresholds import Threshold, fit_threshold
 
@@ -95,9 +95,8 @@ def accepted_risk(
     """The upper limit of P(unsafe | accepted), from one decision per episode at a pre-drawn step.
 
     ids: `[N]` of the episodes, each once, because decisions of one episode are dependent
-    accepted, unsafe: `[N]` booleans, whether the decision at the drawn step (`draw_steps`) was accepted,
-    False
-        for an episode that ended before it, and whether an accepted one went wrong
+    accepted, unsafe: `[N]` booleans, whether the decision at the drawn step (`draw_steps`) was accepted (not
+        after an episode's end), and whether an accepted one went wrong
     choices: the number of controllers among which this one was picked by looking at these episodes, such as
         all S scales of a descent; the limit at 1 - (1 - confidence) / S holds for whichever is picked
     ledger: a folder that has held the claim since before the episodes were run (`claim_accepted_risk`)
@@ -110,16 +109,13 @@ def accepted_risk(
 episode drawn like these: 0 of 90 accepted decisions were unsafe, one from each of 100 episodes.
     """
     names = unit_names("ids", ids)
-    repeats = len(names) - len(np.unique(names))
-    if repeats:
+    if repeats := len(names) - len(np.unique(names)):
         raise InvalidInput(
             f"ids must be unique, got {repeats:,} repeats: decisions of one episode are dependent, so "
             "pooling them would make the limit too small; give one pre-drawn decision of each episode"
         )
-    took, wrong = (
-        check_booleans("accepted", accepted, len(names)),
-        check_booleans("unsafe", unsafe, len(names)),
-    )
+    took = check_booleans("accepted", accepted, len(names))
+    wrong = check_booleans("unsafe", unsafe, len(names))
     check_probability("confidence", confidence)
     check_integer("choices", choices, least=1)
     count, bad = int(took.sum()), int((took & wrong).sum())
@@ -236,19 +232,6 @@ def fit_alarm_rule(scores: Any, true: Any, level: PACLevel) -> AlarmRule:
     return AlarmRule(fit_threshold(values[chosen], check_level(level)))
 
 
-def suppress_by_sets(sets: LabelSets, *, false_label: int = 0) -> NDArray[np.bool_]:
-    """`[N]` the paper's rule: which alarms have the set {false}; an empty set suppresses nothing.
-
-    >>> sets = LabelSets(np.array([[True, False], [True, True], [False, True], [False, False]]))
-    >>> suppress_by_sets(sets).tolist()
-    [True, False, False, False]
-    """
-    labels = sets.member.shape[1]
-    if isinstance(false_label, bool) or false_label not in range(labels):
-        raise InvalidInput(f"false_label must be a label in 0..{labels - 1}, got {false_label!r}")
-    return np.asarray(sets.member[:, false_label] & (sets.size() == 1))
-
-
 @dataclass(frozen=True, repr=False)
 class RiskGiven:
     """What a promise about all units at `level` implies for one kind: an upper limit of P(miss | kind).
@@ -299,58 +282,3 @@ P(suppressed) >= 0.1977, from 189 of 817 units.
         raise NothingAccepted(f"none of the {n:,} units is {kind}, so nothing is known about such units")
     least = error_interval(count, n, doubt)[0]
     return RiskGiven(min(1.0, level.epsilon / least), least, 1 - level.delta - doubt, kind, count, n, level)
-
-
-@dataclass(frozen=True)
-class Suppression:
-    """What a rule did to test alarms whose truth is known; intervals are exact, 98%, each end at 99%."""
-
-    true: int
-    true_suppressed: int
-    false: int
-    false_suppressed: int
-
-    @property
-    def share_of_true(self) -> float:
-        """The share of true alarms suppressed: the harm; NaN if there were none."""
-        return self.true_suppressed / self.true if self.true else float("nan")
-
-    @property
-    def share_of_false(self) -> float:
-        """The share of false alarms suppressed: the benefit; NaN if there were none."""
-        return self.false_suppressed / self.false if self.false else float("nan")
-
-    @property
-    def suppressed(self) -> int:
-        return self.true_suppressed + self.false_suppressed
-
-    @property
-    def true_interval(self) -> tuple[float, float]:
-        """Of P(suppressed | true alarm)."""
-        return _interval(self.true_suppressed, self.true)
-
-    @property
-    def false_interval(self) -> tuple[float, float]:
-        """Of P(suppressed | false alarm)."""
-        return _interval(self.false_suppressed, self.false)
-
-    @property
-    def wrong_interval(self) -> tuple[float, float]:
-        """Of P(true alarm | suppressed)."""
-        return _interval(self.true_suppressed, self.suppressed)
-
-
-def count_suppressed(suppressed: Any, true: Any) -> Suppression:
-    """The counts of `suppressed` `[N]` against `true` `[N]`, both booleans.
-
-    >>> counts = count_suppressed([True, True, False, False], [True, False, True, False])
-    >>> counts.share_of_true, counts.share_of_false
-    (0.5, 0.5)
-    """
-    quiet = check_booleans("suppressed", suppressed)
-    real = check_booleans("true", true, len(quiet))
-    return Suppression(*(int(rows.sum()) for rows in (real, quiet & real, ~real, quiet & ~real)))
-
-
-def _interval(count: int, n: int) -> tuple[float, float]:
-    return error_interval(count, n) if n else (0.0, 1.0)

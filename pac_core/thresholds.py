@@ -63,9 +63,7 @@ class ShardedScores:
                 )
             yield part
         if due:
-            raise InvalidInput(
-                f"all of the {len(self.sizes):,} expected shards must come, got no {[*due][:3]}"
-            )
+            raise InvalidInput(f"all {len(self.sizes):,} expected shards must come, got no {[*due][:3]}")
 
 
 def fit_threshold(scores: Any, level: PACLevel, *, bound: Bound = max_errors) -> Threshold:

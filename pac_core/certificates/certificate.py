@@ -20,11 +20,11 @@ from pac_core.arrays import check_numbers
 from pac_core.bounds import BOUNDS, Family, PACLevel
 from pac_core.errors import BadCertificate, InvalidInput, PACError
 from pac_core.files import whole_file
-from pac_core.sets.labels import RankedScore
+from pac_core.sets.label_scores import RankedScore
 from pac_core.sets.predictor import GivenScore, Likelihood, Predictor, Score
 from pac_core.splits import add_digests, digest_of, ids_digest, unit_names
 from pac_core.thresholds import ShardedScores, Threshold, fit_threshold
-from pac_core.tubes.shapes import TUBES
+from pac_core.tubes import TUBES
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,19 @@ class MenuRecord:
     family: Family | None = None
 
 
+@cache  # looking them up takes longer than the rest of a certificate
+def _versions() -> dict[str, str]:
+    import platform  # both are kept out of the import time of the package
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        ours = version("pac-sets")
+    except PackageNotFoundError:
+        ours = "not installed"
+    own = {"pac-sets": ours, "python": platform.python_version()}
+    return own | {"numpy": np.__version__, "scipy": version("scipy")}
+
+
 @dataclass(frozen=True, eq=False)
 class Certificate:
     """A predictor with everything needed to check it.
@@ -75,7 +88,7 @@ class Certificate:
     data: Record
     split: SplitRecord | None = None
     menu: MenuRecord | None = None
-    versions: Mapping[str, str] = field(default_factory=lambda: _versions())
+    versions: Mapping[str, str] = field(default_factory=_versions)
 
     @property
     def promise(self) -> str:
@@ -193,19 +206,6 @@ def scores_digest(scores: Any) -> str:
 def _say(record: Record) -> str:
     n = "" if record.n is None else f", {record.n:,} units"
     return f"{record.name}{n}" + ("" if record.digest is None else f", digest {record.digest[:12]}")
-
-
-@cache  # looking them up takes longer than the rest of a certificate
-def _versions() -> dict[str, str]:
-    import platform  # both are kept out of the import time of the package
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        ours = version("pac-sets")
-    except PackageNotFoundError:
-        ours = "not installed"
-    own = {"pac-sets": ours, "python": platform.python_version()}
-    return own | {"numpy": np.__version__, "scipy": version("scipy")}
 
 
 FORMAT = "pac-sets certificate"

@@ -40,8 +40,7 @@ from pac_core.evaluation import calibration_error, describe_accuracy
 from pac_core.files import real_path
 from pac_core.fitting import command_fitter, resolve_score
 from pac_core.forecasts import LogitForecast, check_forecast, drop_failed
-from pac_core.sets.label_scores import LABEL_SCORES
-from pac_core.sets.labels import RankedScore
+from pac_core.sets.label_scores import LABEL_SCORES, RankedScore
 from pac_core.sets.predictor import GivenScore, Likelihood
 from pac_core.splits import refuse_overlap
 

@@ -16,7 +16,7 @@ from pac_core.bounds import PACLevel
 from pac_core.certificates.ledger import LedgerPath, read_family
 from pac_core.errors import InvalidInput
 from pac_core.files import real_path
-from pac_core.tubes.shapes import SHAPES
+from pac_core.tubes import SHAPES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)

@@ -29,8 +29,8 @@ from pac_core.datasets import read_classes, write_arrays
 from pac_core.errors import InvalidInput
 from pac_core.files import whole_file
 from pac_core.forecasts import LogitForecast
-from pac_core.sets.labels import LabelSets
-from pac_core.tubes.shapes import FeatureTube
+from pac_core.sets.kinds import LabelSets
+from pac_core.tubes import FeatureTube
 
 SHOWN = 10
 """The number of failures whose reasons are shown."""

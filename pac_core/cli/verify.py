@@ -35,8 +35,7 @@ from pac_core.cli.options import FILE, LedgerName, ids_option, labels_option, re
 from pac_core.datasets import ROWS, Dataset, read_arrays, read_dataset
 from pac_core.errors import InvalidInput, PACError
 from pac_core.forecasts import EXACT_TO, LogitForecast, drop_failed
-from pac_core.sets.label_scores import choose_label_score
-from pac_core.sets.labels import RankedScore
+from pac_core.sets.label_scores import RankedScore, choose_label_score
 from pac_core.sets.predictor import Likelihood, score_units
 from pac_core.splits import Splits, ids_digest, split
 

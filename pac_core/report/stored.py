@@ -19,8 +19,7 @@ from pac_core.runs.driver import read_certificates
 from pac_core.runs.folders import RunFolder
 from pac_core.runs.jobs import Arrays
 from pac_core.runs.reading import ALL, Task
-from pac_core.sets.gaussian import ConfidenceSets
-from pac_core.sets.labels import LabelSets
+from pac_core.sets.kinds import ConfidenceSets, LabelSets
 from pac_core.sets.predictor import GivenScore
 
 

@@ -24,8 +24,8 @@ from pac_core.arrays import (
     to_float64,
 )
 from pac_core.errors import InvalidInput
-from pac_core.sets.gaussian import Ellipsoids
-from pac_core.tubes.shapes import LinearFeatures
+from pac_core.sets.kinds import Ellipsoids
+from pac_core.tubes import LinearFeatures
 
 Steps: TypeAlias = slice | Sequence[int] | None
 """The steps at which a limit holds, from 0 as in `states[:, steps]`; None for all."""

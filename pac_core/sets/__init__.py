@@ -1,21 +1,22 @@
 """Prediction sets: of labels, of Gaussians, and the predictor that makes them."""
 
-from pac_core.sets.gaussian import (
+from pac_core.sets.kinds import (
     Boxes,
     ConfidenceSets,
     Ellipsoids,
+    LabelSets,
     deviation,
     gaussian_sets,
+    label_sets,
     threshold_value,
     widen,
 )
 from pac_core.sets.label_scores import (
     LABEL_SCORES,
+    RankedScore,
     choose_label_score,
-    label_score_fitter,
     resolve_score_name,
 )
-from pac_core.sets.labels import LabelSets, RankedScore, label_sets
 from pac_core.sets.predictor import (
     GivenScore,
     Likelihood,
@@ -43,7 +44,6 @@ __all__ = [
     "deviation",
     "fit_tempered",
     "gaussian_sets",
-    "label_score_fitter",
     "label_sets",
     "make_sets",
     "resolve_score_name",

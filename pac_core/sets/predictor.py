@@ -20,8 +20,7 @@ from pac_core.forecasts import (
     with_lengths,
 )
 from pac_core.scores import Temperature, fit_temperature, gaussian_nll, nll
-from pac_core.sets.gaussian import ConfidenceSets, gaussian_sets, width_remarks
-from pac_core.sets.labels import LabelSets, label_sets
+from pac_core.sets.kinds import ConfidenceSets, LabelSets, gaussian_sets, label_sets, width_remarks
 from pac_core.thresholds import Threshold, fit_threshold
 
 

@@ -1,7 +1,7 @@
 """Alarms that may be suppressed: the paper's rule and the rule for true alarms, on the same alarms."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from common import interval_text, say_refuted
@@ -14,7 +14,8 @@ from pac_core import InvalidInput, LogitForecast, NotEnoughData, PACLevel
 from pac_core.bounds import max_errors
 from pac_core.certificates import Record, certify_scores, train_record
 from pac_core.errors import NothingAccepted
-from pac_core.risks import count_suppressed, fit_alarm_rule, risk_given, suppress_by_sets
+from pac_core.evaluation import error_interval
+from pac_core.risks import fit_alarm_rule, risk_given
 from pac_core.scores import nll
 from pac_core.sets import Likelihood, label_sets
 from pac_core.splits import digest_of
@@ -73,6 +74,40 @@ class RuleResult:
     sets: Any = None
 
 
+class Suppression(NamedTuple):
+    """What a rule did to test alarms whose truth is known."""
+
+    true: int
+    true_suppressed: int
+    false: int
+    false_suppressed: int
+
+    @property
+    def share_of_true(self):
+        """The harm; NaN if there were none."""
+        return self.true_suppressed / self.true if self.true else float("nan")
+
+    @property
+    def share_of_false(self):
+        """The benefit; NaN if there were none."""
+        return self.false_suppressed / self.false if self.false else float("nan")
+
+    @property
+    def true_interval(self):
+        """Of P(suppressed given true alarm), exact, 98%."""
+        return error_interval(self.true_suppressed, self.true) if self.true else (0.0, 1.0)
+
+    @property
+    def false_interval(self):
+        """Of P(suppressed given false alarm), exact, 98%."""
+        return error_interval(self.false_suppressed, self.false) if self.false else (0.0, 1.0)
+
+
+def count_suppressed(quiet, true):
+    """The counts of `quiet` `[N]` against `true` `[N]`, both booleans."""
+    return Suppression(*(int(rows.sum()) for rows in (true, quiet & true, ~true, quiet & ~true)))
+
+
 def simulate(n, seed):
     """Alarms with one number of evidence, normal around 0.5 if true, -0.5 if false, forecast exactly."""
     rng = np.random.default_rng(seed)
@@ -126,7 +161,8 @@ def suppress_by_the_paper(alarms, level):
     except NotEnoughData as error:
         return RuleResult(PAPERS, level, refused=f"refused: {error.needed:,} alarms needed")
     sets = label_sets(alarms.forecast.take(alarms.test), threshold)
-    quiet, true = suppress_by_sets(sets), alarms.true[alarms.test]
+    # An empty set suppresses nothing.
+    quiet, true = sets.member[:, 0] & (sets.size() == 1), alarms.true[alarms.test]
     result = RuleResult(PAPERS, level, threshold, found=count_suppressed(quiet, true), sets=sets)
     try:
         result = replace(result, promised=risk_given(level, true, kind="a true alarm").limit)
@@ -173,7 +209,8 @@ def rule_row(result):
     row |= {"n": result.threshold.n, "true suppressed": f"{found.true_suppressed} of {found.true}"}
     row |= {"share": found.share_of_true, "98%": interval_text(found.true_interval, 3)}
     row |= {"promised": result.promised, "false suppressed": f"{found.false_suppressed} of {found.false}"}
-    among = found.true_suppressed / found.suppressed if found.suppressed else None
+    quiet = found.true_suppressed + found.false_suppressed
+    among = found.true_suppressed / quiet if quiet else None
     row |= {"share of false": found.share_of_false, "true among suppressed": among}
     row |= {"implied limit": given.limit if given else None}
     return row | {"verdict": "refuted" if refuted else "not refuted"}

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pac_core import GaussianForecast, PACLevel
-from pac_core.tubes import fit_shape
-from pac_core.tubes.shapes import BoxShape, MaxShape
-from pac_core.tubes.tuning import Tuning, balance, choose
+from pac_core.tubes import BoxShape, MaxShape, Tuning, balance, choose, fit_shape
 
 LEVEL = PACLevel(0.1, 0.01)
 

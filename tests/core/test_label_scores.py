@@ -21,6 +21,7 @@ from pac_core import (
     split,
 )
 from pac_core.certificates.certificate import seal
+from pac_core.fitting import score_fitter
 from pac_core.scores import fit_temperature
 from pac_core.sets import (
     LABEL_SCORES,
@@ -29,10 +30,8 @@ from pac_core.sets import (
     calibrate,
     choose_label_score,
     fit_tempered,
-    label_score_fitter,
 )
-from pac_core.sets.label_scores import Units, choose_among
-from pac_core.sets.labels import BASES
+from pac_core.sets.label_scores import BASES, Units, choose_among
 
 LEVEL = PACLevel(0.03, 1e-3)
 
@@ -133,7 +132,7 @@ def test_in_doubt_the_temperature_is_half_way() -> None:
 
 def test_a_name_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidInput, match="score must be one of smallest, paper, plain, got 'raps'"):
-        label_score_fitter("raps")
+        score_fitter(("labels",), "raps")
 
 
 @pytest.fixture

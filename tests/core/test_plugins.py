@@ -15,8 +15,7 @@ from pac_core.certificates import issue
 from pac_core.cli import main
 from pac_core.fitting import check_score
 from pac_core.sets import calibrate
-from pac_core.tubes import check_shape, fit_shape
-from pac_core.tubes.shapes import shape_names
+from pac_core.tubes import check_shape, fit_shape, shape_names
 
 MODULE = '''
 import click
@@ -27,7 +26,7 @@ def hello():
     """Say hello."""
     raise pac_core.InvalidInput("hello must be said politely")
 
-class Wide(pac_core.tubes.shapes.BoxShape):
+class Wide(pac_core.tubes.BoxShape):
     kind = "wide"
 '''
 ENTRY_POINTS = """

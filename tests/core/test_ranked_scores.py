@@ -11,7 +11,8 @@ import pytest
 from pac_core import InvalidInput, LogitForecast
 from pac_core.scores import nll
 from pac_core.sets import RankedScore
-from pac_core.sets.labels import BASES, widen_for_labels
+from pac_core.sets.kinds import widen_for_labels
+from pac_core.sets.label_scores import BASES
 
 THREE = LogitForecast.from_probabilities(np.array([[0.2, 0.7, 0.1]]))
 
@@ -26,7 +27,6 @@ def of_all(score: RankedScore, forecast: LogitForecast) -> np.ndarray:
     ("base", "by_rank"),
     [
         ("likelihood", [-math.log(0.7), -math.log(0.2), -math.log(0.1)]),
-        ("margin", [0.0, math.log(3.5), math.log(7.0)]),
         ("mass", [0.7, 0.9, 1.0]),
         ("top", [0.7, 0.7, 0.7]),
     ],
@@ -89,10 +89,10 @@ def test_a_label_is_in_its_set_exactly_when_its_score_is_at_most_t(
 
 
 def test_equal_logits_share_the_worst_rank() -> None:
-    score = RankedScore("margin", 1.0, 1.0, 1.0)
-    found = of_all(score, LogitForecast(np.array([[2.0, 5.0, 2.0, 2.0]])))
-    assert found.tolist() == [[6.0, 0.0, 6.0, 6.0]]
-    assert score.sets(LogitForecast(np.array([[2.0, 5.0, 2.0, 2.0]])), 5.9).labels() == [[1]]
+    score, tied = RankedScore("likelihood", 1.0, 1.0, 1.0), LogitForecast(np.array([[2.0, 5.0, 2.0, 2.0]]))
+    found = of_all(score, tied) - score.scores(tied, [1]).item()
+    assert found == pytest.approx(np.array([[6.0, 0.0, 6.0, 6.0]]))
+    assert score.sets(tied, 5.9).labels() == [[1]]
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -135,7 +135,7 @@ def test_logits_that_are_no_forecast_are_refused(bad: float) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"base": "aps"}, "base must be one of likelihood, margin, mass, top, got 'aps'"),
+        ({"base": "aps"}, "base must be one of likelihood, mass, top, got 'aps'"),
         ({"tau": 0.0}, "tau must be a finite number above 0, got 0.0"),
         ({"weight": -0.1}, "weight must be a finite number at least 0, got -0.1"),
         ({"power": math.nan}, "power must be a finite number from 0 to 2, got nan"),

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from pac_core import GaussianForecast, InvalidInput, LinearFeatures, PACLevel, Predictor, fit_tube
 from pac_core.errors import TooManyFailures
 from pac_core.sets import calibrate
-from pac_core.tubes import SHAPES, fit_shape
-from pac_core.tubes.shapes import BoxShape, FeatureShape, MaxShape
+from pac_core.tubes import SHAPES, BoxShape, FeatureShape, MaxShape, fit_shape
 
 LEVEL = PACLevel(0.1, 0.01)
 FEATURES = LinearFeatures(("first", "difference"), np.array([[1.0, 0.0, 0.0], [0.0, 1.0, -1.0]]))

@@ -12,7 +12,8 @@ from scipy.stats import binomtest
 
 from pac_core import LogitForecast, PACLevel, certify, split
 from pac_core.bounds import max_errors
-from pac_core.sets import Likelihood, RankedScore, Score, choose_label_score, label_score_fitter, label_scores
+from pac_core.fitting import score_fitter
+from pac_core.sets import Likelihood, RankedScore, Score, choose_label_score, label_scores
 from pac_core.splits import Part
 from pac_core.thresholds import fit_threshold
 
@@ -65,7 +66,7 @@ def chosen_breaches(folder: Path, *, cheat: bool = False) -> tuple[int, int, Cou
             forecast, labels, LEVEL, ids=range(2 * FEW), tune=FEW, calibrate=FEW,
             ledger=folder / f"{trial}.json",
             fit=(lambda *_, own=choose: own(parts.calibrate)) if cheat else
-            label_score_fitter("smallest", calibrate=FEW),
+            score_fitter(("labels",), calibrate=FEW),
         )  # fmt: skip
         if trial < 5:
             assert str(made.score) == str(choose(parts.calibrate if cheat else parts.tune))

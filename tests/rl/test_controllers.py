@@ -20,8 +20,7 @@ from pac_core import (
     Trajectories,
     TubeChecker,
 )
-from pac_core.tubes import fit_shape
-from pac_core.tubes.shapes import BoxShape, FeatureShape, MaxShape
+from pac_core.tubes import BoxShape, FeatureShape, MaxShape, fit_shape
 from pac_rl import Controller, Ensemble, NoSafePlan
 from pac_rl.planning import FittedTubes, HullTube, MeanTubes, MemberTubes, ScaledTube
 from pac_rl.policies import Network

@@ -27,7 +27,7 @@ from pac_core import (
 )
 from pac_core.safety import Limit
 from pac_core.sets import Boxes, ConfidenceSets, gaussian_sets
-from pac_core.tubes.shapes import BoxShape, FeatureShape, FeatureTube
+from pac_core.tubes import BoxShape, FeatureShape, FeatureTube
 from pac_rl import no_flip, speed_limit
 from pac_rl.systems import Environment
 
@@ -62,7 +62,9 @@ def points_of(tube: ConfidenceSets) -> np.ndarray:
         lower, upper = tube.box()
         return (lower + upper) / 2 + inside * (upper - lower) / 2
     drawn /= np.linalg.norm(drawn, axis=-1, keepdims=True)
-    return tube.region.center + (tube.region.axes() @ drawn[..., None])[..., 0]
+    var = tube.region.forecast.var
+    root = np.linalg.cholesky(var if tube.region.forecast.full else var[..., None] * np.eye(D))
+    return tube.region.center + tube.region.radius[..., None] * (root @ drawn[..., None])[..., 0]
 
 
 def norm(x: Any) -> Any:

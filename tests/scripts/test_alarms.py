@@ -17,6 +17,7 @@ from alarms.rules import (
     RuleResult,
     alarms_in,
     certify_rule,
+    count_suppressed,
     sets_row,
     suppress_by_the_paper,
     suppress_by_true_alarms,
@@ -28,7 +29,7 @@ from tables.reading import Table
 from pac_core import InvalidInput, LogitForecast, NotEnoughData, PACLevel, SecondLook, read_certificate
 from pac_core.certificates import Record
 from pac_core.errors import NothingAccepted
-from pac_core.risks import count_suppressed, fit_alarm_rule, risk_given, suppress_by_sets
+from pac_core.risks import fit_alarm_rule, risk_given
 from pac_core.scores import nll
 from pac_core.sets import LabelSets, label_sets
 from pac_core.thresholds import Threshold, fit_threshold
@@ -74,7 +75,8 @@ def test_a_suppressed_alarm_is_not_false_with_probability_one_minus_epsilon() ->
         forecast = LogitForecast.from_probabilities(np.stack([1 - x, x], axis=1))
         threshold = fit_threshold(nll(forecast.take(slice(500)), true[:500].astype(int)), level)
         c = math.exp(-threshold.value)
-        quiet = suppress_by_sets(label_sets(forecast.take(slice(500, None)), threshold))
+        member = label_sets(forecast.take(slice(500, None)), threshold).member
+        quiet = member[:, 0] & ~member[:, 1]
         np.testing.assert_array_equal(quiet, x[500:] < c)
         claimed += c / 2 > level.epsilon
         followed += c / 2 > risk_given(level, quiet, kind="suppressed").limit
@@ -108,9 +110,6 @@ def test_where_the_model_fails_the_alarm_sounds() -> None:
     assert rule.suppress([95.0, 95.1, math.nan, math.inf, -math.inf]).tolist() == [False, True] + [False] * 3
     assert "a true alarm is suppressed with probability at most 0.1, with confidence 1 - 0.05" in repr(rule)
     assert "from 100 true alarms of which 4 may lie above" in repr(rule)
-    sets = LabelSets(np.array([[True, False, False], [True, True, False], [False, True, False], [False] * 3]))
-    assert suppress_by_sets(sets).tolist() == [True, False, False, False]
-    assert suppress_by_sets(sets, false_label=1).tolist() == [False, False, True, False]
 
 
 def test_false_alarms_do_not_move_the_threshold() -> None:
@@ -134,8 +133,6 @@ def test_false_alarms_do_not_move_the_threshold() -> None:
         ),
         (lambda: risk_given(LEVEL, [True], kind="quiet", doubt=0.95), InvalidInput, "doubt must lie"),
         (lambda: risk_given(LEVEL, [1, 0], kind="quiet"), InvalidInput, "members must be booleans"),
-        (lambda: suppress_by_sets(LabelSets(np.ones((1, 2), bool)), false_label=2), InvalidInput, "in 0..1"),
-        (lambda: count_suppressed([True], [True, False]), InvalidInput, "true must be 1 booleans"),
     ],
 )
 def test_refusals_have_names(ask: Callable[[], object], error: type[Exception], said: str) -> None:
@@ -144,12 +141,13 @@ def test_refusals_have_names(ask: Callable[[], object], error: type[Exception], 
 
 
 def test_counts_by_hand() -> None:
-    found = count_suppressed([True] * 3 + [False] * 7, [True, False, False, True, True, True] + [False] * 4)
+    true = np.array([True, False, False, True, True, True] + [False] * 4)
+    found = count_suppressed(np.arange(10) < 3, true)
     assert (found.true_suppressed, found.true, found.false_suppressed, found.false) == (1, 4, 2, 6)
-    assert (found.share_of_true, found.share_of_false, found.suppressed) == (0.25, 2 / 6, 3)
-    none = count_suppressed([False], [False])
+    assert (found.share_of_true, found.share_of_false) == (0.25, 2 / 6)
+    none = count_suppressed(np.zeros(1, bool), np.zeros(1, bool))
     assert math.isnan(none.share_of_true)
-    assert none.true_interval == none.wrong_interval == (0.0, 1.0)
+    assert none.true_interval == (0.0, 1.0)
 
 
 def stream(n: int = 2000, *, tau: float = 1.0) -> Alarms:

@@ -1,12 +1,11 @@
-"""Sets of vectors and trajectories, for numpy and torch: ellipsoids and boxes, one a step of a tube."""
+"""The two kinds of sets: of labels; of vectors and trajectories, with an ellipsoid or a box a step."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -16,39 +15,94 @@ from pac_core.arrays import (
     Array,
     Floats,
     check_array,
+    check_labels,
     check_number,
     check_numbers,
     check_returned,
     convert_like,
 )
 from pac_core.errors import InvalidInput
-from pac_core.forecasts import GaussianForecast, check_forecast, truth_for_sets
-from pac_core.scores import gaussian_nll, volume_term
+from pac_core.forecasts import EXACT_TO, GaussianForecast, LogitForecast, check_forecast, truth_for_sets
+from pac_core.scores import gaussian_nll, label_nll, volume_term
 from pac_core.thresholds import Threshold
 
 
-class Region(Protocol):
-    """The geometry of a batch of sets `[...]` in D dimensions."""
+def threshold_value(threshold: Threshold | float) -> float:
+    """T as a number, from a `Threshold` or a bare number."""
+    value = threshold.value if isinstance(threshold, Threshold) else threshold
+    return check_number("threshold", value)
+
+
+def widen(limit: float, *, least: float = 1e-290) -> float:
+    """T enlarged by a billionth, so that another library's last bit never decides at a tie."""
+    return limit + 1e-9 * max(abs(limit), least) if np.isfinite(limit) else limit
+
+
+def widen_for_labels(threshold: Threshold | float, *, moves: int = 1) -> float:
+    """T of label sets, widened so that the promise holds on a CPU other than the calibrating one.
+
+    If every score is within b = `moves` * `EXACT_TO` of its exact value, T of the exact scores is at most
+    T + b, and a new label whose exact score is at most that scores at most T + 2 b on any CPU.
+    """
+    return widen(threshold_value(threshold), least=1.0) + 2 * moves * EXACT_TO
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSets:
+    """`member` `[N, K]` bool: the labels in each set."""
+
+    member: NDArray[np.bool_]
+    size_in: ClassVar[str] = "labels"
+
+    def contains(self, labels: Any) -> NDArray[np.bool_]:
+        """`[N]` whether each set contains its label."""
+        chosen = check_labels("labels", labels, *self.member.shape)
+        return self.member[np.arange(len(chosen)), chosen]
+
+    def size(self) -> NDArray[np.int64]:
+        """`[N]` the number of labels in each set."""
+        return np.asarray(np.count_nonzero(self.member, axis=1))
+
+    def labels(self) -> list[list[int]]:
+        """The labels of each set."""
+        return [np.flatnonzero(row).tolist() for row in self.member]
 
     @property
-    def empty(self) -> Array:
-        """`[...]` whether the set holds nothing."""
+    def empty(self) -> NDArray[np.bool_]:
+        """`[N]` whether a set contains no label."""
+        return np.asarray(~self.member.any(axis=1))
 
-    @property
-    def center(self) -> Array:
-        """`[..., D]`"""
 
-    def half_widths(self) -> Array:
-        """`[..., D]` from the centre to the faces of the bounding box."""
+def label_sets(forecast: LogitForecast, threshold: Threshold | float) -> LabelSets:
+    """The labels whose score is at most T, for each input: C_T(x) of the paper.
 
-    def support(self, direction: NDArray[np.float64]) -> Array:
-        """`[...]` the largest value of `direction . x` over the set; `direction` is `[D]`."""
+    Membership agrees with `nll(forecast, y) <= widen_for_labels(T)` to the last bit: logits are compared with
+    the smallest one whose score passes. Appendix A.1 of the paper: no threshold gives the sets {} and {0, 1}
+    of the forecasts (1/3, 1/3, 1/3) and (3/4, 1/4, 0); a temperature near 0 makes the second (1/2, 1/2, 0).
 
-    def corners(self) -> tuple[Array, Array]:
-        """`[..., D]` lower and upper corner of the bounding box."""
+    >>> import math
+    >>> two = LogitForecast.from_probabilities(np.array([[1/3, 1/3, 1/3], [3/4, 1/4, 0.0]]))
+    >>> target = [[False, False, False], [True, True, False]]
+    >>> any(label_sets(two, T).member.tolist() == target for T in np.linspace(0.0, 5.0, 1001).tolist())
+    False
+    >>> label_sets(two.tempered(1e-3), -math.log(2/5)).member.tolist() == target
+    True
+    """
+    limit = widen_for_labels(threshold)
+    logits, (shift, log) = check_forecast(forecast, LogitForecast).logits, forecast.normaliser
 
-    def volume_root(self) -> Array:
-        """`[...]` the D-th root of the volume."""
+    def inside(least: Any) -> Any:
+        return label_nll(forecast, least) <= limit
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        near = ((shift + (log - limit)) / forecast.tau).astype(logits.dtype)
+        below, above = (np.nextafter(near, logits.dtype.type(side)) for side in (-np.inf, np.inf))
+        least = np.where(inside(below), below, np.where(inside(near), near, above))
+        sure = inside(least) & ~inside(np.nextafter(least, logits.dtype.type(-np.inf)))
+    member: NDArray[np.bool_] = logits >= least[:, None]
+    for row in np.flatnonzero(~sure):  # rounding hides the limit: compare every label's score
+        member[row] = log[row] + (shift[row] - forecast.tau * logits[row].astype(np.float64)) <= limit
+    return LabelSets(member)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +114,7 @@ class Ellipsoids:
 
     @property
     def empty(self) -> Array:
+        """`[...]` whether the set holds nothing."""
         return ~(self.radius2 >= 0)
 
     @property
@@ -73,10 +128,12 @@ class Ellipsoids:
         return xp.sqrt(xp.where(self.empty, convert_like(self.radius2, np.nan), self.radius2))
 
     def half_widths(self) -> Array:
+        """`[..., D]` from the centre to the faces of the bounding box."""
         xp = array_namespace(self.radius2)
         return self.radius[..., None] * xp.sqrt(self.forecast.variances)
 
     def support(self, direction: NDArray[np.float64]) -> Array:
+        """`[...]` the largest value of `direction . x` over the set; `direction` is `[D]`."""
         xp = array_namespace(self.radius2)
         length = float(abs(direction).max()) or 1.0
         unit = direction / length  # avoids squares of tiny and huge numbers
@@ -96,25 +153,9 @@ class Ellipsoids:
         return self.radius * xp.sqrt(GaussianForecast(directions, var).spread2(directions))
 
     def corners(self) -> tuple[Array, Array]:
+        """`[..., D]` lower and upper corner of the bounding box."""
         widths = self.half_widths()
         return self.center - widths, self.center + widths
-
-    def volume_root(self) -> Array:
-        xp = array_namespace(self.radius2)
-        dims = self.center.shape[-1]
-        unit_ball = math.pi ** (dims / 2) / math.gamma(dims / 2 + 1)
-        return unit_ball ** (1 / dims) * self.radius * xp.exp(self.forecast.log_det() / (2 * dims))
-
-    def axes(self) -> Array:
-        """`[..., D, D]` Lambda: its columns are the semi-axes, so the set is mean + Lambda * ball."""
-        xp = array_namespace(self.radius2)
-        if self.forecast.full:
-            squared, vectors = xp.linalg.eigh(self.forecast.var)
-            lengths = xp.sqrt(squared)
-        else:
-            lengths = xp.sqrt(self.forecast.var)
-            vectors = convert_like(lengths, np.eye(lengths.shape[-1]))
-        return vectors * (self.radius[..., None] * lengths)[..., None, :]
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,9 +191,9 @@ class Boxes:
     def corners(self) -> tuple[Array, Array]:
         return self.lower, self.upper
 
-    def volume_root(self) -> Array:
-        xp = array_namespace(self.center)
-        return xp.exp(xp.mean(xp.log(self.upper - self.lower), axis=-1))
+
+Region: TypeAlias = Ellipsoids | Boxes
+"""The geometry of a batch of sets `[...]` in D dimensions."""
 
 
 def _dot(points: Array, direction: NDArray[np.float64], again: NDArray[np.float64] | None = None) -> Array:
@@ -162,17 +203,6 @@ def _dot(points: Array, direction: NDArray[np.float64], again: NDArray[np.float6
         term = float(direction[i]) * points[..., i]
         total = total + (term if again is None else float(again[i]) * term)
     return total
-
-
-def threshold_value(threshold: Threshold | float) -> float:
-    """T as a number, from a `Threshold` or a bare number."""
-    value = threshold.value if isinstance(threshold, Threshold) else threshold
-    return check_number("threshold", value)
-
-
-def widen(limit: float, *, least: float = 1e-290) -> float:
-    """T enlarged by a billionth, so that another library's last bit never decides at a tie."""
-    return limit + 1e-9 * max(abs(limit), least) if np.isfinite(limit) else limit
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,17 +267,6 @@ class ConfidenceSets:
             raise InvalidInput(f"scale must be {widths.shape[-1]} numbers, got {unit!r}")
         widths = widths / convert_like(widths, unit)
         return self._mean_over_steps(self._if_empty(xp.sqrt(xp.mean(widths**2, axis=-1)), 0.0))
-
-    def volume_root(self) -> Array:
-        """`[B]` volume^(1/D), averaged over steps."""
-        return self._mean_over_steps(self._if_empty(self.region.volume_root(), 0.0))
-
-    def mean_width(self, directions: int = 256, seed: int = 0) -> Array:
-        """`[B]` the mean of the full width over random directions, averaged over steps."""
-        drawn = np.random.default_rng(seed).normal(size=(directions, self.region.center.shape[-1]))
-        drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
-        total = sum(self.region.support(sign * row) for row in drawn for sign in (1, -1))
-        return self._mean_over_steps(self._if_empty(total / directions, 0.0))
 
     def _if_empty(self, values: Array, instead: float) -> Array:
         xp = array_namespace(values)

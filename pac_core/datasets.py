@@ -381,15 +381,9 @@ def read_dataset(
         names = np.array([f"{digest}:{row}" for row in range(n)])
     if len(names) != n:
         raise InvalidInput(f"{key} must have one entry per unit, got {len(names)} for {n}")
-    name, known = read_model_record(arrays)
-    model = None if name is None or known is None else (name, known)
+    about = [str(arrays[key]) for key in ABOUT if key in arrays and not arrays[key].ndim]
+    model = (about[0], about[1]) if len(about) == len(ABOUT) else None
     return Dataset(names, named, scores, forecast, truth, model)
-
-
-def read_model_record(arrays: Mapping[str, NDArray[Any]]) -> tuple[str | None, str | None]:
-    """Name and digest of the model that made the forecasts, as far as the file states them."""
-    name, digest = (str(arrays[key]) if key in arrays and not arrays[key].ndim else None for key in ABOUT)
-    return name, digest
 
 
 def parse_arrays(path: Any, arrays: Mapping[str, NDArray[Any]], *, own: bool = False) -> tuple[Any, Any, Any]:

@@ -1,21 +1,18 @@
-"""Sets measured on test units: error with its exact interval, sizes, verdict; and the paper's baselines."""
+"""Sets measured on test units: error with its exact interval, sizes, verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace
 
-from pac_core.arrays import Array, Floats, check_array, check_labels, run_over_rows
-from pac_core.bounds import PACLevel, check_level, check_probability
+from pac_core.arrays import check_array, check_labels
+from pac_core.bounds import PACLevel, check_level
 from pac_core.errors import InvalidInput
-from pac_core.forecasts import GaussianForecast, LogitForecast, check_forecast
+from pac_core.forecasts import LogitForecast
 from pac_core.scores import label_nll
-from pac_core.sets.kinds import ConfidenceSets, Ellipsoids, LabelSets
 
 _DOUBT = 0.01  # one-sided, on each end of the interval
 QUANTILES = (0.05, 0.25, 0.75, 0.95)
@@ -196,45 +193,3 @@ def _cells(row: Row) -> tuple[str, ...]:
     known = row.name, f"{row.n:,}", f"{row.error:.4f}", f"{row.interval[0]:.4f}..{row.interval[1]:.4f}"
     sizes = f"{row.mean:.4g}", f"{row.median:.4g}", f"{row.quantiles[0]:.4g}..{row.quantiles[3]:.4g}"
     return *known, *sizes, f"{row.smallest:.4g}..{row.largest:.4g}", f"{row.empty:,}"
-
-
-def mass_label_sets(forecast: LogitForecast, epsilon: float) -> LabelSets:
-    """The fewest most probable labels whose probabilities add up to 1 - epsilon.
-
-    >>> forecast = LogitForecast.from_probabilities(np.array([[0.7, 0.2, 0.1], [0.98, 0.01, 0.01]]))
-    >>> mass_label_sets(forecast, 0.05).size().tolist()
-    [3, 1]
-    """
-    epsilon = check_probability("epsilon", epsilon)
-    member = np.zeros(check_forecast(forecast, LogitForecast).logits.shape, dtype=bool)
-    shift, log = forecast.normaliser
-
-    def block(rows: slice, _: Floats) -> None:
-        z = forecast.tau * forecast.logits[rows].astype(np.float64)
-        probability = np.exp((z - shift[rows, None]) - log[rows, None])
-        order = np.argsort(-probability, axis=1, kind="stable")
-        mass = np.cumsum(np.take_along_axis(probability, order, axis=1), axis=1)
-        # A label is needed as long as those before it do not reach the mass.
-        needed = np.roll(mass, 1, axis=1) < 1 - epsilon
-        needed[:, 0] = True
-        np.put_along_axis(member[rows], order, needed, axis=1)
-
-    run_over_rows(block, forecast.logits, 0, np.float64)
-    return LabelSets(member)
-
-
-def mass_gaussian_sets(forecast: GaussianForecast, epsilon: float) -> ConfidenceSets:
-    """The ellipsoid of mass 1 - epsilon around the mean; over a horizon, of all steps together."""
-    from scipy.special import chdtri  # see bounds.proves
-
-    epsilon = check_probability("epsilon", epsilon)
-    forecast, sound = check_forecast(forecast, GaussianForecast).for_sets()
-    radius2 = float(chdtri(int(np.prod(forecast.mean.shape[1:])), epsilon))
-    region = Ellipsoids(forecast, radius2 + 0 * forecast.mean[..., 0])
-    return ConfidenceSets(region, partial(_distance, forecast), radius2, sound, tuple(forecast.mean.shape))
-
-
-def _distance(forecast: GaussianForecast, truth: Array) -> Array:
-    """`[B]` squared Mahalanobis distance, over all steps of a horizon."""
-    distances = forecast.mahalanobis2(truth)
-    return array_namespace(distances).sum(distances, axis=-1) if distances.ndim == 2 else distances

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pac_core.bounds import Bound, PACLevel, max_errors, vc_max_errors
+from pac_core.bounds import Bound, PACLevel, max_errors
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import drop_failed
 from pac_core.sets.label_scores import LABEL_SCORES, choose_label_score, resolve_score_name
@@ -87,18 +87,6 @@ def fit_sets(
     tune = drop_failed(tune_forecast, tune_truth)
     fitted = score_fitter(tune_forecast.domain, score, calibrate=len(cal_truth))(*tune, level)
     return calibrate(fitted, cal_forecast, cal_truth, level, bound=bound)
-
-
-def fit_ablation(
-    letters: str, tune: tuple[AnyForecast, Any], cal: tuple[AnyForecast, Any], level: PACLevel
-) -> Predictor:
-    """A row of the paper's figures, such as "A+C+D", from forecast and truth of tune and calibrate units.
-
-    A accumulates variances, C fits temperatures, D is the direct bound; without D, the VC bound.
-    """
-    chosen = letters.split("+")
-    score = Likelihood.fit(*tune, accumulate="A" in chosen, temperature="C" in chosen)
-    return calibrate(score, *cal, level, bound=max_errors if "D" in chosen else vc_max_errors)
 
 
 def resolve_score(forecast: Any, score: str | None, temperature: bool | None) -> str:

@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array, is_torch_array
+from array_api_compat import array_namespace, is_torch_array
+from numpy.typing import NDArray
 
 from pac_core.arrays import (
     Array,
@@ -150,7 +151,7 @@ class Trajectories:
         """`[B, H, D]` the states, with NaN for the steps after the end."""
         xp = array_namespace(self.states)
         ended = (np.arange(self.states.shape[1]) >= self.lengths[:, None])[..., None]
-        mask = xp.asarray(ended, device=self.states.device) if is_torch_array(self.states) else ended
+        mask = xp.asarray(ended, device=self.states.device)
         return xp.where(mask, convert_like(self.states, np.nan), self.states)
 
 
@@ -161,15 +162,16 @@ def with_lengths(truth: Any, states: Array) -> Any:
 
 def truth_for_sets(truth: Any, mean: Array, shape: tuple[int, ...]) -> Array:
     """The array that a set compares with: NaN, in no set, becomes infinite; steps after an end become NaN."""
+    states, xp = check_truth(truth, mean, shape), array_namespace(mean)
     if isinstance(truth, Trajectories):
-        return check_truth(truth.marked(), mean, shape)
-    truth = check_truth(truth, mean, shape)
-    xp = array_namespace(truth)
-    return xp.where(xp.isnan(truth), convert_like(truth, np.inf), truth)
+        return states
+    return xp.where(xp.isnan(states), convert_like(states, np.inf), states)
 
 
 def check_truth(truth: Any, mean: Array, shape: tuple[int, ...]) -> Array:
-    """Convert `truth` to an array like `mean`; refuse any other shape."""
+    """Convert `truth` to an array like `mean`, NaN after an end; refuse any other shape."""
+    if isinstance(truth, Trajectories):
+        truth = truth.marked()
     if not is_torch_array(truth):
         truth = check_array("truth", truth, "[B, D]" if len(shape) == 2 else "[B, H, D]")
         if truth.dtype.kind not in "fiu":
@@ -302,10 +304,9 @@ class GaussianForecast:
             return
         failed = check_booleans("failed", self.failed, shape[0])
         object.__setattr__(self, "failed", failed if failed.any() else None)
-        if (strange := failed & convert_like(failed, _gaussian(self.mean, self.var))).any():
+        if (strange := failed & ~self._lost()).any():
             xp = array_namespace(self.mean)
-            rows = strange if is_numpy_array(self.mean) else xp.asarray(strange, device=self.mean.device)
-            marked = xp.reshape(rows, (-1,) + (1,) * (len(shape) - 1))
+            marked = xp.asarray(strange.reshape(-1, *(1,) * (len(shape) - 1)), device=self.mean.device)
             object.__setattr__(self, "mean", xp.where(marked, convert_like(self.mean, np.nan), self.mean))
 
     def mark_failures(self) -> GaussianForecast:
@@ -315,8 +316,7 @@ class GaussianForecast:
         >>> diverged.mark_failures().failed.tolist()
         [False, True]
         """
-        lost = ~convert_like(np.zeros(1, bool), _gaussian(self.mean, self.var))
-        return replace(self, failed=lost if self.failed is None else lost | self.failed)
+        return replace(self, failed=self._lost() if self.failed is None else self._lost() | self.failed)
 
     @property
     def domain(self) -> tuple[str, *tuple[int, ...]]:
@@ -392,7 +392,20 @@ class GaussianForecast:
 
     def sound(self) -> Array:
         """`[B]` whether a unit's forecast is Gaussian at every step."""
-        return _gaussian(self.mean, self.var)
+        xp, variances = array_namespace(self.mean), to_float64(self.variances)
+        # A sum of doubles is finite only if all its terms are, and cheaper to check.
+        with np.errstate(over="ignore", invalid="ignore"):
+            parts = (to_float64(part) for part in (self.mean, self.var))
+            good = xp.isfinite(sum(xp.sum(part, axis=tuple(range(1, part.ndim))) for part in parts))
+        good = good & (xp.min(variances, axis=tuple(range(1, variances.ndim))) > 0)
+        if not self.full:
+            return good
+        matrices = definite(to_float64(self.var))
+        return good & (xp.all(matrices, axis=-1) if matrices.ndim == 2 else matrices)
+
+    def _lost(self) -> NDArray[np.bool_]:
+        """`[B]` whether it is not, in numpy."""
+        return np.asarray(~convert_like(np.zeros(1, bool), self.sound()))
 
     def for_sets(self) -> tuple[GaussianForecast, Array]:
         """The forecast in float64, and `[B]` which units are sound; the others become standard normal."""
@@ -415,7 +428,7 @@ class GaussianForecast:
         The truth may be infinite, the mark of a failed unit; NaN is refused. Steps after an end become NaN.
         failures: accept units marked as failed
         """
-        lost = ~convert_like(np.zeros(1, bool), self.sound())
+        lost = self._lost()
         known = np.zeros_like(lost) if self.failed is None else self.failed
         if (wrong := lost & ~known if failures else lost).any():
             rule = "positive definite covariances" if self.full else "variances above 0"
@@ -427,29 +440,11 @@ class GaussianForecast:
             )
         if truth is _NO_TRUTH:
             return None
-        xp, shape, mean = array_namespace(self.mean), tuple(self.mean.shape), to_float64(self.mean)
-        if isinstance(truth, Trajectories):
-            return check_truth(truth.marked(), mean, shape)
-        truth = check_truth(truth, mean, shape)
-        if bool(xp.any(xp.isnan(truth))):
+        xp, mean = array_namespace(self.mean), to_float64(self.mean)
+        states = check_truth(truth, mean, tuple(mean.shape))
+        if not isinstance(truth, Trajectories) and bool(xp.any(xp.isnan(states))):
             raise InvalidInput("truth must not contain NaN; mark a failed unit with inf")
-        return truth
-
-
-def _gaussian(mean: Array, var: Array) -> Array:
-    """`[B]` whether all numbers of a unit make Gaussians."""
-    xp, full = array_namespace(mean), var.ndim > mean.ndim
-    mean, var = to_float64(mean), to_float64(var)
-    # A sum of doubles is finite only if all its terms are, and cheaper to check.
-    with np.errstate(over="ignore", invalid="ignore"):
-        sums = [xp.sum(part, axis=tuple(range(1, part.ndim))) for part in (mean, var)]
-        good = xp.isfinite(sums[0] + sums[1])
-    variances = xp.linalg.diagonal(var) if full else var
-    good = good & (xp.min(variances, axis=tuple(range(1, variances.ndim))) > 0)
-    if full:
-        matrices = definite(var)
-        good = good & (xp.all(matrices, axis=-1) if matrices.ndim == 2 else matrices)
-    return good
+        return states
 
 
 def check_tau(tau: Any, shape: str) -> Any:

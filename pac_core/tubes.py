@@ -1,5 +1,5 @@
-"""Trajectory tubes: their shapes, `joint` (the paper's), `max`, `box`, `features` and plugins'; and how one is
-tuned, by its size on tune units it was not fitted on.
+"""Trajectory tubes: their shapes, `joint` (the paper's), `max`, `box`, `features` and plugins', and how one
+is tuned, by its size on tune units it was not fitted on.
 """
 
 from __future__ import annotations

@@ -107,12 +107,11 @@ class HalfSpace(_Stepped):
     def __post_init__(self) -> None:
         normal = check_numbers("normal", self.normal, "[D]", finite=True)
         _fix(self, normal=normal.astype(np.float64), bound=check_number("bound", self.bound))
-        if not normal.any() or not np.isfinite(self.bound):
-            raise InvalidInput(f"normal must not be all 0 and bound be finite, got {normal}, {self.bound}")
-        if not 1e-300 <= abs(normal).max() <= 1e300:  # products with it would vanish or overflow
+        # Products with a smaller or larger one would vanish or overflow.
+        if not 1e-300 <= abs(normal).max() <= 1e300 or not np.isfinite(self.bound):
             raise InvalidInput(
-                f"the largest entry of normal must lie between 1e-300 and 1e300, got {normal}; divide normal "
-                "and bound by it"
+                "the largest entry of normal must lie between 1e-300 and 1e300 and bound be finite, got "
+                f"{normal} and {self.bound}"
             )
 
     def _margin(self, tube: TubeLike) -> Array:
@@ -142,12 +141,9 @@ class BoxLimit(_Stepped):
     steps: Steps = None
 
     def __post_init__(self) -> None:
-        ends = {"lower": self.lower, "upper": self.upper}
-        low, high = (check_array(name, end, "[K]") for name, end in ends.items())
+        low, high = check_array("lower", self.lower, "[K]"), check_array("upper", self.upper, "[K]")
         if low.dtype.kind not in "fiu" or high.dtype.kind not in "fiu" or low.shape != high.shape:
-            raise InvalidInput(
-                f"lower and upper must be equally many numbers, got {low.shape} and {high.shape}"
-            )
+            raise InvalidInput(f"lower and upper must be equally many numbers, got {low} and {high}")
         low, high = low.astype(np.float64), high.astype(np.float64)
         if not (low < high).all() or not np.isfinite([low, high]).any():
             raise InvalidInput(f"lower must be below upper, and one side finite, got {low} and {high}")
@@ -416,17 +412,16 @@ class FeatureLimit(_Stepped):
     steps: Steps = None
 
     def __post_init__(self) -> None:
-        for name in ("lower", "upper", "lipschitz", "curvature"):
-            if getattr(self, name) is not None or name in ("lower", "upper"):
-                _fix(self, **{name: check_number(name, getattr(self, name))})
+        _fix(self, lower=check_number("lower", self.lower), upper=check_number("upper", self.upper))
         if not self.lower < self.upper or not np.isfinite([self.lower, self.upper]).any():
             raise InvalidInput(
-                f"lower must be below upper, and one finite, got {self.lower} and {self.upper}"
+                f"lower must be below upper, one of them finite, got {self.lower}, {self.upper}"
             )
         for name in ("lipschitz", "curvature"):
-            constant = getattr(self, name)
-            if constant is not None and not 0 <= constant < np.inf:
-                raise InvalidInput(f"{name} must be finite and at least 0, got {constant}")
+            if (given := getattr(self, name)) is not None:
+                _fix(self, **{name: check_number(name, given)})
+                if not 0 <= getattr(self, name) < np.inf:
+                    raise InvalidInput(f"{name} must be finite and at least 0, got {given}")
         if (self.gradient is None) != (self.curvature is None):
             raise InvalidInput("gradient and curvature must be given together: one proves nothing alone")
         _fix(self, axes=check_axes(self.axes))

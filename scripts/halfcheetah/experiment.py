@@ -4,12 +4,12 @@ Everything is computed in run folders below one folder: the training episodes an
 rollouts with their forecasts in `closed` and `plans`. Interrupted, the same command goes on.
 """
 
-import math
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
 from typing import Annotated
 
 import numpy as np
+from baselines import mean_width, volume_root
 from common import ResultFolder, interval_text, say_refuted
 from tqdm import tqdm
 
@@ -18,7 +18,7 @@ from pac_core import PACLevel, Predictor
 from pac_core.bounds import max_errors
 from pac_core.datasets import file_digest
 from pac_core.runs import RunFolder, View
-from pac_core.sets import Boxes, Likelihood, deviation, score_units
+from pac_core.sets import Likelihood, deviation, score_units
 from pac_core.thresholds import fit_threshold
 from pac_core.tubes import fit_shape
 from pac_rl import Settings, load_policy, make_environment
@@ -218,25 +218,6 @@ class Case:
             along = self.experiment.along(name)
             row[f"half-width, {words}"] = float(np.nanmean(tube.support(along) + tube.support(-along)) / 2)
         return row
-
-
-def volume_root(tube):
-    """`[B]` the D-th root of the volume, averaged over steps; 0 for an empty tube."""
-    region, dims = tube.region, tube.region.center.shape[-1]
-    if isinstance(region, Boxes):
-        roots = np.exp(np.log(region.upper - region.lower).mean(axis=-1))
-    else:
-        ball = math.pi ** (dims / 2) / math.gamma(dims / 2 + 1)
-        roots = ball ** (1 / dims) * region.radius * np.exp(region.forecast.log_det() / (2 * dims))
-    return np.where(tube.empty, 0.0, roots.mean(axis=-1))
-
-
-def mean_width(tube, directions=32):
-    """`[B]` the mean of the full width over random directions, averaged over steps; 0 for an empty tube."""
-    drawn = np.random.default_rng(0).normal(size=(directions, tube.region.center.shape[-1]))
-    drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
-    widths = sum(tube.support(row) + tube.support(-row) for row in drawn) / directions
-    return np.where(tube.empty, 0.0, widths.mean(axis=-1))
 
 
 class Fitted:

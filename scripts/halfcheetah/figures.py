@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import partial
 
 import numpy as np
+from baselines import mass_gaussian_sets
 from common import draw_bands, draw_boxes, draw_errors, level_grid, new_panel, say_refuted
 from halfcheetah.experiment import ABLATIONS, PARTS, error_cells
 from scipy.stats import binom, binomtest
@@ -19,7 +20,6 @@ from scipy.stats import binom, binomtest
 from pac_core import NotEnoughData, PACLevel, evaluate
 from pac_core.bounds import Entry, joint_failure_probability, max_errors
 from pac_core.certificates import write_json
-from pac_core.evaluation import mass_gaussian_sets
 from pac_core.plots import INK
 from pac_core.runs import certify_run
 from pac_core.thresholds import fit_threshold

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from baselines import mass_label_sets
 
 from pac_core import InvalidInput, LogitForecast, NotEnoughData, PACLevel, Predictor, evaluate, split
 from pac_core.bounds import Entry, joint_failure_probability, max_errors, min_samples, vc_max_errors
 from pac_core.certificates import Opening, Record, Request, SplitRecord, certify_several
 from pac_core.datasets import file_digest, read_arrays, read_dataset
 from pac_core.errors import TooManyFailures, UnreadableFile
-from pac_core.evaluation import mass_label_sets
 from pac_core.forecasts import drop_failed
 from pac_core.sets import Likelihood, choose_label_score, fit_tempered, make_sets, score_units
 from pac_core.splits import Splits, digest_of, ids_digest

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from baselines import fit_ablation
 from common import draw_bands, draw_boxes, interval_text, log_axis, new_panel, say_level, say_refuted
 
 import pac_vision as vision
 from pac_core import GaussianForecast, InvalidInput, NotEnoughData, PACLevel, evaluate
 from pac_core.bounds import max_errors
-from pac_core.fitting import fit_ablation
 from pac_vision.plots import Overlay, overlay_grid, write_gif
 from pac_vision.tracking import find_pairs, predict_no_motion
 

@@ -10,8 +10,8 @@ import torch
 from pac_program import run
 
 from pac_core import GaussianForecast, InvalidInput, LinearFeatures, PACLevel, Trajectories, certify, fit_tube
-from pac_core.evaluation import mass_gaussian_sets
 from pac_core.scores import fit_temperature, nll
+from pac_core.sets import gaussian_sets
 from pac_core.tubes import fit_shape
 
 LEVEL = PACLevel(0.1, 0.01)
@@ -74,8 +74,8 @@ def test_an_ended_unit_is_scored_on_the_steps_it_lived() -> None:
     score = nll(forecast, Trajectories(states, [2, 3]))
     volume = 1.5 * np.log(2 * np.pi)
     np.testing.assert_allclose(score, [volume + 0.5 * 5, volume + 0.5 * 86])
-    inside = mass_gaussian_sets(forecast, 0.1).contains(Trajectories(states, [2, 3]))
-    assert inside.tolist() == [True, False]  # the mass 0.9 of three dimensions ends at 6.25
+    inside = gaussian_sets(forecast, volume + 3.1).contains(Trajectories(states, [2, 3]))
+    assert inside.tolist() == [True, False]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from baselines import fit_ablation, mass_gaussian_sets, mass_label_sets, mean_width, volume_root
 from scipy.stats import chi2
 
-from pac_core import GaussianForecast, InvalidInput, LogitForecast, NotEnoughData, PACLevel
-from pac_core.evaluation import mass_gaussian_sets, mass_label_sets
-from pac_core.fitting import fit_ablation
+from pac_core import GaussianForecast, LogitForecast, NotEnoughData, PACLevel
+from pac_core.sets import Boxes, ConfidenceSets, Ellipsoids, gaussian_sets
 
 
 def test_fewest_labels_that_reach_the_mass() -> None:
@@ -19,9 +19,8 @@ def test_fewest_labels_that_reach_the_mass() -> None:
     assert sets.member.tolist() == [[True, True, True, False], [True, False, False, False], [True] * 4]
 
 
-@pytest.mark.parametrize("shape", [(5000, 3), (5000, 4, 2)])
-def test_ellipsoid_has_the_mass_where_the_forecast_is_right(shape: tuple[int, ...]) -> None:
-    rng = np.random.default_rng(0)
+def test_ellipsoid_has_the_mass_where_the_forecast_is_right() -> None:
+    rng, shape = np.random.default_rng(0), (5000, 4, 2)
     forecast = GaussianForecast(np.zeros(shape), np.full(shape, 4.0))
     sets = mass_gaussian_sets(forecast, 0.1)
     assert sets.limit == pytest.approx(chi2.ppf(0.9, np.prod(shape[1:])))
@@ -56,6 +55,17 @@ def test_ablations_of_the_paper() -> None:
         fit_ablation("C", tune, cal, level)
 
 
-def test_bad_epsilon_is_named() -> None:
-    with pytest.raises(InvalidInput, match="epsilon must lie strictly between 0 and 1, got 1"):
-        mass_label_sets(LogitForecast(np.zeros((1, 2))), 1)
+def test_sizes_by_eye() -> None:
+    """A sphere of radius 2 in 3 dimensions, and a box of half-widths 1, 2, 3, each for two steps."""
+    forecast = GaussianForecast(np.zeros((1, 2, 3)), np.ones((1, 2, 3)))
+    reach = np.ones((1, 2, 1)) * [1.0, 2.0, 3.0]
+    about: Any = (lambda truth: truth[:, 0, 0], 4.0, np.array([True]), (1, 2, 3))
+    ball = ConfidenceSets(Ellipsoids(forecast, np.full((1, 2), 4.0)), *about)
+    box = ConfidenceSets(Boxes(0 * reach, -reach, reach), *about)
+    assert volume_root(ball).item() == pytest.approx((4 / 3 * np.pi * 8) ** (1 / 3))
+    assert mean_width(ball).item() == pytest.approx(4)
+    assert volume_root(box).item() == pytest.approx(48 ** (1 / 3))
+    # The mean width of a box is the sum of its widths times E|u_1| = 1/2 in three dimensions.
+    assert mean_width(box, 20_000).item() == pytest.approx(6, rel=0.02)
+    empty = gaussian_sets(forecast, -50.0)
+    assert (volume_root(empty).item(), mean_width(empty).item()) == (0, 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import os
 import runpy
 import subprocess
@@ -28,6 +30,13 @@ def run_here(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: object) -> 
     except SystemExit as refused:
         return str(refused.code)
     return ""
+
+
+def smoke_test(name: str, command: str, out: Path) -> str:
+    """Runs a command with --smoke-test in this process, to its end; returns what it printed."""
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
+        assert run_here(patch, name, command, "--smoke-test", "--out", out) == ""
+    return said.getvalue()
 
 
 def table_in(path: Path) -> list[dict[str, str]]:

@@ -2,15 +2,13 @@
 
 \b
     python scripts/alarms paper [FOLDER]
-    python scripts/alarms own mine.csv --target alarm --positive yes
 
 The paper suppresses an alarm whose confidence set is {false}, and says that it is then false with
 probability 1 - epsilon. That does not follow: what follows is epsilon / P(suppressed). The better way
 calibrates on true alarms alone, which bounds the share of true alarms that are suppressed. Both run on a
 simulated stream whose truth is known in closed form and, where FOLDER has them, on arrhythmia.arff (true:
 any arrhythmia) and car.arff (true: acceptable or better). Tables, figures and the certificate of the better
-rule at the level asked for go into the folder; rows at other levels compare, and certify nothing. Each row
-of a table must be an alarm of its own: several of one patient depend on each other.
+rule at the level asked for go into the folder; rows at other levels compare, and certify nothing.
 
 Looks are recorded in pac-ledger beside each table (--ledger names another), and for the simulated stream
 in the folder of the results; rows that calibrated anything else before, by `scripts/tables` say, are refused.
@@ -20,7 +18,6 @@ does follow to be kept. Takes about twenty seconds.
 """
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -30,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import common
 from alarms import rules
 from alarms.rules import KINDS, OURS, PAPERS, PAPERS_SIZE
-from tables.reading import read_own, read_table, table_options
+from tables.reading import read_table
 
 from pac_core import InvalidInput, NotEnoughData, PACLevel, write_certificate
 from pac_core.cli import ledger_beside
@@ -39,17 +36,16 @@ from pac_core.plots import INK
 EPSILONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 PAPERS_LEVEL = PACLevel(0.02, 1e-5)
 CASES = {
-    "arrhythmia": ("Arrhythmia (true: any)", {"negative": ["1"], "train": 212, "calibrate": 150}),
-    "car": ("Car (true: acceptable)", {"negative": ["unacc"], "train": 863, "calibrate": 520}),
+    "arrhythmia": {"title": "Arrhythmia (true: any)", "false": "1", "train": 212, "calibrate": 150},
+    "car": {"title": "Car (true: acceptable)", "false": "unacc", "train": 863, "calibrate": 520},
 }
-epsilon_option = common.option("epsilon", 0.1, "Promised, of true alarms suppressed.")
-level_options = common.options(epsilon_option, common.option("delta", 0.05, "Probability that it fails."))
 main = click.Group(help=__doc__)
 
 
 @main.command()
 @click.argument("data", type=common.PATH, required=False, metavar="[FOLDER]")
-@level_options
+@common.option("epsilon", 0.1, "Promised, of true alarms suppressed.")
+@common.option("delta", 0.05, "Probability that it fails.")
 @common.option("calibrations", 2000, "Of the simulated stream.")
 @common.seed_option
 @common.ledger_option("each table")
@@ -67,9 +63,8 @@ def paper(data, epsilon, delta, calibrations, seed, ledger, out, smoke_test):
     stream, book = rules.simulate(sum(PAPERS_SIZE), seed), ledger_beside(out / "simulated.csv", ledger)
     study("simulated", stream, level, folder, book)
     for name, file in here.items():
-        title, how = CASES[name]
-        alarms = rules.alarms_in(read_table(file), "class", seed=seed, **how)
-        study(name, replace(alarms, title=title), level, folder, ledger_beside(file, ledger))
+        alarms = rules.alarms_in(read_table(file), seed=seed, **CASES[name])
+        study(name, alarms, level, folder, ledger_beside(file, ledger))
     rows = []
     for one in EPSILONS[:3]:
         try:
@@ -79,21 +74,6 @@ def paper(data, epsilon, delta, calibrations, seed, ledger, out, smoke_test):
     if rows:
         title = f"{calibrations:,} calibrations on {PAPERS_SIZE[0]:,} simulated alarms each, delta {delta:g}"
         folder.table("simulated_claims", rows, title, note="The truth is known in closed form.")
-
-
-@main.command()
-@table_options
-@click.option("--positive", multiple=True, help="The target's value of a true alarm; may be repeated.")
-@click.option("--negative", multiple=True, help="Or that of a false one, all others being true.")
-@level_options
-@common.seed_option
-@common.out_option("alarms_output")
-def own(file, target, epsilon, delta, out, **given):
-    """The alarms of a table of your own."""
-    table, book = read_own(given, file), ledger_beside(file, given["ledger"])
-    asked = {name: given[name] for name in ("positive", "negative", "leave_out", "seed")}
-    alarms = rules.alarms_in(table, target, **asked)
-    study(table.name, alarms, PACLevel(epsilon, delta), common.ResultFolder(out), book)
 
 
 def study(name, alarms, level, folder, ledger):
@@ -129,25 +109,18 @@ def study(name, alarms, level, folder, ledger):
 
 def draw_shares(results, title):
     """Shares of true and of false alarms suppressed against epsilon, with what both rules promise."""
-    figure, ((left, right),) = common.panels(1, 2, (9.0, 4.0))
-    implied, promised = "implied: epsilon / P(true alarm)", "promised: epsilon"
-    ways = (PAPERS, INK[1], 0.97, "--", implied), (OURS, INK[0], 1.03, "-", promised)
-    for way, ink, shift, style, text in ways:
-        had = [one for one in results if one.way == way and one.found is not None]
-        at = [shift * one.level.epsilon for one in had]
+    figure, ((left, right),) = common.panels(1, 2, (9.0, 4.0), sharey=True)
+    for way, ink, promise in ((PAPERS, INK[1], "epsilon / P(true alarm)"), (OURS, INK[0], "epsilon")):
+        had = [one for one in results if one.way == way and one.promised is not None]
+        at = [one.level.epsilon for one in had]
+        left.plot(at, [one.promised for one in had], color=ink, linestyle="--", label=f"promised: {promise}")
         for axes, kind in ((left, "true"), (right, "false")):
             shares = np.array([getattr(one.found, f"share_of_{kind}") for one in had])
             ends = np.array([getattr(one.found, f"{kind}_interval") for one in had]).reshape(-1, 2).T
-            how = {"color": ink, "marker": "o", "markersize": 4, "capsize": 3, "label": way}
-            axes.errorbar(at, shares, abs(ends - shares), **how)
-        limits = np.array([(one.level.epsilon, one.promised) for one in had if one.promised is not None])
-        if len(limits):
-            left.plot(*limits.T, color=ink, linestyle=style, linewidth=1, alpha=0.8, label=text)
-    for axes, name in ((left, "true alarms suppressed (the harm)"), (right, "false ones (the use)")):
-        axes.set_title(name, loc="left", fontsize=9.5)
-        axes.set(ylim=(-0.02, 1.02), xlim=(0, None))
+            axes.errorbar(at, shares, abs(ends - shares), color=ink, marker="o", capsize=3, label=way)
+            axes.set_title(f"{kind} alarms suppressed", loc="left", fontsize=9.5)
     figure.supxlabel(f"epsilon (of all alarms for '{PAPERS}', of true alarms for '{OURS}')", fontsize=9.5)
-    left.set_ylabel("share of test alarms (whisker: exact 98%)", fontsize=9.5)
+    left.set(ylabel="share of test alarms (whisker: exact 98%)", ylim=(-0.02, 1.02))
     left.legend(frameon=False, fontsize=8.5)
     figure.suptitle(title, fontsize=10.5)
     return figure
@@ -156,15 +129,15 @@ def draw_shares(results, title):
 def draw_kinds(rows, title):
     """Share of the test alarms with each set, a bar per level, with its error and mean size."""
     figure, axes = common.new_panel(title, "share of test alarms", (8.4, 4.4))
-    below, names = np.zeros(len(rows)), []
+    rows, below = [row for row in rows if "error" in row], 0
+    names = [
+        f"{row['epsilon']:g}, {row['delta']:g}\nerror {row['error']:.3f}\nsize {row['mean size']:.2f}"
+        for row in rows
+    ]
     for kind, ink in zip(KINDS, ("#222222", INK[1], INK[2], INK[0]), strict=True):
-        shares = np.array([row.get(kind, 0) for row in rows])
-        axes.bar(range(len(rows)), shares, 0.6, below, color=ink, alpha=0.75, label=kind)
+        shares = np.array([row[kind] for row in rows])
+        axes.bar(names, shares, 0.6, below, color=ink, alpha=0.75, label=kind)
         below += shares
-    for row in rows:
-        made = f"error {row['error']:.3f}\nsize {row['mean size']:.2f}" if "error" in row else "refused"
-        names.append(f"{row['epsilon']:g}, {row['delta']:g}\n{made}")
-    axes.set_xticks(range(len(rows)), names, fontsize=8.5)
     axes.set_xlabel("epsilon (promised), delta; measured error; mean size of a set", fontsize=9.5)
     figure.legend(frameon=False, fontsize=9, loc="outside right upper", title="set")
     return figure

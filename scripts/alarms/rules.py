@@ -7,7 +7,7 @@ import numpy as np
 from common import interval_text, say_refuted
 from scipy.special import ndtr
 from scipy.stats import binom
-from tables.networks import fit_encoder, fit_labels
+from tables.networks import encode, forecast_labels
 
 import pac_core as pac
 from pac_core import InvalidInput, LogitForecast, NotEnoughData, PACLevel
@@ -123,30 +123,18 @@ def draw_log_odds(rng, true):
     return 2 * EVIDENCE * evidence + np.log(SHARE_TRUE / (1 - SHARE_TRUE))
 
 
-def alarms_in(table, target, *, positive=(), negative=(), train=None, calibrate=None, leave_out=(), seed=0):
-    """The rows of a table as alarms; true is a target among `positive`, or one not among `negative`."""
-    labels = table.known(target)
-    if bool(positive) == bool(negative):
-        raise InvalidInput("give the target's values of a true alarm (positive) or of a false one (negative)")
-    named = set(positive or negative)
-    for value in sorted(named - set(labels.tolist())):
-        there = ", ".join(np.unique(labels)[:10].tolist())
-        raise InvalidInput(f"target {target!r} must hold {value!r} in some row, got {there}")
-    true = np.isin(labels, list(named)) == bool(positive)
-    if true.all():
-        raise InvalidInput(f"target {target!r} must hold true and false alarms, got {len(true):,} true ones")
-    names = table.inputs(target, leave_out=leave_out)
-    train = int(0.45 * len(table)) if train is None else train
-    calibrate = int(0.3 * len(table)) if calibrate is None else calibrate
+def alarms_in(table, title, *, false, train, calibrate, seed):
+    """The rows of a table as alarms, true unless their class is `false`; a network forecasts them."""
+    true = table.known("class") != false
     parts = pac.split(table.ids, tune=train, calibrate=calibrate, seed=seed)  # the first part trains
     if not parts.test.n:
-        raise InvalidInput(f"train + calibrate must leave a row to test, got {train} + {calibrate}")
-    seen, rows = parts.tune.rows, (parts.calibrate.rows, parts.test.rows)
-    inputs = fit_encoder(table, names, seen)(table)
-    model = fit_labels(inputs[seen], true[seen].astype(np.int64), ("false", "true"), seed=seed)
-    records = Record("five small networks", digest=model.digest), Record(table.name, len(table), table.digest)
-    known = table.name, table.ids, model.forecast(inputs), true
-    return Alarms(*known, *rows, *records, table.ids[seen].tolist())
+        raise InvalidInput(f"{table.name} must have over {train + calibrate} rows, got {len(table):,}")
+    seen = parts.tune.rows
+    inputs = encode(table, "class", seen)
+    forecast, digest = forecast_labels(inputs, true.astype(np.int64), seen, 2, seed=seed)
+    records = Record("five small networks", digest=digest), Record(table.name, len(table), table.digest)
+    rows = parts.calibrate.rows, parts.test.rows
+    return Alarms(title, table.ids, forecast, true, *rows, *records, table.ids[seen].tolist())
 
 
 def suppress_by_the_paper(alarms, level):

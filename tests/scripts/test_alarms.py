@@ -23,7 +23,7 @@ from alarms.rules import (
     suppress_by_true_alarms,
 )
 from scipy.stats import binom, binomtest
-from script_runs import run_here, script, table_in
+from script_runs import run_here, smoke_test, table_in
 from tables.reading import Table
 
 from pac_core import InvalidInput, LogitForecast, NotEnoughData, PACLevel, SecondLook, read_certificate
@@ -192,50 +192,26 @@ def test_the_certificate_counts_true_alarms_alone(tmp_path: Path) -> None:
     )
 
 
-def vitals(n: int) -> Table:
-    rng = np.random.default_rng(3)
-    real = rng.random(n) < 0.4
-    pulse = rng.normal(size=n) + 1.5 * real
-    cause = np.where(real, rng.choice(["apnea", "arrest"], n), "none")
-    cells = pd.DataFrame({"pulse": pulse, "cause": cause}).astype(str)
-    return Table("vitals", np.arange(n).astype(str), cells)
-
-
 def test_rows_become_alarms() -> None:
-    table = vitals(400)
-    alarms = alarms_in(table, "cause", negative=["none"])
-    assert (alarms.true == (table.text("cause") != "none")).all()
-    other = alarms_in(table, "cause", positive=["apnea", "arrest"])
-    np.testing.assert_array_equal(alarms.forecast.logits, other.forecast.logits)
-    assert (len(alarms.train_ids), len(alarms.calibrate), len(alarms.test)) == (180, 120, 100)
-    parts = [
-        set(alarms.train_ids),
-        *(set(alarms.ids[rows].tolist()) for rows in (alarms.calibrate, alarms.test)),
-    ]
-    assert len(set.union(*parts)) == 400
+    rng = np.random.default_rng(3)
+    real = rng.random(400) < 0.4
+    cells = {"pulse": rng.normal(size=400) + 1.5 * real, "class": np.where(real, rng.choice([2, 3], 400), 1)}
+    table = Table("vitals", np.arange(400).astype(str), pd.DataFrame(cells).astype(str))
+    parts = {"false": "1", "train": 180, "seed": 0}
+    alarms = alarms_in(table, "Vitals", calibrate=120, **parts)
+    np.testing.assert_array_equal(alarms.true, real)
+    ids = [alarms.train_ids, *(alarms.ids[rows] for rows in (alarms.calibrate, alarms.test))]
+    assert [len(part) for part in ids] == [180, 120, 100]
+    assert len(np.unique(np.concatenate(ids))) == 400
     found = suppress_by_true_alarms(alarms, LEVEL).found
     assert found is not None
     assert found.share_of_false > found.share_of_true
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({}, "of a true alarm \\(positive\\) or of a false one"),
-        ({"positive": ["apnea"], "negative": ["none"]}, "of a true alarm \\(positive\\) or of a false one"),
-        ({"positive": ["Apnea"]}, "must hold 'Apnea' in some row, got apnea, arrest, none"),
-        ({"positive": ["apnea", "arrest", "none"]}, "must hold true and false alarms, got 60 true ones"),
-        ({"negative": ["none"], "train": 30, "calibrate": 30}, "must leave a row to test, got 30 \\+ 30"),
-    ],
-)
-def test_what_is_true_must_be_said(asked: dict[str, object], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
-        alarms_in(vitals(60), "cause", **asked)
+    with pytest.raises(InvalidInput, match="vitals must have over 400 rows, got 400"):
+        alarms_in(table, "Vitals", calibrate=220, **parts)
 
 
 def test_the_claims_are_put_to_the_test(tmp_path: Path) -> None:
-    done = script("alarms", "paper", "--smoke-test", "--out", tmp_path)
-    assert done.returncode == 0, done.stderr
+    said = smoke_test("alarms", "paper", tmp_path)
     claims = {(row["epsilon"], row["claim"]): row for row in table_in(tmp_path / "simulated_claims.csv")}
     paper = claims["0.02", "P(true alarm | suppressed) <= epsilon, as the paper says"]
     assert paper["false in"] == paper["of"] == "200"
@@ -246,7 +222,7 @@ def test_the_claims_are_put_to_the_test(tmp_path: Path) -> None:
         assert binomtest(int(direct["false in"]), 200, float(direct["expected"]) / 200).pvalue > 1e-4
     for name in ("simulated_suppressed", "simulated_sets"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert "compared   'set is {false}' (no certificate" in done.stdout
+    assert "compared   'set is {false}' (no certificate" in said
     papers = table_in(tmp_path / "simulated_sets.csv")[0]
     assert (papers["epsilon"], papers["delta"], papers["n"]) == ("0.02", "1e-05", "1000")
     assert float(papers["error"]) < 0.02 < float(papers["{false}"])
@@ -269,21 +245,3 @@ def test_sets_are_counted_by_hand() -> None:
     assert [row[kind] for kind in KINDS] == [0.25] * 4
     assert (row["error"], row["mean size"]) == (0.5, 1.0)  # of true, true, true, false: {false} and {} miss
     assert sets_row(forecast, RuleResult("", LEVEL, refused="why"))["verdict"] == "why"
-
-
-def test_alarms_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = vitals(300)
-    cells = zip(table.numbers("pulse"), table.text("cause"), strict=True)
-    (tmp_path / "mine.csv").write_text("pulse,cause\n" + "\n".join(f"{x:.3f},{cause}" for x, cause in cells))
-    mine = ("alarms", "own", tmp_path / "mine.csv", "--target", "cause")
-    assert run_here(monkeypatch, *mine, "--negative", "none", "--out", tmp_path / "out") == ""
-    rows = table_in(tmp_path / "out" / "mine.csv")
-    assert rows[0]["rule"] == "set is {false}"
-    assert [row["verdict"] for row in rows if row["epsilon"] == "0.02"][
-        1
-    ] == "refused: 149 true alarms needed"
-    again = ("--negative", "none", "--out", tmp_path / "elsewhere", "--seed", 1)
-    assert "a new certificate needs units never calibrated on" in run_here(monkeypatch, *mine, *again)
-    assert run_here(monkeypatch, *mine, *again, "--ledger", tmp_path / "own.json") == ""
-    said = run_here(monkeypatch, *mine, "--out", tmp_path / "none")
-    assert said.startswith("Error: give the target's values of a true alarm")

@@ -53,35 +53,30 @@ class ResultFolder:
     """A folder for tables and figures."""
 
     def __init__(self, folder):
-        self.folder, self.written = folder, []
+        self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def table(self, name, rows, title="", *, hidden=(), first=None, note=""):
+    def table(self, name, rows, title="", *, hidden=(), note=""):
         """Writes the rows to `name`.csv with all digits, and prints them if they have a title.
 
         hidden: columns that are not printed
-        first: print so many rows
         note: a sentence below
         """
         frame = pd.DataFrame(rows, dtype=object)
         frame.to_csv(self.folder / f"{name}.csv", index=False)
-        self.written.append(f"{name}.csv")
         if not title:
             return
-        shown = frame.drop(columns=list(hidden)).head(first or len(frame)).map(_cell)
+        shown = frame.drop(columns=list(hidden)).map(_cell)
         texts = [shown.to_string(index=False), shown.T.to_string(header=False)]
         widths = [len(text.partition("\n")[0]) for text in texts]
         text = texts[widths[0] > WIDTH and widths[1] < widths[0]]  # turned round where that is narrower
         print(f"\n{title}\n{textwrap.indent(text, '  ')}", flush=True)
-        if first is not None and len(frame) > first:
-            print(f"  ... {len(frame) - first:,} more in {name}.csv")
         if note:
             print(f"  {note}")
 
     def figure(self, name, figure):
         """Writes the figure to `name`.png."""
         figure.savefig(self.folder / f"{name}.png")
-        self.written.append(f"{name}.png")
 
 
 def _cell(value):
@@ -191,10 +186,3 @@ def draw_bands(axes, sizes, along):
         axes.fill_between(list(at), low, high, color=ink, alpha=0.13)
     axes.set_xscale("log" if along == "delta" else "linear")
     axes.legend(frameon=False)
-
-
-def log_axis(axes):
-    """A logarithmic scale with numbers that can be read off, even within one power of ten."""
-    from pac_rl.plots import log_axis as scale
-
-    scale(axes)

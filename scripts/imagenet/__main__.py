@@ -6,14 +6,13 @@
     python scripts/imagenet score imagenet/val300 --model efficientnet-lite0 --model efficientnet-lite1
     python scripts/imagenet results --smoke-test
 
-A fifth of the images tunes, two fifths calibrate, the rest tests. Everything is in the output folder: tables
-(csv), figures (PNG), certificates.
-
-Expect errors below epsilon, sets far smaller than those of the baselines that trust the forecast, and larger
-sets where the classifier is wrong. The certificates come from one look at the calibrate part; its menu is in
-the ledger before anything is read. All else is measured on the test part: a comparison, not a promise.
+A fifth of the images tunes, two fifths calibrate, the rest tests. The certificates come from one look at the
+calibrate part; its menu is in the ledger before anything is read. All else is measured on the test part: a
+comparison, not a promise. Expect errors below epsilon, sets far smaller than those of the baselines that
+trust the forecast, and larger sets where the classifier is wrong.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import PATH, ResultFolder, ledger_option, option, out_option, seed_option, smoke_option, start
-from imagenet.report import show_results, summarise
+from imagenet.report import show_results
 from imagenet.sets import OURS, compare_sets, fit_levels, read_predictions
 
 from pac_core import InvalidInput, write_certificate
@@ -47,7 +46,8 @@ main = click.Group(help=__doc__)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF pac run imagenet]")
 def score(images, model, out, options):
     """Logits of images by one or more models, in OUT/logits; stopped, the same command goes on."""
-    for name, label in zip(model, shorten(model), strict=True):
+    for name in model:
+        label = re.sub("[:/]", "-", name)
         run, logits = out / "runs" / label, out / "logits" / f"{label}.npz"
         asked = ("--images", images, "--model", name, "--folder", run, "--tune", 0, "--calibrate", 1)
         pac([str(word) for word in ("run", "imagenet", *asked, *options)], standalone_mode=False)
@@ -57,7 +57,7 @@ def score(images, model, out, options):
 
 
 @main.command()
-@click.argument("logits", nargs=-1, metavar="[NAME=]FILE...")
+@click.argument("logits", nargs=-1, type=PATH, metavar="FILE...")
 @click.option("--images", type=PATH, help="Images to draw, found by id or file name.")
 @click.option("--labels", type=PATH, help="Label file, where the images lie side by side.")
 @click.option("--classes", type=PATH, help="Names: ImageNet's class index, or a line for each class.")
@@ -76,14 +76,13 @@ def results(logits, images, labels, classes, tune, n, epsilon, delta, seed, ledg
         epsilon, delta, ledger = epsilon or 0.1, 1e-3, ledger or out / "pac-ledger"
     if not logits:
         raise InvalidInput("files of logits must be given, got none (--smoke-test makes its own)")
-    named = [name_file(text) for text in logits]
     pictures = None if images is None else find_images(images, labels=labels, classes=classes)
-    classified = [read_predictions(path, name=name) for name, path in named]
+    classified = [read_predictions(path) for path in logits]
     names = name_classes(classes and read_classes(classes), pictures, classified[0])
     units = len(classified[0].ids)
     tune, calibrate = units // 5 if tune is None else tune, 2 * units // 5 if n is None else n
-    levels, noted = fit_levels(calibrate, epsilon=epsilon, delta=delta), named[0][1].resolve().parent / LEDGER
-    book = ledger_beside(named[0][1], ledger or (Path(noted.read_text()) if noted.is_file() else None))
+    levels, noted = fit_levels(calibrate, epsilon=epsilon, delta=delta), logits[0].resolve().parent / LEDGER
+    book = ledger_beside(logits[0], ledger or (Path(noted.read_text()) if noted.is_file() else None))
     parts = {"tune": tune, "calibrate": calibrate, "seed": seed}
     found = compare_sets(classified, levels, ledger=book, images=pictures, **parts)
     folder = ResultFolder(out)
@@ -98,10 +97,10 @@ def results(logits, images, labels, classes, tune, n, epsilon, delta, seed, ledg
     print(
         f"one look at the calibrate part (ledger {book}): {len(found.entries)} certificates asked for,\n"
         f"  any of which fails with probability below {round_up(found.look.cost, 3)}; ours at epsilon = "
-        f"{levels.main.epsilon:g} with less than {levels.main.delta:g}: {found.main().predictor.threshold}"
+        f"{levels.main.epsilon:g} with less than {levels.main.delta:g}: {found.at().predictor.threshold}"
     )
     show_results(found, folder, names, pictures)
-    print(summarise(found, folder))
+    print(f"\n{found.at().evaluation.verdict}\neverything is in {out}, the certificate in certificate.json")
 
 
 def make_logits(out):
@@ -112,33 +111,15 @@ def make_logits(out):
     digits, labels = load_digits(return_X_y=True)
     (train, x), (known, y) = np.split(digits / 16, [597]), np.split(labels, [597])
     ids = [f"{label}/{i:04}.png" for i, label in enumerate(y)]
-    for label in range(10):
-        (out / "images" / f"{label}").mkdir(parents=True, exist_ok=True)
+    for folder in ("logits", *(f"images/{label}" for label in range(10))):
+        (out / folder).mkdir(parents=True, exist_ok=True)
     for name, image in zip(ids, x, strict=True):
         Image.fromarray(np.uint8(255 - 255 * image.reshape(8, 8))).save(out / "images" / name)
-    (out / "logits").mkdir(exist_ok=True)
     for name, width in (("narrow", 4), ("wide", 12)):
         model = MLPClassifier((width,), max_iter=3000, tol=1e-3, random_state=0).fit(train, known)
         logits = np.log(np.maximum(model.predict_proba(x), 1e-30))
         np.savez(out / "logits" / f"{name}.npz", logits=logits, labels=y, ids=ids)
-    return out / "images", tuple(str(out / "logits" / f"{name}.npz") for name in ("narrow", "wide"))
-
-
-def name_file(text):
-    """A name and a file, of FILE or NAME=FILE."""
-    name, _, rest = text.rpartition("=")
-    return (name, Path(rest)) if name and not Path(text).exists() else (None, Path(text))
-
-
-def shorten(models):
-    """What people call them: the function, the architecture or the file; the whole where that is shared."""
-    names = []
-    for name in models:
-        kind, *rest = name.split(":")
-        named = {"python": rest[-1:], "onnx": [Path(part).stem for part in rest]}
-        names.append((named.get(kind, rest[:1]) or [name])[0])
-    whole = [name.replace(":", "-").replace("/", "-") for name in models]
-    return names if len(set(names)) == len(names) else whole
+    return out / "images", [out / "logits" / f"{name}.npz" for name in ("narrow", "wide")]
 
 
 def name_classes(names, images, first):
@@ -153,7 +134,7 @@ def name_classes(names, images, first):
 
 def keep_certificates(found, folder):
     """Our certificates as files: the main one with its scores, and beside it those of the other levels."""
-    first, parts, main = found.models[0], found.parts, found.main()
+    first, parts, main = found.models[0], found.parts, found.at()
     for (model, sets, level), one in found.measured.items():
         if sets == OURS and one is not main:
             path = folder / "certificates" / f"{model}-{level.epsilon!r}-{level.delta!r}.json"

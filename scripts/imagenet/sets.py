@@ -3,7 +3,7 @@
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import PurePosixPath
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +24,6 @@ from pac_core.thresholds import fit_threshold
 DELTAS = (1e-1, 1e-3, 1e-5)
 LADDER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
 ALLOWED = 20  # errors: a threshold that fewer decide is mostly chance
-CHANCE = 10  # errors: where fewer are allowed, how the sizes of two scores compare is chance, and marked so
 
 
 @dataclass(frozen=True)
@@ -79,12 +78,6 @@ def say_infeasible(n, needed):
     return f"needs {needed:,}" if needed > n else "too many are broken"
 
 
-def mark_chance(n, level):
-    """What a figure says at a level that allows fewer than ten errors, or nothing."""
-    allowed = max_errors(n, level) if min_samples(level) <= n else CHANCE
-    return f"k* = {allowed}: chance" if allowed < CHANCE else ""
-
-
 @dataclass(frozen=True, eq=False)
 class Predictions:
     """What a classifier says of N labelled images, each of which is one unit."""
@@ -112,19 +105,18 @@ class Predictions:
         return replace(self, ids=self.ids[order], forecast=forecast, labels=labels)
 
 
-def read_predictions(path, *, name=None):
+def read_predictions(path):
     """The arrays `logits` `[N, K]`, `labels` and `ids` or `files` `[N]` of an npz or parquet file."""
     arrays = read_arrays(path)
     key = next((key for key in ("ids", "files") if key in arrays), None)
     if key is None:
         raise UnreadableFile(f"{path} must name its images in an array ids or files, got none")
-    found, called = read_dataset(path, ids=key), name or path.stem
+    found = read_dataset(path, ids=key)
     if not isinstance(found.forecast, LogitForecast) or found.truth is None:
         raise UnreadableFile(f"{path} must hold logits and labels, got {', '.join(sorted(arrays))}")
-    known, digest = found.model or (called, None)
-    model = Record(known, digest=digest)
-    data = Record(path.name, len(found.ids), file_digest(path))
-    return Predictions(called, found.ids, found.forecast, found.truth, model=model, data=data, ids_name=key)
+    known, digest = found.model or (path.stem, None)
+    records = Record(known, digest=digest), Record(path.name, len(found.ids), file_digest(path))
+    return Predictions(path.stem, found.ids, found.forecast, found.truth, *records, key)
 
 
 def outcomes(forecast, labels):
@@ -172,41 +164,26 @@ def content_digest(models, rows):
     """A digest of what all classifiers say of these images, and of the truth."""
     parts = [model.take(rows) for model in models]
     return digest_of(
-        b"".join(
-            part
-            for forecast, labels in parts
-            for part in (repr(forecast.tau).encode(), forecast.logits[i].tobytes(), labels[i].tobytes())
-        )
+        b"".join(repr(f.tau).encode() + f.logits[i].tobytes() + labels[i].tobytes() for f, labels in parts)
         for i in range(len(rows))
     )
 
 
 PAPER = "C+D"
 OURS = "ours"
-WORDS = {
-    "C": "calibrated, VC bound",
-    "D": "direct bound",
-    PAPER: "calibrated, direct bound (the paper's)",
-    OURS: "score chosen on the tune part, direct bound",
-    "mass": "labels of mass 1 - epsilon, forecast as it is",
-    "mass, C": "labels of mass 1 - epsilon, calibrated",
-}
-"""The kinds of sets that are compared. The first four promise, the last two do not."""
+# Sets of these two kinds promise, and so do "C" (calibrated, VC bound) and "D" (direct bound); labels of mass
+# 1 - epsilon ("mass", and "mass, C" with a calibrated forecast) do not.
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Sets of one kind at one level on the test part: `[n]` labels in each, and whether it misses the truth.
+    """Sets of one kind at one level on the test part, with `[n]` labels in each.
 
     evaluation: its rows are all images, then those classified correctly and incorrectly, and broken ones
     predictor, certificate: None for a baseline, and for what was only compared
     """
 
-    model: str
-    sets: str
-    level: PACLevel
     size: Any
-    missed: Any
     evaluation: Any
     predictor: Any = None
     certificate: Any = None
@@ -223,13 +200,9 @@ class ClassResults:
     entries: dict  # by classifier, kind of sets, level
     measured: dict
 
-    def at(self, sets, level=None, model=None):
-        """The sets of a kind at a level (the main one), or None where they are not to be had."""
+    def at(self, sets=OURS, level=None, model=None):
+        """The sets of a kind at a level, or None where they are not to be had; the main one is feasible."""
         return self.measured.get((model or self.models[0].name, sets, level or self.levels.main))
-
-    def main(self, sets=OURS, model=None):
-        """The sets of a kind at the main level, which is always feasible."""
-        return self.measured[model or self.models[0].name, sets, self.levels.main]
 
     def cost(self, sets, levels):
         """The probability that any certificate of this kind of sets at these levels fails is below this."""
@@ -237,20 +210,14 @@ class ClassResults:
         menu = [entry for (_, kind, level), entry in self.entries.items() if kind == sets and level in chosen]
         return joint_failure_probability(self.parts.calibrate.n, menu)
 
-    @cached_property
-    def test(self):
-        """Forecast and labels of the first classifier on the test part."""
-        return self.models[0].take(self.parts.test.rows)
-
 
 def compare_sets(models, levels, *, tune, calibrate, seed, ledger, images=None):
     """The paper's sets, its ablations and baselines, and ours, for classifiers of the same images.
 
     The first classifier is asked at every level, the others at the main one. All that is certified is one
-    menu, which goes into the ledger before the calibrate part is looked at, and after other labels of the
-    images to be drawn are refused. Our score is chosen for each epsilon on the tune part, for all its deltas
-    together: they cost the largest of them. A broken image is an error of every kind of sets, and nothing is
-    tuned on it. What certificates cost together is in `ClassResults.cost`.
+    menu, in the ledger before the calibrate part is looked at. Our score is chosen for each epsilon on the
+    tune part, for all its deltas together: they cost the largest of them. A broken image is an error of every
+    kind of sets, and nothing is tuned on it.
     """
     models = align(models)
     if images is not None:
@@ -281,11 +248,13 @@ def compare_sets(models, levels, *, tune, calibrate, seed, ledger, images=None):
         for level in asked.levels:
             entries[model.name, sets, level] = Entry(asked.digest, level.epsilon, level.delta)
         test = model.take(parts.test.rows)
-        own = [replace(one, model=model.model, data=model.data) for one in got.certificates]
-        found = [_measure(model.name, sets, one.predictor, test, one) for one in own]
+        for one in got.certificates:
+            own, level = replace(one, model=model.model, data=model.data), one.predictor.threshold.level
+            on_test = one.predictor.sets(test[0])
+            measured[model.name, sets, level] = _measure(on_test, test, level, one.predictor, own)
         if sets == PAPER:
-            found += _compare(model.name, asked, got.scores, test)
-        measured |= {(one.model, one.sets, one.level): one for one in found}
+            for kind, level, found in _compare(asked, got.scores, test):
+                measured[model.name, kind, level] = found
     return ClassResults(models, parts, levels, made[0].look, entries, measured)
 
 
@@ -305,24 +274,18 @@ def _fit(model, parts, levels):
         yield OURS, on_menu(score, row)
 
 
-def _compare(model, paper, scores, test):
+def _compare(paper, scores, test):
     """What is not certified: the VC bound, whose sets contain those of C+D, and sets of mass 1 - epsilon."""
     for level in paper.levels:
         with suppress(NotEnoughData, TooManyFailures):
             threshold = fit_threshold(scores, level, bound=vc_max_errors)
-            yield _measure(model, "C", Predictor(paper.score, threshold, paper.domain), test)
-    level, (forecast, labels) = paper.levels[0], test
+            predictor = Predictor(paper.score, threshold, paper.domain)
+            yield "C", level, _measure(predictor.sets(test[0]), test, level, predictor)
+    level = paper.levels[0]
     for sets, score in (("mass", Likelihood()), ("mass, C", paper.score)):
         mass = SimpleNamespace(sets=lambda some, e, score=score: mass_label_sets(score.prepared(some), e))
-        made = make_sets(mass, forecast, level.epsilon)
-        yield Measured(model, sets, level, made.size(), ~made.contains(labels), _evaluate(made, test, level))
+        yield sets, level, _measure(make_sets(mass, test[0], level.epsilon), test, level)
 
 
-def _measure(model, sets, predictor, test, certificate=None):
-    made, level = predictor.sets(test[0]), predictor.threshold.level
-    found = _evaluate(made, test, level)
-    return Measured(model, sets, level, made.size(), ~made.contains(test[1]), found, predictor, certificate)
-
-
-def _evaluate(made, test, level):
-    return evaluate(made, test[1], level, by={"prediction": outcomes(*test)})
+def _measure(sets, test, level, *made):
+    return Measured(sets.size(), evaluate(sets, test[1], level, by={"prediction": outcomes(*test)}), *made)

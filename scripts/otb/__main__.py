@@ -25,7 +25,6 @@ from otb.stored import by_frame, by_sequence, compare_scores, frame_against_sequ
 
 from pac_core import InvalidInput, split
 from pac_vision import TrackerSettings, find_sequences, read_tracks, train_tracker
-from pac_vision.tracking import load_backbone
 
 SMALL = TrackerSettings("pixels", 48, channels=8, hidden=32, views=4, epochs=10, batch=32, rate=3e-3)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -72,7 +71,6 @@ def tracks(smoke_test, **given):
 
 @main.command()
 @click.argument("sequences", type=PATH, required=False)
-@option("full", 99, "A folder of so many targets is the whole benchmark, split as in the paper.")
 @pairs_option
 @option("epsilon", 0.01, "Of a pair of the whole benchmark, as in the paper.")
 @option("delta", 1e-5, "Of a pair of the whole benchmark, as in the paper.")
@@ -81,25 +79,17 @@ def tracks(smoke_test, **given):
 @out_option("otb_output")
 @smoke_option
 def frames(smoke_test, **given):
-    """A regressor like the paper's, trained on some videos of a folder in OTB's layout, tried on others."""
-    args, settings = SimpleNamespace(**given), TrackerSettings(given["backbone"], seed=given["seed"])
+    """A regressor like the paper's, trained on some videos of a folder in OTB's layout, tried on others.
+
+    A folder of 99 targets or more is taken for the whole benchmark, and split as in the paper.
+    """
+    args, settings = given | {"full": 99}, TrackerSettings(given["backbone"], seed=given["seed"])
     if smoke_test:
-        settings, args.sequences = SMALL, write_sequences(args.out / "videos", 4, frames=40, targets=2)
-        many = write_sequences(args.out / "many" / "videos", 9, frames=20, targets=2, seed=1)  # of 12 targets
-        own = {"sequences": many, "out": args.out / "many", "full": 12, "pairs": 50}
-        study(SimpleNamespace(**given | own | {"epsilon": 0.1, "delta": 0.01}), settings)
-    study(args, settings)
-
-
-def study(args, settings):
-    if args.sequences is None:
-        raise InvalidInput("a folder in OTB's layout must be given (--smoke-test makes its own)")
-    sequences = find_sequences(args.sequences)
-    if len(sequences) == 1:
-        raise InvalidInput("the folder must hold 2 videos or more, some to train on and others, got 1")
-    backbone = load_backbone(settings.backbone, settings.size, DEVICE)
-    study_frames(args, ResultFolder(args.out), settings, backbone, sequences)
-    print(f"\neverything is in {args.out}")
+        settings, args["sequences"] = SMALL, write_sequences(args["out"] / "videos", 4, frames=40, targets=2)
+        many = write_sequences(args["out"] / "many" / "videos", 9, frames=20, targets=2, seed=1)
+        own = {"sequences": many, "out": args["out"] / "many", "full": 12, "pairs": 50}
+        study_frames(SimpleNamespace(**args | own | {"epsilon": 0.1, "delta": 0.01}), settings, DEVICE)
+    study_frames(SimpleNamespace(**args), settings, DEVICE)
 
 
 @main.command()

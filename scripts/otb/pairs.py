@@ -1,8 +1,7 @@
 """The paper's tracking experiment, whose unit is a pair of frames: a reproduction, never a certificate.
 
 Frames of one video depend on each other, so a threshold calibrated on them promises nothing about a new
-video; see `otb.stored.compare_units`. `study_frames` trains a regressor like the paper's on the frames
-of some videos, and measures it on others.
+video; see `otb.stored.compare_units`.
 """
 
 import hashlib
@@ -11,13 +10,14 @@ from typing import Any
 
 import numpy as np
 from baselines import fit_ablation
-from common import draw_bands, draw_boxes, interval_text, log_axis, new_panel, say_level, say_refuted
+from common import ResultFolder, draw_bands, draw_boxes, interval_text, new_panel, say_level, say_refuted
 
 import pac_vision as vision
 from pac_core import GaussianForecast, InvalidInput, NotEnoughData, PACLevel, evaluate
 from pac_core.bounds import max_errors
+from pac_rl.plots import log_axis
 from pac_vision.plots import Overlay, overlay_grid, write_gif
-from pac_vision.tracking import find_pairs, predict_no_motion
+from pac_vision.tracking import find_pairs, load_backbone, predict_no_motion
 
 PAPER_PAIRS = (20_882, 22_761, 22_761)
 """Pairs of frames to tune, calibrate and test in the paper, of 99 videos."""
@@ -26,11 +26,7 @@ FEW = PACLevel(0.1, 0.05)
 EPSILONS, DELTAS = (0.01, 0.02, 0.03, 0.04, 0.05), (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 SHOWN = 4  # videos to draw, however many there are
 DIAGONAL = "half-diagonal of the set's box (4 dimensions), pixels"
-NOT = "C calibrated, D direct bound; a reproduction, no certificate"
-WHY = (
-    "a reproduction of the paper, whose unit is a pair of frames: frames of one video depend on each other, "
-    "so no certificate is written"
-)
+WHY = "frames of one video depend on each other, so this reproduction of the paper writes no certificate"
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,11 +71,6 @@ def paper_parts(counts, *, seed=0):
     return tuple(order[:first]), tuple(order[first:second]), tuple(order[second:])
 
 
-def split_by_video(groups):
-    """Whole videos to each part, as in the paper; see `paper_parts`."""
-    return PairParts(*map(gather, groups))
-
-
 def split_across(known, new, *, seed=0):
     """A third of one video's pairs to tune, the rest to calibrate; all of another's to test."""
     order = np.random.default_rng(seed).permutation(len(known.truth))
@@ -102,25 +93,25 @@ def fit_pairs(parts, level, ablation="C+D"):
 def ablation_table(parts, level):
     """A row per ablation (C calibrated, D direct bound), and the sizes `[n]` of those that could be made."""
     rows, sizes = [], {}
-    heads = ("error", "98% interval", "refuted", "median size", "mean size")
     for name in ("D", "C+D", "C"):
         row = {"ablation": name, "n": parts.sizes[1]}
         try:
             sets = fit_pairs(parts, level, name).sets(parts.test[0])
         except NotEnoughData as refusal:
-            rows.append(row | dict.fromkeys(heads, "-") | {"why": f"needs {refusal.needed:,} pairs"})
+            rows.append(row | {"why": f"needs {refusal.needed:,} pairs"})
             continue
         found = evaluate(sets, parts.test[1], level)
-        one = found.all
-        cells = (one.error, interval_text(one.interval), say_refuted(found), one.median, one.mean)
-        rows.append(row | dict(zip(heads, cells, strict=True)) | {"why": ""})
+        row |= {"error": found.all.error, "98% interval": interval_text(found.all.interval)}
+        row |= {"refuted": say_refuted(found), "median size": found.all.median, "mean size": found.all.mean}
+        rows.append(row)
         sizes[name] = np.asarray(sets.size())
     return rows, sizes
 
 
 def size_boxes(sizes, what, parts, level):
     """A box per name, of the sets that are not empty."""
-    title = f"{what}, n = {parts.sizes[1]:,}, {say_level(level)}\n({NOT})"
+    known = "C calibrated, D direct bound; a reproduction, no certificate"
+    title = f"{what}, n = {parts.sizes[1]:,}, {say_level(level)}\n({known})"
     figure, axes = new_panel(title, DIAGONAL, (7.0, 4.4))
     draw_boxes(axes, {name: size[size > 0] for name, size in sizes.items()})
     log_axis(axes)
@@ -141,20 +132,27 @@ def draw_levels(folder, parts, usual, title, prefix):
             folder.figure(prefix + name, figure)
 
 
-def study_frames(args, folder, settings, backbone, sequences):
+def study_frames(args, settings, device):
+    """A regressor trained on some videos of a folder, tried on others; as in the paper if they are many."""
+    if args.sequences is None:
+        raise InvalidInput("a folder in OTB's layout must be given (--smoke-test makes its own)")
+    sequences = vision.find_sequences(args.sequences)
+    if len(sequences) == 1:
+        raise InvalidInput("the folder must hold 2 videos or more, some to train on and others, got 1")
+    backbone, folder = load_backbone(settings.backbone, settings.size, device), ResultFolder(args.out)
     targets = sum(len(one.truth) for one in sequences)
     print(f"\n{len(sequences)} videos with frames of {targets} targets; the unit is a pair: {WHY}")
 
     def train(videos, name):
         """A tracker trained on some videos, saved under this name."""
         print(f"  training on {', '.join(one.name for one in videos)}")
-        options = {"backbone": backbone, "device": backbone.device, "progress": print}
+        options = {"backbone": backbone, "device": device, "progress": print}
         tracker = vision.train_tracker(args.sequences, videos, settings, **options)
         tracker.save(folder.folder / name)
         return tracker
 
-    study = whole_benchmark if targets >= args.full else few_videos
-    study(args, folder, train, sequences)
+    (whole_benchmark if targets >= args.full else few_videos)(args, folder, train, sequences)
+    print(f"\neverything is in {args.out}")
 
 
 def few_videos(args, folder, train, sequences):
@@ -163,8 +161,7 @@ def few_videos(args, folder, train, sequences):
         max_errors(len(sequences), FEW)
     except NotEnoughData as refusal:
         print(f"  by video, a certificate is refused: {refusal}")
-    print("  tested on the same videos, a result is about further pairs of these very videos; the rows")
-    print("  tested on another video show what that says about a new one")
+    print("  tested on the same videos, a result is about further pairs of these very videos")
     ranked = sorted(sequences, key=lambda one: -one.truth.size)
     halves = [*ranked[0::4], *ranked[3::4]], [*ranked[1::4], *ranked[2::4]]
     rows, errors, overlays, few = [], [], [], say_level(FEW)
@@ -215,7 +212,7 @@ def whole_benchmark(args, folder, train, sequences):
         [vision.track(tracker, args.sequences, by_name[name]) for name in group]
         for group in (groups[0][cut:], *groups[1:])
     ]
-    parts, rows = split_by_video(forecast).draw(args.pairs, args.seed), []
+    parts, rows = PairParts(*map(gather, forecast)).draw(args.pairs, args.seed), []
     print(f"  pairs to tune, calibrate (of the second part, --pairs) and test: {list(parts.sizes)}")
     paper = PACLevel(args.epsilon, args.delta)
     for level in (paper, FEW):

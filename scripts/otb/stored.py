@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
-from common import interval_text, panels, say_level
+from common import interval_text, say_level
 from otb import pairs
 
 import pac_core as pac
@@ -12,7 +12,6 @@ from pac_core.certificates import Record, SplitRecord, certify_scores
 from pac_core.cli import ledger_beside
 from pac_core.datasets import file_digest
 from pac_core.evaluation import error_interval
-from pac_core.plots import INK
 from pac_core.sets import GivenScore
 from pac_core.splits import ids_digest
 from pac_core.thresholds import fit_threshold
@@ -50,13 +49,10 @@ def by_sequence(args, folder, videos, sequences):
     pac.write_certificate(made.certificates[0], folder.folder / "certificate.json")
     print(f"stored tracks of {len(names)} videos; the unit is the video")
     print(f"  chosen on {len(tune)} tune videos: {score}\n  {threshold}")
-    print(f"  promise: with probability {1 - level.epsilon:g} a new video drawn like these has at most")
-    print(f"  {gamma:.0%} of its frames missed; {folder.folder / 'certificate.json'}")
+    print(f"  with probability {1 - level.epsilon:g} a new video misses at most {gamma:.0%} of its frames")
     row = {"epsilon": level.epsilon, "delta": level.delta, "gamma": gamma, "n": threshold.n}
-    row |= {"allowed": threshold.errors, "test videos": len(test)}
-    if not test:
-        row |= {"refuted": "not tested"}
-    else:
+    row |= {"allowed": threshold.errors, "test videos": len(test), "refuted": "not tested"}
+    if test:
         missed = sum(score.video_score(video, gamma) > threshold.value for video in test)
         low, high = error_interval(missed, len(test))
         sizes = [threshold.value * score.spread(video) for video in test]
@@ -78,7 +74,7 @@ def by_sequence(args, folder, videos, sequences):
 def by_frame(args, folder, videos):
     """The paper's experiment: the unit is a frame."""
     groups = pairs.paper_parts({name: len(video.frames) for name, video in videos.items()}, seed=args.seed)
-    others = pairs.split_by_video([[videos[name] for name in group] for group in groups])
+    others = pairs.PairParts(*(pairs.gather([videos[name] for name in group]) for group in groups))
     same = pairs.split_by_pair(list(videos.values()), seed=args.seed)
     others, same = (parts.draw(args.pairs, args.seed) for parts in (others, same))
     print(f"\nstored tracks, the unit is a frame: {pairs.WHY}")
@@ -107,8 +103,6 @@ def frame_against_sequence(args, folder, videos):
         row |= {f"videos over {args.gamma:.0%}": one.videos.mean(), "worst split": one.videos.max()}
         rows.append(row)
     folder.table("units", rows, f"Frame against video, over {draws:,} draws of {few} videos")
-    title = f"{draws:,} draws of {few} from {len(videos)} videos, which stand for all there are"
-    folder.figure("units", unit_histograms(found, title))
 
 
 def compare_units(frame_scores, level, gamma, *, calibrate, draws, seed=0):
@@ -118,8 +112,8 @@ def compare_units(frame_scores, level, gamma, *, calibrate, draws, seed=0):
     level: of a video; a frame's is that with epsilon = gamma
 
     Of each unit, by draw: the shares of `frames` missed and of `videos` that miss over gamma, of the videos
-    left over; and `true`, the same of the unit if all videos at hand are the whole world, from which those
-    calibrated on are drawn with replacement: what the promise is about. It fails in `breaches` draws.
+    left over; and in how many draws the promise fails (`breaches`), if all videos at hand are the whole
+    world, from which those calibrated on are drawn with replacement.
     """
     gamma, everything = check_share("gamma", gamma), np.arange(len(frame_scores))
     if not 0 < calibrate < len(everything):
@@ -145,34 +139,9 @@ def compare_units(frame_scores, level, gamma, *, calibrate, draws, seed=0):
     made = {}
     for unit, level in levels.items():
         frames, videos, true = np.array(found[unit]).T
-        known = {"promise": f"P(miss {promises[unit]}) <= {level.epsilon:g}", "level": level, "gamma": gamma}
-        known |= {"breaches": int((true > level.epsilon).sum())}
-        made[unit] = SimpleNamespace(**known, frames=frames, videos=videos, true=true)
+        known = {"promise": f"P(miss {promises[unit]}) <= {level.epsilon:g}", "frames": frames}
+        made[unit] = SimpleNamespace(**known, videos=videos, breaches=int((true > level.epsilon).sum()))
     return made
-
-
-def unit_histograms(found, title):
-    """The true error of each draw, for both units, each against its own promise; broken ones are red."""
-    figure, grid = panels(1, len(found), (9.6, 4.4), sharey=True)
-    for panel, (unit, one) in zip(grid[0], found.items(), strict=True):
-        name, limit = "video" if unit == "sequence" else unit, one.level.epsilon
-        # No bar holds kept and broken promises; a hair above, because just epsilon is kept.
-        edges = limit * (np.arange(max(one.true.max() / limit, 1.5) * 8 + 2) / 8 + 1e-9)
-        edges[0] = 0
-        kept = one.true <= limit
-        panel.hist(one.true[kept], edges, color=INK[0], alpha=0.75)
-        panel.hist(one.true[~kept], edges, color=INK[1], alpha=0.85)
-        panel.axvline(limit, color="black", linestyle="--")
-        beside = {"transform": panel.get_xaxis_transform(), "va": "top", "fontsize": 9}
-        panel.text(limit, 0.98, f"  promised: at most {limit:g}", **beside)
-        words = f"broken in {one.breaches / len(one.true):.1%} of the draws"
-        words = f"calibrated on {name}s: {words}\n(promised: in at most {one.level.delta:.0%})"
-        panel.set_title(words, loc="left", fontsize=10)
-        many = f"videos that miss over {one.gamma:.0%} of their frames"
-        panel.set_xlabel(f"true share of {many if name == 'video' else 'frames missed'}", fontsize=9.5)
-    grid[0][0].set_ylabel("draws")
-    figure.suptitle(f"{title}; red: the promise is broken", x=0.01, ha="left", fontsize=10.5)
-    return figure
 
 
 def compare_scores(args, folder, videos):

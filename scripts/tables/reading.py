@@ -61,7 +61,10 @@ def read_table(file):
     """The table in an arff file, or in a text file with semicolons whose first line names the columns."""
     try:
         lines = [line for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-        header, rows, declared = cut_arff(lines) if file.suffix == ".arff" else cut_text(lines)
+        if file.suffix == ".arff":
+            header, rows, declared = cut_arff(lines)
+        else:
+            (header, *rows), declared = csv.reader(lines, delimiter=";"), {}
     except (OSError, csv.Error, ValueError) as error:
         raise UnreadableFile(f"{file} cannot be read as a table: {error}") from None
     for count, row in enumerate(rows, 1):
@@ -69,12 +72,6 @@ def read_table(file):
             raise UnreadableFile(f"{file} row {count} must have {len(header)} cells, got {len(row)}")
     cells = pd.DataFrame(rows, columns=header, dtype=str).map(str.strip).replace(MISSING, "")
     return Table(file.stem, hash_rows(cells), cells, declared, file_digest(file))
-
-
-def cut_text(lines):
-    """Header, rows, and no declared values, of a text file."""
-    header, *rows = csv.reader(lines, delimiter=";")
-    return header, rows, {}
 
 
 def cut_arff(lines):

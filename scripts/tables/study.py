@@ -82,11 +82,7 @@ def tempered_if_any(forecast, truth, level):
 
 
 def certify_table(table, design, *, ledger, seed=0):
-    """The certificate of C+D, with a row as the unit, from one look that the ledger records.
-
-    The promise is about rows drawn like those of the file, independently of each other: where rows belong
-    together (one patient, one device) it does not hold.
-    """
+    """The certificate of C+D from one look; where rows belong together (one patient) it does not hold."""
     made = forecast_rest(table, design, seed=seed)
     found = pac.certify(
         made.forecast,

@@ -1,6 +1,8 @@
 # make demo   the main job, from nothing to a certificate
 # make test   everything that must hold
 # make bench  the figures of the README (ONLY=name for one)
+# make docs   the site of docs/, in site/
+# make test-doors  the site, and the pages whose code needs more than the tests have
 # make count  files and lines of each part
 # Everything is installed into .venv; VENV=path uses an environment you have.
 
@@ -9,8 +11,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.pac-sets-ready
 BENCH_READY := $(VENV)/.pac-sets-bench-ready
+DOORS_READY := $(VENV)/.pac-sets-doors-ready
 
-.PHONY: demo test suite setup lint types bench count format clean help
+.PHONY: demo test suite setup lint types bench docs gallery test-doors count format clean help
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -41,6 +44,17 @@ format: $(READY)
 bench: $(BENCH_READY)
 	@$(BIN)/python -m benchmarks $(ONLY)
 
+docs: $(DOORS_READY)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "== wrote site/index.html"
+
+gallery: $(READY)
+	@$(BIN)/python docs/tools/gallery.py
+
+test-doors: $(DOORS_READY)
+	@echo "== the site, and the pages that take longer"
+	@$(BIN)/python -m pytest -q tests/doors
+
 count:
 	@for part in pac_core pac_rl pac_vision cluster scripts tests; do \
 	printf '%-10s %4d files %6d lines\n' $$part $$(git ls-files "$$part/*.py" | wc -l) \
@@ -66,5 +80,11 @@ $(BENCH_READY): $(READY)
 	@$(BIN)/python -m pip install --disable-pip-version-check -q --no-deps torchcp==1.2.1 mapie==1.6.0
 	@touch $@
 
+$(DOORS_READY): $(READY)
+	@echo "== installing what the site and its pages need (pip's words are in $(VENV)/doors.log)"
+	@$(BIN)/python -m pip install --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[doors]' \
+	> $(VENV)/doors.log 2>&1 || { tail -20 $(VENV)/doors.log; exit 1; }
+	@touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info demo_output halfcheetah_output
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info demo_output halfcheetah_output site

@@ -1,8 +1,10 @@
-"""What docs/planning.md says of the guarded half-cheetah is in the files that are kept beside it."""
+"""The numbers that docs/ quotes are those of the files in benchmarks/ that they come from."""
 
 from __future__ import annotations
 
 import csv
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from pac_core.evaluation import error_interval
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "benchmarks" / "guard"
+FIGURES = json.loads((ROOT / "benchmarks" / "results.json").read_text())["figures"]
 SAID = " ".join((ROOT / "docs" / "planning.md").read_text().replace("\n> ", " ").split())
 
 
@@ -42,3 +45,72 @@ def test_the_table_of_guards_is_the_one_that_was_made() -> None:
         whole, spread, kept = (float(row[name]) for name in ("return", "sd", "return before a violation"))
         told = f"| {whole:.0f} ({spread:.2g}) | {kept:.0f} | {row['violated']} ("
         assert told in SAID.replace("**", ""), told
+
+
+def cells(page: str) -> dict[str, list[str]]:
+    """The rows of all tables of a page by their first cell; bold and italics do not count."""
+    lines = (ROOT / "docs" / page).read_text().replace("**", "").splitlines()
+    rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| "))
+    return {row[0]: row[1:] for row in rows}
+
+
+def shorten(value: float) -> str:
+    """Three digits that count, without an exponent for large numbers."""
+    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def test_the_benchmarks_are_those_of_the_file() -> None:
+    said = cells("benchmarks.md")
+    figures = [figure for figure in FIGURES if not figure["name"].startswith("label sizes")]
+    assert len(figures) > 40
+    for figure in figures:
+        values = [f"{shorten(figure[name])} {figure['unit']}" for name in ("ours", "peer")]
+        assert said[figure["name"]] == [*values, shorten(figure["ratio"]), figure["goal"]]
+
+
+def test_what_misses_its_goal_is_named() -> None:
+    holds = {"<=": float.__le__, ">=": float.__ge__}
+    missed = set()
+    for figure in FIGURES:
+        if figure["goal"]:
+            sign, bound = figure["goal"].split()
+            if not holds[sign](float(figure["ratio"]), float(bound)):
+                missed.add(figure["name"])
+    sizes = {f"label sizes: texts, {n} tune units" for n in ("200", "1,000")}
+    assert missed == {"rollouts: raw MuJoCo stepping", *sizes}
+    assert "**Not reached: raw MuJoCo stepping**" in (ROOT / "docs" / "benchmarks.md").read_text()
+    assert "**missed on `texts`" in (ROOT / "docs" / "results.md").read_text()
+
+
+def test_the_sizes_of_label_sets_are_those_of_the_file() -> None:
+    said = cells("results.md")
+    found = [figure for figure in FIGURES if figure["name"].startswith("label sizes: ")]
+    assert len(found) == 12
+    for figure in found:
+        told = re.findall(r"k\* = \d+: (\S+ \([^)]+\)), .*?at most ([\d.]+)", figure["note"])
+        name = figure["name"].removeprefix("label sizes: ").removesuffix(" tune units")
+        assert said[name] == [", ".join(pair) for pair in told]
+
+
+def test_the_other_tables_of_the_guard_are_those_of_the_files() -> None:
+    said = cells("planning.md")
+    with (KEPT / "guard_speed_settings.csv").open() as file:
+        for row in csv.reader(file):
+            if row[0].isdigit():
+                horizon, checked, choice, mean, violated, scale, ours, violations, ratio = row
+                start = f"{horizon}, {checked}, {choice}"
+                told = next(row for name, row in said.items() if name.startswith(start))
+                assert told[:2] == [
+                    f"{float(mean):.0f}, {violated}",
+                    f"{float(scale):.1f}, {float(ours):.0f}, {violations}",
+                ]
+                assert abs(float(told[2].split(",")[0]) - float(ratio)) < 0.005
+    with (KEPT / "pets.csv").open() as file:
+        for row in csv.DictReader(file):
+            told = said[row["guard"]]
+            assert told[0] == f"{abs(round(float(row['return'])))}"
+            assert told[1] == f"{row['violated']} ({float(row['low']):.2f} to {float(row['high']):.2f})"
+            assert told[2:] == [
+                f"{float(row['fastest']):.2f} m/s",
+                f"{100 * float(row['fallback rate']):.1f}%",
+            ]

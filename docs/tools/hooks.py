@@ -96,6 +96,6 @@ def describe(module: str) -> str:
     apart = [where for name in names if (where := hidden(module, name))]
     shared = [f"[`{name}`]({door}.md)" for name in exported(module) if name in front]
     said = f"Also here, described at the front door: {', '.join(shared)}.\n\n" if shared else ""
-    options = "    options: {show_root_heading: true, show_root_full_path: false, show_root_toc_entry: true}\n"
-    more = "".join(f"\n::: {where}\n{options}" for where in apart)
+    shown = "show_root_heading: true, show_root_full_path: false, show_root_toc_entry: true"
+    more = "".join(f"\n::: {where}\n    options: {{{shown}}}\n" for where in apart)
     return f"{said}::: {module}\n    options:\n      members: [{', '.join(names)}]\n{more}"

@@ -45,7 +45,8 @@ class Docstrings(griffe.Extension):
     """Rewrites each docstring once, before it is rendered."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        if obj.is_module:  # its page says it
-            obj.docstring = None
-        elif obj.docstring is not None:
-            obj.docstring.value = markdown(obj.docstring.value)
+        if obj.docstring is not None:
+            obj.docstring.value = "" if obj.is_module else markdown(obj.docstring.value)
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        pkg.docstring = None

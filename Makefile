@@ -52,8 +52,10 @@ gallery: $(READY)
 	@$(BIN)/python docs/tools/gallery.py
 
 test-doors: $(DOORS_READY)
-	@echo "== the site, and the pages that take longer"
-	@$(BIN)/python -m pytest -q tests/doors
+	@command -v chromium chromedriver > /dev/null || \
+	{ echo "chromium and chromedriver are needed: apt-get install chromium chromium-driver"; exit 1; }
+	@echo "== the site, the report in a browser, and the pages that take longer"
+	@$(BIN)/python -m pytest -n 2 -q tests/doors
 
 count:
 	@for part in pac_core pac_rl pac_vision cluster scripts tests; do \
@@ -81,9 +83,8 @@ $(BENCH_READY): $(READY)
 	@touch $@
 
 $(DOORS_READY): $(READY)
-	@echo "== installing what the site and its pages need (pip's words are in $(VENV)/doors.log)"
-	@$(BIN)/python -m pip install --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[doors]' \
-	> $(VENV)/doors.log 2>&1 || { tail -20 $(VENV)/doors.log; exit 1; }
+	@$(BIN)/python scripts/install.py $(VENV)/doors.log "installing what the site and its pages need" \
+	$(PIP) -c $(VENV)/constraints.txt -e '.[doors]'
 	@touch $@
 
 clean:

@@ -10,6 +10,7 @@ import click
 
 from pac_core.cli.options import FILE, refuse_unwritable, say
 from pac_core.datasets import read_classes
+from pac_core.errors import InvalidInput
 
 _LIMIT = re.compile(r"(.+?)\s*(<=|>=)\s*(\S+)")
 
@@ -52,7 +53,10 @@ def report_command(runs: tuple[str, ...], out: Path, limits: Any, classes: Path 
     RUN is a run folder, or a folder with some below it. The page says what was promised, whether it held and
     what voids it, and shows what the runs hold. It takes no look at calibration units.
     """
-    from pac_core.report import write_report
+    try:
+        from pac_core.report import write_report
+    except ImportError as error:
+        raise InvalidInput(f"pac report needs {error.name}: install pac-sets[cluster]") from None
 
     refuse_unwritable("--out", out)
     known = read_classes(classes) if classes is not None else None

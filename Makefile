@@ -2,7 +2,7 @@
 # make test   everything that must hold
 # make bench  the figures of the README (ONLY=name for one)
 # make docs   the site of docs/, in site/
-# make test-doors  the site, and the pages whose code needs more than the tests have
+# make test-doors  the rest: a browser, the site, pages whose code needs more packages, clusters of several nodes
 # make count  files and lines of each part
 # Everything is installed into .venv; VENV=path uses an environment you have.
 
@@ -26,7 +26,7 @@ test: lint
 
 suite: $(READY)
 	@echo "== tests, doctests and the promise itself"
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -q
 
 lint: $(READY)
 	@echo "== ruff"
@@ -54,8 +54,8 @@ gallery: $(READY)
 test-doors: $(DOORS_READY)
 	@command -v chromium chromedriver > /dev/null || \
 	{ echo "chromium and chromedriver are needed: apt-get install chromium chromium-driver"; exit 1; }
-	@echo "== the site, the report in a browser, and the pages that take longer"
-	@$(BIN)/python -m pytest -n 2 -q tests/doors
+	@echo "== the site, the report in a browser, longer pages, clusters of several nodes"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -q -m doors tests/doors tests/cluster
 
 count:
 	@for part in pac_core pac_rl pac_vision cluster scripts tests; do \

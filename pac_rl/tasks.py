@@ -343,7 +343,7 @@ def _with_training(model: Ensemble, file: Path, stated: Sequence[str]) -> Ensemb
             raise InvalidInput(f"--trained-on must not be given: {file} says what it was trained on")
         return model
     if not stated:
-        hint = "give --trained-on FIRST..LAST, or unknown for a certificate that says 'not named'"
+        hint = "give their seeds as --trained-on FIRST..LAST, or unknown, as the certificate then says"
         raise InvalidInput(f"{file} does not say which rollouts the ensemble was trained on: {hint}")
     if [*stated] == ["unknown"]:
         return model

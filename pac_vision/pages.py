@@ -60,7 +60,7 @@ def _pictures(run: StoredRun) -> list[Section]:
     read, note = _reader(run)
     members, cards = sets.labels(), []
     for row in [*missed.tolist(), *dict.fromkeys(some.tolist())]:
-        name = str(run.results.names[rows[row]])
+        name = str(run.results.task.names[rows[row]])
         words = ", ".join(_class(run, label) for label in members[row][:8])
         more = f" and {len(members[row]) - 8} more" if len(members[row]) > 8 else ""
         truth = "" if inside[row] else f" Missed: {_class(run, int(labels[row]))}."

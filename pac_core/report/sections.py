@@ -173,7 +173,7 @@ def tube_sections(run: StoredRun, names: Sequence[str] = ()) -> list[Section]:
             for name, bound, up in check_limits(run.limits, known)
         ],
         "units": [
-            {"id": str(run.results.names[rows[row]]), "inside": bool(inside[row])}
+            {"id": str(run.results.task.names[rows[row]]), "inside": bool(inside[row])}
             | {"low": outward(low, -1), "high": outward(high, 1)}
             | {"mean": shorten(mean), "truth": shorten(states)}
             for row, low, high, mean, states in zip(

@@ -214,6 +214,7 @@ def homes(tmp_path: Path) -> dict[str, Path]:
     return found
 
 
+@pytest.mark.doors
 @pytest.mark.xdist_group("head")
 def test_machines_with_the_token_join_and_others_are_refused(homes: dict[str, Path], tmp_path: Path) -> None:
     """The start commands of the file, as they stand but for ports, folders and what a launcher needs."""

@@ -26,7 +26,7 @@ from pac_core import PACLevel
 from pac_core.certificates import Record
 from pac_core.runs import Job, RunFolder, Stage, State, Task, certify_run, run_here
 
-pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
+pytestmark = [pytest.mark.doors, pytest.mark.xdist_group("ray")]  # one Ray at a time
 
 QUICK = {
     "health_check_initial_delay_ms": 500,

@@ -22,7 +22,10 @@ from pac_program import run as pac
 from cluster.commands.submit import pinned, runtime_env
 from pac_core import InvalidInput
 
-pytestmark = pytest.mark.xdist_group("head")  # its Ray has ports of its own, beside the others'
+pytestmark = [
+    pytest.mark.doors,
+    pytest.mark.xdist_group("head"),
+]  # its Ray has ports of its own, beside the others'
 
 
 def free_port() -> int:
@@ -67,7 +70,7 @@ def tracks(tmp_path: Path) -> list[object]:
 
 def program(*arguments: object) -> subprocess.CompletedProcess[str]:
     """`pac` in a process of its own, as a user starts it; again, while the new cluster does not listen."""
-    command = [sys.executable, "-m", "cluster", *map(str, arguments)]
+    command = [sys.executable, "-m", "pac_core", *map(str, arguments)]
     deadline = time.monotonic() + 1200
     while True:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=1200)

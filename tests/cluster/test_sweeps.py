@@ -39,7 +39,6 @@ from pac_core.errors import OverBudget
 from pac_core.runs import ALL, RunFolder, View, certify_run, run_here
 from pac_core.scores import fit_temperature
 from pac_core.sets import Likelihood
-from pac_core.sets.predictor import Accumulated
 
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
 
@@ -121,7 +120,7 @@ def test_the_same_fit_at_several_horizons_is_several_scores(
     finished: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Accumulated variances have no fitted numbers; each horizon fails on its own account all the same."""
-    fitted = Likelihood((Accumulated(),))
+    fitted = Likelihood(accumulate=True)
     monkeypatch.setattr(Candidate, "fit", lambda *given, **options: fitted)
     monkeypatch.setattr(
         sweeps,

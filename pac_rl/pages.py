@@ -55,7 +55,7 @@ def show_episodes(runs: Sequence[StoredRun]) -> Chapter:
     shown = [run for run in runs if run.about.get("guard") and "returns" in run.arrays]  # not for training
     if not shown:
         return Chapter("")
-    rows, series = [], []
+    rows, series = [], list[Series]()
     for run in shown:
         arrays = run.arrays
         errors, n = int(arrays["errors"].sum()), len(arrays["ids"])
@@ -66,7 +66,9 @@ def show_episodes(runs: Sequence[StoredRun]) -> Chapter:
         row |= {"steps over the limit": float(arrays["violation_steps"].mean())}
         rate = arrays["fallbacks"].sum() / max(1, arrays["decisions"].sum())
         rows.append(row | {"fallback acted": share_text(float(rate))})
-        series.append(Series(name, [earned], [errors / n], [low], [high], points=True))
+        series.append(
+            Series(name, [earned], [errors / n], [low], [high], True, 2 * len(series))
+        )  # as the robots
     words = "; ".join(f"{row['robot']}: {row['over the limit']} of {row['episodes']}" for row in rows)
     chart = line_chart(
         series,
@@ -89,8 +91,8 @@ def _certificate(run: StoredRun) -> Headline | None:
     done = read_descent(f"{run.folder}/{DESCENT}", run.folder.get(DESCENT))
     level, plan = done.plan.level, done.plan
     promise = (
-        f"A new episode of the robot {_name(run)} is an error with probability at most "
-        f"{share_text(level.epsilon)}, with confidence {share_text(1 - level.delta)}."
+        f"At least {share_text(1 - level.epsilon)} of new episodes of the robot {_name(run)} pass without an "
+        f"error, with confidence {share_text(1 - level.delta)}."
     )
     trials = "; ".join(
         f"{trial.errors} of {plan.n} episodes at scale {trial.scale:g}" for trial in done.trials

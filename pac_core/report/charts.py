@@ -21,7 +21,10 @@ INKS = 5
 
 @dataclass(frozen=True)
 class Series:
-    """A line, or points: x and y `[n]`, with the ends of a band or of whiskers around y, where there are."""
+    """A line, or points: x and y `[n]`, with the ends of a band or of whiskers around y, where there are.
+
+    ink: number of its colour, by default its place among the series
+    """
 
     name: str
     x: Sequence[float]
@@ -29,6 +32,7 @@ class Series:
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
     points: bool = False
+    ink: int | None = None
 
 
 def line_chart(
@@ -50,8 +54,8 @@ def line_chart(
     across = _Axis.of([one.x for one in series], _LEFT, WIDE - _RIGHT)
     up = _Axis.of([*ends, list(limits.values()), [0.0] if zero else []], HIGH - _BOTTOM, _TOP)
     marks = [_frame(across, up, x, y)]
-    for number, one in enumerate(series):
-        ink = f"ink-{number % INKS}"
+    inks = [f"ink-{(number if one.ink is None else one.ink) % INKS}" for number, one in enumerate(series)]
+    for one, ink in zip(series, inks, strict=True):
         marks.append((_points if one.points else _line)(one, across, up, ink))
     for name, value in limits.items():
         place = up(value)
@@ -60,7 +64,7 @@ def line_chart(
                 _LEFT, WIDE - _RIGHT, place, place, name, number_text(value)
             )
         )
-    names = [(one.name, f"ink-{number % INKS}") for number, one in enumerate(series) if one.name]
+    names = [(one.name, ink) for one, ink in zip(series, inks, strict=True) if one.name]
     names += [(name, "limit") for name in limits]
     return figure(svg(marks, alt), legend(names))
 

@@ -102,7 +102,7 @@ function tubes(root, data) {
       + `${say(high[step][1])}, truth ${say(truth[step][1])}. This unit was ${one.inside ? "inside its tube at every step" : "MISSED"}.`;
     const tight = binding(one);
     readout.textContent = text + (tight === null ? "" : ` The tightest limit is on ${data.names[tight.limit.dim]} at step `
-      + `${tight.t + 1}: the tube ${tight.margin >= 0 ? "keeps " + say(tight.margin) + " away from" : "crosses by " + say(-tight.margin)} ${say(tight.limit.bound)}.`);
+      + `${tight.t + 1}: the tube ${tight.margin >= 0 ? `keeps ${say(tight.margin)} away from ${say(tight.limit.bound)}` : `crosses ${say(tight.limit.bound)} by ${say(-tight.margin)}`}.`);
     svg.setAttribute("aria-label", text);
   }
   const time = slider("step", data.units[0].low.length - 1, to => { step = to; draw(); });

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from markupsafe import Markup
 
 from pac_core import plugins
+from pac_core.arrays import round_up
 from pac_core.certificates.ledger import Opening, read_family, read_ledger, read_notes
 from pac_core.errors import InvalidInput
 from pac_core.files import whole_file
@@ -85,9 +86,14 @@ def ledger_section(ledger: str) -> Section:
         {"time": note.time, "note": note.kind, "facts": json.dumps(note.facts)[:300]}
         for note in read_notes(ledger)
     ]
-    lead = paragraph(
-        f"{family} The cost of a look is a bound on the probability that any statement made from it is false."
-    )
+    words = f"The probabilities that one of {family.attempts} fails add up to {round_up(family.cost, 3)}. "
+    if family.budget is None:
+        words += "Without a budget, that is no confidence level if one look was taken because of another."
+    else:
+        words += (
+            f"The budget is {family.budget:g}: with confidence {1 - family.budget:g} none of them is false."
+        )
+    lead = paragraph(words)
     body = [lead, table(rows), table(notes), paragraph(f"Ledger: {ledger}", "small")]
     return Section("Ledger: what the calibration units were asked, and what it cost", Markup("").join(body))
 

@@ -20,6 +20,7 @@ from halfcheetah.figures import FIGURES, draw_all
 from halfcheetah.guard import SMALL, TASKS, Guarded, Sizes
 from halfcheetah.pets import SMALL as SMALL_LOOP
 from halfcheetah.pets import compare_in_loop
+from halfcheetah.picture import draw_picture
 from halfcheetah.train_policy import Search, search_policy
 
 from cluster.commands import engine_at
@@ -109,6 +110,15 @@ def demo(out, address, smoke_test):
     """
     with engine_at("none" if smoke_test else address) as engine:
         run_demo(out, engine, smoke_test)
+
+
+@main.command()
+@out_option("demo_output")
+@option("file", Path("docs/images/guard.svg"), "The drawing.", type=PATH)
+def picture(out, file):
+    """Draw README's picture from the episodes of the demo."""
+    draw_picture(out, file)
+    print(f"wrote {file}")
 
 
 @main.command()

@@ -14,7 +14,7 @@ from halfcheetah.guard_results import KINDS, describe
 
 from cluster.commands.tune import tune_run
 from pac_core import PACLevel
-from pac_core.certificates import Descent, descend, write_descent
+from pac_core.certificates import Descent, descend, open_ledger, write_descent
 from pac_core.report import StoredRun, write_report
 from pac_core.runs import Job, RunFolder, certify_run, episodes_through
 from pac_rl import Settings
@@ -22,7 +22,7 @@ from pac_rl.pages import DESCENT
 from pac_rl.tasks import EPISODES, describe_episodes, episodes_stage, read_episodes
 
 DEMO = Design(
-    **{"tune": 1000, "calibrate": 2000, "test": 2000, "epsilon": 0.02, "delta": 1e-3, "episodes": 600},
+    **{"tune": 1000, "calibrate": 2000, "test": 2000, "epsilon": 0.02, "delta": 1e-3, "episodes": 512},
     settings=Settings(hidden=128, epochs=5, batch=256),
 )
 SCALE = 1.5
@@ -39,23 +39,25 @@ STAGES = {
 
 
 def run_demo(out, engine, smoke_test):
-    design, sizes, episodes, level = DEMO, Sizes(planned=PLANNED[1::3], epochs=8), 64, PACLevel(0.05, 0.05)
+    few = Sizes(planned=PLANNED[1::5], epochs=7, rollouts=1280)  # whole batches for each of two workers
+    design, sizes, episodes, level = DEMO, few, 64, PACLevel(0.05, 0.05)
     deltas = (1e-3, 1e-2)
     if smoke_test:
         design, sizes, episodes, level = SMOKE, SMALL, 4, PACLevel(0.5, 0.1)
     levels = [PACLevel(epsilon, delta) for epsilon in (design.epsilon, 0.05, 0.1) for delta in deltas]
     levels = levels if not smoke_test else [design.level]
     experiment, stage = Experiment(design, out, engine), partial(_stage, list(STAGES))
-    units = design.tune + design.calibrate + design.test
+    units, ledger = design.tune + design.calibrate + design.test, out / "pac-ledger"
+    open_ledger(ledger, budget=0.15 if smoke_test else 0.08)  # for all that is said, together
     with stage("train a model", f"{design.episodes:,} episodes of the policy, a probabilistic ensemble"):
         experiment.ensemble  # noqa: B018
     with stage("roll out and forecast", f"{units:,} rollouts of {design.horizon} steps, on Ray workers"):
         task, closed = experiment.run("closed")
     with stage("sweep and certify", f"{len(levels)} levels with Ray Tune, on {design.tune:,} tune rollouts"):
         if smoke_test:  # without Ray
-            certify_run(task, closed, levels, out / "pac-ledger")
+            certify_run(task, closed, levels, ledger)
         elif not closed.has("tune.csv"):
-            tune_run(closed, levels, out / "pac-ledger", shapes=("box", "joint"))
+            tune_run(closed, levels, ledger, shapes=("box", "joint"))
     guards = Guarded(experiment, "speed", sizes)
     with stage("fit the guard's tubes", f"{sizes.rollouts:,} plans carried out in MuJoCo"):
         guards.ours  # noqa: B018

@@ -8,9 +8,9 @@ from pac_core.runs import RunFolder
 from pac_rl import make_environment
 from pac_rl.pages import draw_frames
 
-WIDE, LANE, CHART, SHOWN = 960, 118, 190, 6
+WIDE, LANE, CHART, SHOWN = 960, 134, 190, 6
 INK = {"without a guard": "#b5412a", "with the guard": "#2f7541"}
-WORDS = "forward velocity over 8 seconds; the shade is the guard's tube"
+WORDS = "forward velocity over 8 seconds; the shade: how far the guard's tube reaches within three steps"
 STYLE = "font-family:system-ui,'DejaVu Sans',sans-serif;font-size:15px"
 
 
@@ -33,8 +33,9 @@ def draw_picture(out, file, first=20, last=180):
         ink, ground, speeds = INK[name], LANE * (lane + 1) - 14, states[:, column]
         way, frames, radii = draw_frames(robot, states[np.isfinite(states).all(axis=1)])
         marks.append(line(0, ground, WIDE, ground, "#8a929c", 2))
-        times = np.linspace(first, min(last, len(frames)) - 1, SHOWN).astype(int)
-        for i, t in enumerate(times):
+        times = np.linspace(first, min(last, len(frames)) - 8, SHOWN).astype(int)
+        for i, near in enumerate(times):
+            t = near + int(np.argmax(speeds[near : near + 8]))  # the peak of a stride
             middle, scale = 90 + (WIDE - 180) * i / (SHOWN - 1), 66
             for (xa, za, xb, zb), radius in zip(frames[t], radii, strict=True):
                 ends = (middle + (xa - way[t]) * scale, ground - za * scale)
@@ -42,9 +43,9 @@ def draw_picture(out, file, first=20, last=180):
                 marks.append(line(*ends, ink, 2 * radius * scale, "round"))
             colour = "#b3261e" if speeds[t] > bound else "#3c444d"
             marks.append(text(middle, ground - 84, f"{speeds[t]:.1f} m/s", colour, "middle"))
-        marks.append(text(4, ground - 100 + 4, name, ink, "start", bold=True))
+        marks.append(text(4, ground - 104, name, ink, "start", bold=True))
         curves.append(polyline([place(t, max(0.0, speeds[t])) for t in range(first, last)], ink, 2.5))
-        upper = run.arrays["upper"][0, :, 0]
+        upper = run.arrays["upper"][0, :, :3].max(axis=1)
         if np.isfinite(upper).any():
             ends = [place(t, upper[t]) for t in range(first, last) if np.isfinite(upper[t])]
             back = [place(t, max(0.0, speeds[t])) for t in range(first, last)][::-1]

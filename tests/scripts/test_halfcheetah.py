@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from itertools import count, pairwise
@@ -48,30 +49,30 @@ def halfcheetah(*arguments: object, code: int = 0) -> str:
     return said
 
 
-def test_the_demo_ends_with_its_three_numbers(tmp_path: Path) -> None:
+def test_the_demo_ends_with_five_lines_and_a_page(tmp_path: Path) -> None:
     """As a user starts it; then again, and nothing is computed anew."""
     done = script("halfcheetah", "demo", "--smoke-test", "--out", tmp_path / "demo")
     assert done.returncode == 0, done.stderr
-    results, closed = tmp_path / "demo" / "results", tmp_path / "demo" / "closed"
-    for line in (
-        "promised error   at most 10.00%",
-        "measured error ",
-        "times smaller than the paper's shape",
-    ):
-        assert line in done.stdout
-    for figure in ("shapes_closed_steps.png", "shapes_closed_tubes.png", "guard_speed_episode.png"):
-        assert (results / figure).read_bytes().startswith(b"\x89PNG")
-        assert str(results / figure) in done.stdout
-    assert [row["robot"] for row in table_in(results / "guard_demo.csv")] == ["unguarded", "guarded"]
-    assert "not refuted by 256 test units" in done.stdout
+    promised, measured, prevented, page, _ = done.stdout.splitlines()[-5:]
+    assert promised.endswith("a tube contains its rollout with probability 0.9, with confidence 0.999")
+    assert re.match(r"measured +[\d.]+% of 256 fresh rollouts missed; mean size \d", measured)
+    words = r"prevented +\d of 4 episodes too fast without the guard, 0 with it; proved: at most 0.5 of all, "
+    assert re.match(words + "confidence 0.9", prevented), prevented
+    html = (tmp_path / "demo" / "report.html").read_text()
+    assert str(tmp_path / "demo" / "report.html") in page
+    assert html.count('<p class="verdict">Held</p>') == 2
+    assert 'data-kind="robots"' in html
+    assert 'data-kind="tubes"' in html
+    closed = tmp_path / "demo" / "closed"
     verified = pac("verify", closed / "certificate-0.1-0.001.json", closed / "scores.parquet")
     assert verified.exit_code == 0, verified.output
-    certificate = read_certificate(closed / "certificate-0.1-0.001.json")
-    assert (certificate.unit, certificate.predictor.threshold.n) == ("rollout", 320)
+    descent = tmp_path / "demo" / "guard" / "episodes" / "scale-1.5" / "descent.json"
+    verified = pac("verify", descent, "--ledger", tmp_path / "demo" / "pac-ledger")
+    assert verified.exit_code == 0, verified.output
     again = halfcheetah("demo", "--smoke-test", "--out", tmp_path / "demo")
     assert "epoch" not in again
     assert "a second" not in again
-    assert again.splitlines()[-8:-1] == done.stdout.splitlines()[-8:-1]
+    assert again.splitlines()[-5:-1] == done.stdout.splitlines()[-5:-1]
 
 
 def test_every_figure_of_the_paper_from_nothing(tmp_path: Path) -> None:

@@ -114,3 +114,31 @@ def test_the_other_tables_of_the_guard_are_those_of_the_files() -> None:
                 f"{float(row['fastest']):.2f} m/s",
                 f"{100 * float(row['fallback rate']):.1f}%",
             ]
+
+
+def test_the_readme_quotes_its_pages() -> None:
+    """Every measured number of its table stands in the row, or the file, that it is taken from."""
+    said = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| ")]
+    rows = {line.strip("| ").split(" | ")[0]: line for line in said}
+    tubes = (ROOT / "docs" / "halfcheetah.md").read_text().splitlines()
+    closed, plans = (line.split(" | ") for line in tubes if line.startswith("| `box` | 0.00"))
+    for row, name in ((closed, "closed loop"), (plans, "given plans")):
+        error, size, smaller = row[1].split()[0], row[2], f"{float(row[3]):.0f} times"
+        for number in (error, size, smaller):
+            assert number in rows[f"half-cheetah, 20 steps, {name}"]
+    with (KEPT / "guard_speed.csv").open() as file:
+        guards = {row["guard"].split(",")[0]: row for row in csv.DictReader(file)}
+    ratio = float(guards["ours"]["return"]) / float(guards["mean"]["return"])
+    told = (
+        f"{guards['ours']['violated']} (unguarded {guards['no guard']['violated'].split()[0]}) | {ratio:.0%}"
+    )
+    assert told in rows["half-cheetah, speed limit, guarded"]
+    images = [line for line in said if line.startswith("| ImageNet")]
+    for epsilon, line in zip(("0.02", "0.10"), images, strict=True):
+        _, error, _, size, *_ = cells("results.md")[epsilon]
+        assert f"≤ {epsilon} | {error} | " in line
+        assert set(re.findall(r"[\d.]+", size)) <= set(re.findall(r"[\d.,]*\d", line)) | {"1", "000"}
+    faster = next(
+        figure["ratio"] for figure in FIGURES if "TorchCP" in figure["name"] and "sets" in figure["name"]
+    )
+    assert f"{faster:.2g} times faster than TorchCP" in rows["label sets, 20,000 \u00d7 1,000"]

@@ -28,12 +28,12 @@ DEMO = Design(
 SCALE = 1.5
 """Of the guard's tubes, laid down for the demo."""
 STAGES = {
-    "train a model": 45,
-    "roll out and forecast": 45,
+    "train a model": 40,
+    "roll out and forecast": 35,
     "sweep and certify": 30,
-    "fit the guard's tubes": 110,
+    "fit the guard's tubes": 140,
     "run guarded episodes": 50,
-    "write the page": 10,
+    "write the page": 5,
 }
 """Seconds that each stage takes on two idle cores."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from pac_core.certificates import read_descent
+from pac_core.certificates import Descent, read_descent
 from pac_core.errors import InvalidInput
 from pac_core.evaluation import error_interval
 from pac_core.report import (
@@ -17,6 +17,7 @@ from pac_core.report import (
     Section,
     Series,
     StoredRun,
+    at_least,
     certificate_headlines,
     coverage_sections,
     line_chart,
@@ -35,18 +36,25 @@ DESCENT = "descent.json"
 """Of the run folder of guarded episodes: the certificate of the controller, see `pac_core.descend`."""
 ROBOT_VOIDS = (
     "another controller: model, policy, tubes, limits, planner or fallback",
-    "episodes that do not start, or are not disturbed, like those that were run",
+    "longer episodes, other starts, another simulator, or the real robot",
     "a choice of the controller made after looking at these episodes",
+)
+FREE = (
+    "These tubes are around the policy as it runs freely. They guard nothing: a guard's tubes are fitted on "
+    "plans, and what is promised of a guarded robot is a certificate of whole episodes."
 )
 
 
 def show_rollouts(runs: Sequence[StoredRun]) -> Chapter:
     """Rollouts or plans: the certificates, and tubes by the names of the robot's state."""
     heads = [head for run in runs for head in certificate_headlines(run)]
-    sections = []
+    sections = list[Section]()
     for run in runs:
         sections += [*coverage_sections(run), *tube_sections(run, _names(run)), *sweep_sections(run)]
-    what = "Plans carried out" if runs[0].name == "plans" else "Rollouts of the policy"
+    plans = runs[0].name == "plans"
+    what = "Plans carried out" if plans else "Rollouts of the policy"
+    if not plans and sections:
+        sections[0] = Section(sections[0].title, paragraph(FREE) + sections[0].body)
     return Chapter(f"{what}: tubes for {say_units(runs)} of {runs[0].about.get('env')}", heads, sections)
 
 
@@ -63,9 +71,9 @@ def show_episodes(runs: Sequence[StoredRun]) -> Chapter:
         name, earned = _name(run), float(arrays["returns"].mean())
         row = {"robot": name, "episodes": n, "over the limit": errors}
         row |= {"98% interval": f"{share_text(low)} to {share_text(high)}", "mean return": earned}
-        row |= {"steps over the limit": float(arrays["violation_steps"].mean())}
-        rate = arrays["fallbacks"].sum() / max(1, arrays["decisions"].sum())
-        rows.append(row | {"fallback acted": share_text(float(rate))})
+        row |= {"steps over the limit, per episode": float(arrays["violation_steps"].mean())}
+        fallbacks, decisions = int(arrays["fallbacks"].sum()), int(arrays["decisions"].sum())
+        rows.append(row | {"fallback acted, of all steps": f"{fallbacks:,} of {decisions:,}"})
         series.append(
             Series(name, [earned], [errors / n], [low], [high], True, 2 * len(series))
         )  # as the robots
@@ -77,7 +85,10 @@ def show_episodes(runs: Sequence[StoredRun]) -> Chapter:
         alt=f"Episodes over the limit, {words}.",
         zero=True,
     )
-    lead = paragraph("Fresh episodes from rest; whiskers are exact 98% intervals.")
+    lead = paragraph(
+        "Fresh episodes. Intervals are exact and two-sided, 98% together; a certificate is one-sided, at a "
+        "confidence of its own."
+    )
     compared = Section("What the guard prevented, and what it cost", lead + table(rows) + chart)
     seen = Section("The robot with and without the guard", _animation(shown))
     heads = [head for run in shown if (head := _certificate(run))]
@@ -89,17 +100,25 @@ def _certificate(run: StoredRun) -> Headline | None:
     if not run.folder.has(DESCENT):
         return None
     done = read_descent(f"{run.folder}/{DESCENT}", run.folder.get(DESCENT))
-    level, plan = done.plan.level, done.plan
-    promise = (
-        f"At least {share_text(1 - level.epsilon)} of new episodes of the robot {_name(run)} pass without an "
-        f"error, with confidence {share_text(1 - level.delta)}."
-    )
-    trials = "; ".join(
-        f"{trial.errors} of {plan.n} episodes at scale {trial.scale:g}" for trial in done.trials
-    )
-    seen = f"An error: {plan.error}. Seen: {trials}; {plan.allowed} were allowed."
-    about = "New episodes of exactly this controller that start and are disturbed like these."
-    return Headline(promise, seen, done.certified is not None, about, ROBOT_VOIDS)
+    level, plan, sure = done.plan.level, done.plan, done.certified is not None
+    steps, limits = plan.tested.get("steps"), run.about.get("limits") or []
+    what = f"new simulated episodes of {steps} steps" if steps else "new episodes"
+    kept = " and ".join(f"{number} stays at or below {bound:g}" for _, number, bound in limits)
+    kept = f"{kept} at every step" if kept and "limit" in plan.error else "there is no error"
+    robot = f"{run.about.get('env')} {_name(run)}"
+    promise = f"In at least {at_least(level.epsilon)} of {what} of {robot}, {kept}, "
+    promise += f"with confidence {at_least(level.delta)}."
+    trials = "; ".join(f"{one.errors} of {plan.n} with tubes scaled by {one.scale:g}" for one in done.trials)
+    seen = f"Episodes with an error: {trials}; {plan.allowed} were allowed. An error: {plan.error}."
+    about = f"New episodes, drawn like these, of exactly this controller: {_controller(plan)}."
+    return Headline(promise, seen, sure, "Certified" if sure else "Not certified", about, ROBOT_VOIDS)
+
+
+def _controller(plan: Descent) -> str:
+    """What is tested, in words: plain settings as they are, files by their digests."""
+    names = ("ensemble", "policy", "horizon", "checked", "fallback", "choice")
+    words = [f"{name} {str(plan.tested[name])[:12]}" for name in names if name in plan.tested]
+    return ", ".join([f"fingerprint {plan.controller[:12]}", *words])
 
 
 def _name(run: StoredRun) -> str:
@@ -143,8 +162,9 @@ def _animation(runs: Sequence[StoredRun]) -> Markup:
     data = {"robots": robots, "radii": shorten(radii), "dt": robot.dt, "bound": bound, "scale": 82}
     data |= {"label": f"{number}, m/s" if "velocity" in number else number}
     data |= {"unit": "m/s" if "velocity" in number else "", "start": 60}
-    lead = f"One episode of {traced[0].about['env']}; the {name} is {bound:g}. Press Play."
-    return paragraph(lead) + player("robots", data, "The robot with and without its guard")
+    lead = f"One simulated episode of {traced[0].about['env']}; the {name} is {bound:g}."
+    shown = player("robots", data, "The robot with and without its guard")
+    return paragraph(lead) + paragraph("Press Play.", "screen") + shown
 
 
 def draw_frames(robot: Environment, states: Floats) -> tuple[Floats, Floats, list[float]]:

@@ -119,7 +119,7 @@ class Candidate:
     at: PACLevel | None = None
 
     def __str__(self) -> str:
-        return self.name + (f" for ({self.at.epsilon:g}, {self.at.delta:g})" if self.at else "")
+        return self.name + (f", tuned for ({self.at.epsilon:g}, {self.at.delta:g})" if self.at else "")
 
     @property
     def for_all(self) -> bool:
@@ -147,7 +147,7 @@ def fits(menu: Sequence[Candidate], levels: Sequence[PACLevel]) -> list[Candidat
 
     >>> two = (PACLevel(0.1, 0.01), PACLevel(0.05, 0.01))
     >>> [str(one) for one in fits([Candidate("box"), Candidate("joint")], two)]
-    ['box for (0.1, 0.01)', 'box for (0.05, 0.01)', 'joint']
+    ['box, tuned for (0.1, 0.01)', 'box, tuned for (0.05, 0.01)', 'joint']
     """
     own = [(one, (None,) if one.for_all else levels) for one in menu]
     return [replace(one, at=at) for one, places in own for at in places]
@@ -332,7 +332,16 @@ def sweep(
         _row(place, candidate, sizes[candidate, place[1]], findings.get((_prefix(place[0]), place[1])))
         for place, candidate in chosen.items()
     ]
+    _say_remarks(list(findings.values()))
     return rows, made[0].look.cost
+
+
+def _say_remarks(findings: Sequence[Finding]) -> None:
+    """What users should know of the first certificate with remarks, and how many more have some."""
+    noted = [one for one in findings if one.certificate.predictor.remarks]
+    more = f" and {len(noted) - 1} more" if len(noted) > 1 else ""
+    for remark in noted[0].certificate.predictor.remarks if noted else ():
+        say("note", f"{noted[0].file}{more}: {remark}")
 
 
 def _prefix(horizon: int | None) -> str:
@@ -358,8 +367,6 @@ def _row(
     if finding is None:
         return row
     predictor = finding.certificate.predictor
-    for remark in predictor.remarks:
-        say("note", f"{finding.file}: {remark}")
     if isinstance(predictor.score, RankedScore):
         row["score"] = f"{row['score']}: {predictor.score}"
     row |= {"T": predictor.threshold.value, "file": finding.file}

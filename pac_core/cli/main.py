@@ -84,7 +84,7 @@ def main() -> None:
     pac evaluate certificate.json logits.npz        measure error and sizes on test units
     pac sets certificate.json new.npz               prediction sets for new units
     pac verify certificate.json scores.npz          check that the certificate follows
-    pac verify descent.json --ledger pac-ledger      the same for a guarded controller
+    pac verify descent.json --ledger pac-ledger     the same for a guarded controller
     pac run rl --folder cheetah --epsilon 0.01 --delta 1e-5     on Ray, from a simulator
     pac report cheetah                              one page to show and to send
     """

@@ -39,10 +39,14 @@ class LimitText(click.ParamType[tuple[str, float, bool]]):
     "--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"), show_default=True
 )
 @click.option(
-    "--limit", "limits", type=LimitText(), multiple=True, help="Drawn into tubes: 'forward velocity <= 3.2'."
+    "--limit",
+    "limits",
+    type=LimitText(),
+    multiple=True,
+    help="Draw this limit into the tubes: 'forward velocity <= 3.2'.",
 )
 @click.option("--classes", type=FILE, help="Names of the labels: a line each, or ImageNet's class index.")
-@click.option("--title", default="", help="Of the page.")
+@click.option("--title", default="", help="Title of the page.")
 def report_command(runs: tuple[str, ...], out: Path, limits: Any, classes: Path | None, title: str) -> None:
     """Write one page about finished runs, to open from disk or send to a colleague.
 

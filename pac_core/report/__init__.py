@@ -2,6 +2,8 @@
 
 from pac_core.report.charts import (
     Series,
+    at_least,
+    at_most,
     folded,
     heat_map,
     interval_chart,
@@ -31,6 +33,8 @@ __all__ = [
     "Section",
     "Series",
     "StoredRun",
+    "at_least",
+    "at_most",
     "build_page",
     "certificate_headlines",
     "coverage_sections",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,8 @@ def line_chart(
     """
     limits = limits or {}
     ends = [end for one in series for end in (one.y, one.low, one.high) if end is not None]
-    across = _Axis.of([one.x for one in series], _LEFT, WIDE - _RIGHT)
+    places = [one.x for one in series]
+    across = _Axis.of([*places, [0.0]] if series[0].points else places, _LEFT, WIDE - _RIGHT - 10)
     up = _Axis.of([*ends, list(limits.values()), [0.0] if zero else []], HIGH - _BOTTOM, _TOP)
     marks = [_frame(across, up, x, y)]
     inks = [f"ink-{(number if one.ink is None else one.ink) % INKS}" for number, one in enumerate(series)]
@@ -89,7 +91,7 @@ def interval_chart(
             )
         )
     line = '<line class="limit" x1="{0}" x2="{0}" y1="8" y2="{1}"><title>promised: at most {2}</title></line>'
-    marks.append(Markup(line).format(across(limit), high - _BOTTOM, share_text(limit)))
+    marks.append(Markup(line).format(across(limit), high - _BOTTOM, at_most(limit)))
     return figure(svg(marks, alt, high=high), legend([("promised, at most", "limit")]))
 
 
@@ -190,6 +192,29 @@ def share_text(value: float) -> str:
     return f"{100 * value:.3g}%" if 100 * value < 99.5 else f"{100 * value:.10g}%"
 
 
+def at_most(share: float) -> str:
+    """A share that is promised as an upper limit, in percent, rounded up.
+
+    >>> at_most(0.05), at_most(0.033333), at_most(1e-5)
+    ('5%', '3.334%', '0.001%')
+    """
+    return f"{_percent(share):f}%"
+
+
+def at_least(missing: float) -> str:
+    """What is left of 1 by a share that is promised as an upper limit, in percent, rounded down.
+
+    >>> at_least(0.05), at_least(0.025254), at_least(1e-5)
+    ('95%', '97.474%', '99.999%')
+    """
+    return f"{100 - _percent(missing):f}%"
+
+
+def _percent(share: float) -> Decimal:
+    exact = Decimal(repr(float(share))) * 100
+    return Decimal(f"{Context(prec=4, rounding=ROUND_CEILING).plus(exact).normalize():f}")
+
+
 @dataclass(frozen=True)
 class _Axis:
     """From numbers between `least` and `most` to places on the drawing."""
@@ -239,7 +264,8 @@ def _frame(across: _Axis, up: _Axis, x: str, y: str) -> Markup:
 
 def _ticks_across(across: _Axis, floor: float, top: float, title: str, high: float) -> Markup:
     marks = []
-    for value in across.ticks(8):
+    whole = title in ("step", "labels in the set")
+    for value in (value for value in across.ticks(8) if not whole or value == int(value)):
         tick = '<line class="grid" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>'
         tick += '<text class="tick" x="{0}" y="{3}">{4}</text>'
         marks.append(Markup(tick).format(across(value), top, floor, floor + 16, number_text(value)))

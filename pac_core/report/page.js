@@ -9,7 +9,7 @@ function make(name, attributes, ...inside) {
   node.append(...inside);
   return node;
 }
-const say = value => value === null || value === undefined ? "none" : String(Number(value.toPrecision(4)));
+const say = (value, digits = 4) => value === null || value === undefined ? "none" : String(Number(value.toPrecision(digits)));
 
 // From numbers to places, with some room at the ends.
 function axis(values, first, last, room) {
@@ -28,7 +28,7 @@ function frame(svg, across, up, floor, x, y, top = TOP) {
   for (const value of up.ticks) svg.append(
     make("line", {class: "grid", x1: LEFT, x2: RIGHT, y1: up(value), y2: up(value)}),
     make("text", {class: "tick end", x: LEFT - 8, y: up(value) + 4}, say(value)));
-  for (const value of across.ticks) svg.append(make("text", {class: "tick", x: across(value), y: floor + 16}, say(value)));
+  for (const value of across.ticks.filter(tick => x !== "step" || Number.isInteger(tick))) svg.append(make("text", {class: "tick", x: across(value), y: floor + 16}, say(value)));
   svg.append(make("text", {class: "axis", x: (LEFT + RIGHT) / 2, y: floor + 36}, x),
     make("text", {class: "axis", transform: `translate(14 ${(top + floor) / 2}) rotate(-90)`}, y));
 }
@@ -60,7 +60,7 @@ function slider(label, last, change) {
     if (Number(input.value) >= last) move(0);
     timer = setInterval(() => Number(input.value) >= last ? stop() : move(Number(input.value) + 1), slider.pace);
   });
-  return {move, nodes: [make("label", {}, label, input), button], button};
+  return {move, set: to => { input.value = to; }, nodes: [make("label", {}, label, input), button], button};
 }
 
 function tubes(root, data) {
@@ -77,6 +77,19 @@ function tubes(root, data) {
     });
     return found;
   }
+  function exit(one) {
+    for (let t = 0; t < one.low.length; t++) for (let d = 0; d < data.names.length; d++) {
+      const [y, low, high] = [one.truth, one.low, one.high].map(rows => rows[t][d]);
+      if (y !== null && ((low !== null && y < low) || (high !== null && y > high))) return {t, d};
+    }
+    return null;
+  }
+  function pick_unit(to) {
+    unit = to;
+    const out = data.units[to].inside ? null : exit(data.units[to]);
+    if (out !== null) { dim = out.d; step = out.t; numbers.querySelector("select").value = dim; time.set(step); }
+    draw();
+  }
   function draw() {
     const one = data.units[unit], name = data.names[dim], pick = rows => rows.map((row, t) => [t + 1, row[dim]]);
     const limits = data.limits.filter(limit => limit.dim === dim), last = one.low.length;
@@ -90,30 +103,33 @@ function tubes(root, data) {
     svg.append(make("g", {class: "ink-0"},
       make("polygon", {class: "band", points: ends.map(([x, y]) => `${across(x).toFixed(1)},${up(y).toFixed(1)}`).join(" ")}),
       ...polyline(mean, across, up, {class: "later"})));
-    svg.append(make("g", {class: "ink-1"}, ...polyline(truth.slice(0, step + 1), across, up, {}),
+    svg.append(make("g", {class: "ink-3"}, ...polyline(truth.slice(0, step + 1), across, up, {}),
       ...polyline(truth.slice(step), across, up, {class: "later"})));
     for (const limit of limits) svg.append(make("line",
       {class: "limit", x1: LEFT, x2: RIGHT, y1: up(limit.bound), y2: up(limit.bound)},
       make("title", {}, `limit: ${name} ${limit.upper ? "at most" : "at least"} ${say(limit.bound)}`)));
     svg.append(make("line", {class: "cursor", x1: across(step + 1), x2: across(step + 1), y1: TOP, y2: floor}));
-    truth.forEach(([x, y], t) => { if (y !== null) svg.append(make("circle", {class: "spot ink-1", cx: across(x), cy: up(y), r: 7},
+    truth.forEach(([x, y], t) => { if (y !== null) svg.append(make("circle", {class: "spot ink-3", cx: across(x), cy: up(y), r: 7},
       make("title", {}, `step ${x}: truth ${say(y)}, tube ${say(low[t][1])} to ${say(high[t][1])}`))); });
+    const left = one.inside ? null : exit(one);
     const text = `Step ${step + 1}, ${name}: forecast ${say(mean[step][1])}, tube ${say(low[step][1])} to `
-      + `${say(high[step][1])}, truth ${say(truth[step][1])}. This unit was ${one.inside ? "inside its tube at every step" : "MISSED"}.`;
+      + `${say(high[step][1])}, truth ${say(truth[step][1])}. This unit ${one.inside ? "was inside its tube at every step" : left === null ? "was outside its tube, all numbers together"
+      : `left its tube at step ${left.t + 1}, in ${data.names[left.d]}`}.`;
     const tight = binding(one);
-    readout.textContent = text + (tight === null ? "" : ` The tightest limit is on ${data.names[tight.limit.dim]} at step `
-      + `${tight.t + 1}: the tube ${tight.margin >= 0 ? `keeps ${say(tight.margin)} away from ${say(tight.limit.bound)}` : `crosses ${say(tight.limit.bound)} by ${say(-tight.margin)}`}.`);
+    readout.textContent = text + (tight === null ? "" : ` Nearest to a limit: step ${tight.t + 1}, where ${data.names[tight.limit.dim]} may `
+      + `reach ${say(tight.limit.upper ? tight.limit.bound - tight.margin : tight.limit.bound + tight.margin)}; the limit is ${say(tight.limit.bound, 5)}.`);
     svg.setAttribute("aria-label", text);
   }
+  const numbers = choice("number", data.names, to => { dim = to; draw(); });
   const time = slider("step", data.units[0].low.length - 1, to => { step = to; draw(); });
   const legend = make("ul", {class: "legend"}, make("li", {class: "ink-0 band"}, "tube"),
-    make("li", {class: "ink-0"}, "forecast mean"), make("li", {class: "ink-1"}, "what happened"),
+    make("li", {class: "ink-0 later"}, "forecast mean"), make("li", {class: "ink-3"}, "what happened (dotted: still to come)"),
     ...(data.limits.length ? [make("li", {class: "limit"}, "limit")] : []));
   root.append(make("div", {class: "controls"},
-    choice("unit", data.units.map(one => one.id + (one.inside ? "" : " (missed)")), to => { unit = to; draw(); }),
-    choice("number", data.names, to => { dim = to; draw(); }), ...time.nodes), svg, legend, readout);
+    choice("unit", data.units.map(one => one.id + (one.inside ? "" : " (missed)")), pick_unit),
+    numbers, ...time.nodes), svg, legend, readout);
   slider.pace = 300;
-  draw();
+  pick_unit(0);
 }
 
 function robots(root, data) {
@@ -123,7 +139,7 @@ function robots(root, data) {
   const readout = make("p", {class: "readout", "aria-live": "polite"});
   const last = Math.max(...data.robots.map(one => one.value.length)) - 1;
   const values = data.robots.flatMap(one => [...one.value, ...(one.high || [])]);
-  const across = axis([0, last * data.dt], LEFT, RIGHT, 0), up = axis([...values, data.bound], high - 44, floor + 20, 0.05);
+  const across = axis([0, (last + 1) * data.dt], LEFT, RIGHT, 0), up = axis([...values, data.bound], high - 44, floor + 20, 0.05);
   function draw() {
     svg.replaceChildren();
     const words = [];
@@ -144,15 +160,17 @@ function robots(root, data) {
     });
     frame(svg, across, up, high - 44, "seconds", data.label, floor + 20);
     data.robots.forEach((one, i) => {
-      const at = row => row.map((y, t) => [t * data.dt, y]);
+      const at = row => row.map((y, t) => [(t + 1) * data.dt, y]);
       const group = make("g", {class: `ink-${i ? 2 : 0}`}, ...polyline(at(one.value), across, up, {}));
+      const over = at(one.value).map(([x, y], t) => [x, [one.value[t - 1], y, one.value[t + 1]].some(v => v > data.bound) && y > data.bound ? y : null]);
+      group.append(make("g", {class: "over"}, ...polyline(over, across, up, {})));
       if (one.high) group.append(...polyline(at(one.high), across, up, {class: "later"}));
       svg.append(group);
     });
     svg.append(make("line", {class: "limit", x1: LEFT, x2: RIGHT, y1: up(data.bound), y2: up(data.bound)},
       make("title", {}, `limit: at most ${say(data.bound)}`)),
-      make("line", {class: "cursor", x1: across(step * data.dt), x2: across(step * data.dt), y1: floor + 20, y2: high - 44}));
-    readout.textContent = `After ${say(step * data.dt)} s, ${data.label}: ${words.join("; ")}; limit ${say(data.bound)}.`;
+      make("line", {class: "cursor", x1: across((step + 1) * data.dt), x2: across((step + 1) * data.dt), y1: floor + 20, y2: high - 44}));
+    readout.textContent = `After ${say((step + 1) * data.dt)} s, ${data.label}: ${words.join("; ")}; limit ${say(data.bound, 5)}.`;
     svg.setAttribute("aria-label", readout.textContent);
   }
   const time = slider("time", last, to => { step = to; draw(); });

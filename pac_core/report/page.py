@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from markupsafe import Markup
 
@@ -83,10 +83,11 @@ def ledger_section(ledger: str) -> Section:
         row = {"look": number, "for": _say_menu(opening), "units": opening.n, "cost": opening.cost}
         rows.append(row | {"all so far": spent})
     notes = [
-        {"time": note.time, "note": note.kind, "facts": json.dumps(note.facts)[:300]}
+        {"time": note.time, "note": note.kind, "facts": "; ".join(_facts(note.facts))}
         for note in read_notes(ledger)
     ]
-    words = f"The probabilities that one of {family.attempts} fails add up to {round_up(family.cost, 3)}. "
+    words = f"{family.attempts} so far; any statement made from them is false with probability at most "
+    words += f"{round_up(family.cost, 3)} in all. "
     if family.budget is None:
         words += "Without a budget, that is no confidence level if one look was taken because of another."
     else:
@@ -98,9 +99,14 @@ def ledger_section(ledger: str) -> Section:
     return Section("Ledger: what the calibration units were asked, and what it cost", Markup("").join(body))
 
 
+def _facts(facts: Mapping[str, Any]) -> list[str]:
+    return [f"{name} {str(value)[:24]}" for name, value in facts.items()]
+
+
 def _say_menu(opening: Opening) -> str:
     if opening.plan and "scales" in opening.plan:
-        return f"episodes of a controller at {len(opening.plan['scales'])} scales of its tubes"
+        scales = ", ".join(f"{scale:g}" for scale in opening.plan["scales"])
+        return f"episodes of a guarded controller, its tubes scaled by {scales}"
     levels = ", ".join(f"({entry.epsilon:g}, {entry.delta:g})" for entry in opening.menu[:4])
     more = f" and {len(opening.menu) - 4} more" if len(opening.menu) > 4 else ""
     return f"certificates at (ε, δ) = {levels}{more}" if levels else "a claim about accepted plans"
@@ -123,7 +129,12 @@ def provenance_section(runs: Sequence[StoredRun]) -> Section:
         folded(f"run.json of {run.folder}", Markup("<pre>{}</pre>").format(json.dumps(run.about, indent=1)))
         for run in runs
     ]
-    return Section("Provenance", Markup("").join([table(rows), folded("Versions", table(listed)), *full]))
+    check = "To check a certificate: pac verify RUN/certificate-....json RUN/scores.parquet; of episodes: "
+    check += "pac verify RUN/descent.json --ledger LEDGER."
+    return Section(
+        "Provenance",
+        Markup("").join([paragraph(check), table(rows), folded("Versions", table(listed)), *full]),
+    )
 
 
 def write_report(

@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from pac_core.arrays import round_up
 from pac_core.certificates.certificate import Certificate
 from pac_core.errors import InvalidInput
 from pac_core.evaluation import Evaluation, error_interval
 from pac_core.report.charts import (
     Series,
+    at_least,
+    at_most,
     folded,
     heat_map,
     interval_chart,
@@ -23,9 +26,10 @@ from pac_core.report.charts import (
 )
 from pac_core.report.stored import Chapter, Headline, Section, StoredRun
 from pac_core.runs.reading import ALL
+from pac_core.sets.kinds import relative_widths, width_remarks
 
 VOIDS = (
-    "new {unit}s that are not drawn like the calibration {unit}s: another robot, camera, policy or world",
+    "{unit}s from another source, or under other conditions, than the calibration {unit}s",
     "another model, or settings, than those named below",
     "a choice of model, score or level made after looking at the calibration {unit}s",
 )
@@ -57,16 +61,22 @@ def certificate_headlines(run: StoredRun) -> list[Headline]:
         what = kind.get(one.predictor.domain[0], "set") if one.predictor.domain else "set"
         promise = (
             f"The {what} of a new {one.unit} contains the truth with probability at least "
-            f"{share_text(1 - level.epsilon)}, with confidence {share_text(1 - level.delta)}."
+            f"{at_least(level.epsilon)}, with confidence {at_least(level.delta)}."
         )
         found.append(Headline(promise, *_say_test(test, one), _say_about(run, one), _voids(one.unit)))
-    if run.sweep:
-        levels = {(row["epsilon"], row["delta"]) for row in run.sweep}
-        refuted = sum(row.get("refuted") == "yes" for row in run.sweep)
-        promise = f"All {len(run.sweep)} certificates of the sweep over {len(levels)} levels hold together."
-        measured = f"{refuted} of {len(run.sweep)} are refuted by the test part."
-        about = "Each was chosen on tune units only, and all were proved in one look."
-        found.append(Headline(promise, measured, not refuted, about, _voids(run.unit)))
+    if issued := [row for row in run.sweep if row["file"] != "refused"]:
+        levels = {(row["epsilon"], row["delta"]) for row in issued}
+        refuted = sum(row["refuted"] == "yes" for row in issued)
+        cost = next((one.menu.cost for one in run.certificates.values() if one.menu), None)
+        sure = "" if cost is None else f", with confidence {at_least(cost)}"
+        promise = f"All {len(issued)} certificates of the sweep over {len(levels)} levels hold{sure}."
+        measured = f"The test part refutes {refuted} of {len(issued)}. Each was chosen on tune units only, "
+        measured += (
+            "and all were proved in one look; levels of one score cost less than the sum of their deltas."
+        )
+        verdict = "Refuted by the test" if refuted else "Certified, and not refuted by the test"
+        about = f"New {run.unit}s drawn like the calibration {run.unit}s."
+        found.append(Headline(promise, measured, not refuted, verdict, about, _voids(run.unit)))
     return found
 
 
@@ -74,17 +84,21 @@ def _voids(unit: str) -> tuple[str, ...]:
     return tuple(text.format(unit=unit) for text in VOIDS)
 
 
-def _say_test(test: Evaluation | tuple[int, int] | None, one: Certificate) -> tuple[str, bool | None]:
+def _say_test(test: Evaluation | tuple[int, int] | None, one: Certificate) -> tuple[str, bool | None, str]:
     if test is None:
-        return "Not measured: the run has no test units.", None
+        return "Not measured: the run has no test units.", None, "Certified, not tested"
     pair = isinstance(test, tuple)
     errors, n = test if isinstance(test, tuple) else (test.all.errors, test.all.n)
     low, high = error_interval(errors, n) if pair else test.all.interval  # type: ignore[union-attr]
     held = low <= one.predictor.threshold.level.epsilon
     return (
-        f"{errors:,} of {n:,} test {one.unit}s were missed: {share_text(errors / n)} "
-        f"(98% interval {share_text(low)} to {share_text(high)})."
-    ), held
+        (
+            f"{errors:,} of {n:,} test {one.unit}s were missed: {share_text(errors / n)} "
+            f"(98% interval {share_text(low)} to {share_text(high)})."
+        ),
+        held,
+        "Certified, and not refuted by the test" if held else "Refuted by the test",
+    )
 
 
 def _say_about(run: StoredRun, one: Certificate) -> str:
@@ -103,7 +117,7 @@ def coverage_sections(run: StoredRun) -> list[Section]:
         at = f"ε = {level.epsilon:g}, δ = {level.delta:g}"
         errors, n = test if isinstance(test, tuple) else (test.all.errors, test.all.n)
         interval = error_interval(errors, n)
-        alt = f"Measured error {share_text(errors / n)}, promised at most {share_text(level.epsilon)}."
+        alt = f"Measured error {share_text(errors / n)}, promised at most {at_most(level.epsilon)}."
         rows_ = [(at, errors / n, *interval)]
         charts.append(interval_chart(rows_, limit=level.epsilon, alt=alt, x="share of test units missed"))
         row: dict[str, Any] = {"level": at, f"test {run.unit}s": n, "missed": errors}
@@ -112,7 +126,7 @@ def coverage_sections(run: StoredRun) -> list[Section]:
             whole = test.all
             row |= {"mean size": whole.mean, "median": whole.median, "largest": whole.largest}
             row |= {"empty sets": whole.empty}
-            notes.append(paragraph(f"Sizes: {test.size_in}.", "small"))
+            notes.append(paragraph(f"Sizes ({test.size_in}) compare sets of the same kind of unit.", "small"))
             charts += _size_charts(run, name)
         rows.append(row)
     looked = ("calibrate", "test") if run.certificates else ()  # before the look, nobody reads that part
@@ -182,12 +196,18 @@ def tube_sections(run: StoredRun, names: Sequence[str] = ()) -> list[Section]:
         ],
     }
     level = one.predictor.threshold.level
+    widths = relative_widths(np.asarray(sets.region.half_widths()), _seen(one, truth.marked()))
+    notes = Markup("").join(paragraph(text, "note") for text in width_remarks(widths, known))
     lead = (
         f"{len(picked)} test {run.unit}s at ε = {level.epsilon:g}, δ = {level.delta:g}: up to two that were "
         "missed, then the first that were not. The band shows one number of the state; whether a unit was "
         "inside is decided by all numbers and steps together."
     )
-    return [Section("Tubes, step by step", paragraph(lead) + player("tubes", data, "A tube, step by step"))]
+    return [
+        Section(
+            "Tubes, step by step", notes + paragraph(lead) + player("tubes", data, "A tube, step by step")
+        )
+    ]
 
 
 def _seen(one: Certificate, states: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -250,12 +270,20 @@ def sweep_sections(run: StoredRun) -> list[Section]:
             cells = [[_number(at.get((e, d), {}).get(column)) for e in epsilons] for d in deltas]
             title = words[0].upper() + words[1:] + (f", {horizon} steps" if horizon else "")
             maps.append(heat_map(title, [f"δ = {d}" for d in deltas], [f"ε = {e}" for e in epsilons], cells))
-    shown = [{name: _number(value) for name, value in row.items() if name != "file"} for row in run.sweep]
-    shown = [{name: "" if value is None else value for name, value in row.items()} for row in shown]
+    known = [name for name in run.sweep[0] if any(row[name] for row in run.sweep)]
+    hidden = ("file", "tune size")
+    shown = [{name: _cell(name, row[name]) for name in known if name not in hidden} for row in run.sweep]
     lead = paragraph(
         "What was chosen on tune units for each level, proved in one look, measured on test units."
     )
     return [Section("Sweep of ε and δ", Markup("").join([lead, *maps, folded("All rows", table(shown))]))]
+
+
+def _cell(name: str, text: str) -> Any:
+    value = _number(text)
+    if name == "T" and isinstance(value, float):
+        return round_up(value, 4)  # as everywhere, outward
+    return text.replace("..", " to ") if value is None or isinstance(value, str) else value
 
 
 def _number(text: str | None) -> Any:

@@ -25,12 +25,13 @@ from pac_core.sets.predictor import GivenScore
 
 @dataclass(frozen=True)
 class Headline:
-    """What the top of the page says: a promise, what was measured, whether it held (None: not measured),
-    about whom it speaks, and what voids it."""
+    """What the top of the page says: a promise, what was measured, whether it held (None: not measured) with
+    that in words, about whom it speaks, and what voids it."""
 
     promise: str
     measured: str
     held: bool | None
+    verdict: str
     about: str
     voids: tuple[str, ...] = ()
 

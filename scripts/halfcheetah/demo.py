@@ -59,9 +59,10 @@ def run_demo(out, engine, smoke_test):
         elif not closed.has("tune.csv"):
             tune_run(closed, levels, ledger, shapes=("box", "joint"))
     guards = Guarded(experiment, "speed", sizes)
-    with stage("fit the guard's tubes", f"{sizes.rollouts:,} plans carried out in MuJoCo"):
+    words = f"a model that learns from its planner's episodes, then {sizes.rollouts:,} plans carried out"
+    with stage("fit the guard's tubes", words):
         guards.ours  # noqa: B018
-    with stage("run guarded episodes", f"{episodes} with the guard, {episodes} without"):
+    with stage("run guarded episodes", f"{episodes} with the guard, {episodes} by the policy alone"):
         done, free = run_guarded(guards, episodes, level)
     page = out / "report.html"
     with stage("write the page", "for you and your colleagues"):
@@ -94,30 +95,30 @@ def run_guarded(guards, episodes, level):
     bare = guards.base.bare()
     ids = range(int(seeds[0]), int(seeds[0]) + episodes)
     tracing = episodes_stage(bare, guards.sizes.steps, traced=guards.along)
-    job = Job.of("episodes", ids, [tracing], size=EPISODES, **describe_episodes(bare, "without a guard"))
+    job = Job.of("episodes", ids, [tracing], size=EPISODES, **describe_episodes(bare, "by the policy alone"))
     folder = RunFolder(home / "no-guard")
     guards.experiment.engine(job, folder)
     return done, read_episodes(job, folder, bare)
 
 
 def say_results(run, done, free, page):
-    """Five lines: promised, measured, prevented, where the page is, what to try next."""
+    """Five lines: what was promised, what was measured, what the guard prevented, the page, what is next."""
     tube, test = run.main
     level, plan, errors = tube.predictor.threshold.level, done.plan, done.trials[0].errors
     pac = os.path.relpath(Path(sys.executable).with_name("pac"))
-    proved = f"; proved: at most {plan.level.epsilon:g} of all, confidence {1 - plan.level.delta:g}"
-    proved = "; nothing is certified" if done.certified is None else proved
-    prevented = f"{int(free.errors.sum())} of {plan.n} episodes too fast without the guard, {errors} with it"
+    proved = f"certified: at most {plan.level.epsilon:.0%} of new ones, confidence {1 - plan.level.delta:g}"
+    if done.certified is None:
+        proved = "too many for a certificate"
     lines = {
-        "promised": f"a tube contains its rollout with probability {1 - level.epsilon:g}, "
-        f"with confidence {1 - level.delta:g}",
-        "measured": f"{test.all.error:.2%} of {test.all.n:,} fresh rollouts missed; "
-        f"mean size {test.all.mean:.3g}",
-        "prevented": prevented + proved,
+        "promised": f"tubes of the free policy contain a new rollout like these with probability "
+        f"{1 - level.epsilon:g}, confidence {1 - level.delta:g}",
+        "measured": f"{test.all.errors} of {test.all.n:,} test rollouts missed ({test.all.error:.2%})",
+        "guarded": f"over 3.2096 m/s in {errors} of {plan.n} simulated episodes, the policy alone in "
+        f"{int(free.errors.sum())}; {proved}",
         "the page": f"{page}: open it in a browser",
-        "try next": f"{pac} report --help; your own robot, model or images: docs/getting-started.md",
+        "try next": f"your own planner: docs/tutorials/planner.md; your own runs: {pac} run --help",
     }
-    print("", *(f"{name:<11} {text}" for name, text in lines.items()), sep="\n")
+    print("", *(f"{name:<10} {text}" for name, text in lines.items()), sep="\n")
 
 
 @contextmanager

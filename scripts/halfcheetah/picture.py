@@ -9,15 +9,15 @@ from pac_rl import make_environment
 from pac_rl.pages import draw_frames
 
 WIDE, LANE, CHART, SHOWN = 960, 134, 190, 6
-INK = {"without a guard": "#b5412a", "with the guard": "#2f7541"}
-WORDS = "forward velocity over 8 seconds; the shade: how far the guard's tube reaches within three steps"
+INK = {"by the policy alone": "#b5412a", "with the guard": "#2f7541"}
+WORDS = "m/s in 8 seconds of one episode in MuJoCo; the shade: reach of the guard's tube within three steps"
 STYLE = "font-family:system-ui,'DejaVu Sans',sans-serif;font-size:15px"
 
 
 def draw_picture(out, file, first=20, last=180):
     """Two lanes of the same episode and its speeds, from the run folders of the demo in `out`, as SVG."""
     runs = [StoredRun(RunFolder(place)) for place in sorted((out / "guard/episodes").iterdir())]
-    runs.sort(key=lambda run: run.about["guard"], reverse=True)
+    runs.sort(key=lambda run: run.about["guard"])
     robot = make_environment(runs[0].about["env"])
     _, number, bound = runs[0].about["limits"][0]
     column, marks, curves = robot.names.index(number), [], []
@@ -43,7 +43,7 @@ def draw_picture(out, file, first=20, last=180):
                 marks.append(line(*ends, ink, 2 * radius * scale, "round"))
             colour = "#b3261e" if speeds[t] > bound else "#3c444d"
             marks.append(text(middle, ground - 84, f"{speeds[t]:.1f} m/s", colour, "middle"))
-        marks.append(text(4, ground - 104, name, ink, "start", bold=True))
+        marks.append(text(4, ground - 104, f"{name} (each at the peak of a stride)", ink, "start", bold=True))
         curves.append(polyline([place(t, max(0.0, speeds[t])) for t in range(first, last)], ink, 2.5))
         upper = run.arrays["upper"][0, :, :3].max(axis=1)
         if np.isfinite(upper).any():

@@ -115,7 +115,7 @@ def test_ends_of_sets_are_rounded_outward(end: float) -> None:
 
 def test_a_plugin_shows_its_own_task(tmp_path: Path, monkeypatch: Any) -> None:
     def show(runs: Any) -> Chapter:
-        head = Headline("It flies.", "It flew.", True, "birds")
+        head = Headline("It flies.", "It flew.", True, "Seen", "birds")
         return Chapter(f"{len(runs)} flights", [head], [Section("Wings", paragraph("two"))])
 
     monkeypatch.setattr(plugins, "names", lambda kind: ["toy"])

@@ -128,13 +128,18 @@ def test_the_page_works(browser: webdriver.Chrome, page: Path) -> None:
     assert not browser.find_elements(By.CSS_SELECTOR, "img")  # hostile names stayed text
     assert HOSTILE in browser.find_element(By.CSS_SELECTOR, ".card").text
 
+    unit, number = browser.find_elements(By.CSS_SELECTOR, ".player[data-kind=tubes] select")
+    assert "left its tube at step" in readout(browser, "tubes")  # it opens where a unit was missed
+    Select(unit).select_by_index(5)
+    Select(number).select_by_visible_text("number 0")
+    move(browser, "tubes", 0)
     assert "Step 1, number 0" in readout(browser, "tubes")
-    assert "tightest limit is on number 0" in readout(browser, "tubes")
+    assert "was inside its tube" in readout(browser, "tubes")
+    assert "number 0 may reach" in readout(browser, "tubes")
     assert len(browser.find_elements(By.CSS_SELECTOR, ".player[data-kind=tubes] line.limit")) == 1
     move(browser, "tubes", 3)
     assert "Step 4, number 0" in readout(browser, "tubes")
     before = band(browser)
-    unit, number = browser.find_elements(By.CSS_SELECTOR, ".player[data-kind=tubes] select")
     Select(number).select_by_visible_text("number 1")
     assert "Step 4, number 1" in readout(browser, "tubes")
     assert band(browser) != before
@@ -168,5 +173,6 @@ def test_a_phone_shows_all_of_it(browser: webdriver.Chrome) -> None:
 
 def test_keys_move_the_slider(browser: webdriver.Chrome) -> None:
     slider = browser.find_element(By.CSS_SELECTOR, ".player[data-kind=tubes] input[type=range]")
+    move(browser, "tubes", 0)
     slider.send_keys(webdriver.Keys.ARROW_RIGHT)
     assert "Step 2" in readout(browser, "tubes")

@@ -53,11 +53,13 @@ def test_the_demo_ends_with_five_lines_and_a_page(tmp_path: Path) -> None:
     """As a user starts it; then again, and nothing is computed anew."""
     done = script("halfcheetah", "demo", "--smoke-test", "--out", tmp_path / "demo")
     assert done.returncode == 0, done.stderr
-    promised, measured, prevented, page, _ = done.stdout.splitlines()[-5:]
-    assert promised.endswith("a tube contains its rollout with probability 0.9, with confidence 0.999")
-    assert re.match(r"measured +[\d.]+% of 256 fresh rollouts missed; mean size \d", measured)
-    words = r"prevented +\d of 4 episodes too fast without the guard, 0 with it; proved: at most 0.5 of all, "
-    assert re.match(words + "confidence 0.9", prevented), prevented
+    promised, measured, guarded, page, _ = done.stdout.splitlines()[-5:]
+    assert promised.endswith("contain a new rollout like these with probability 0.9, confidence 0.999")
+    assert re.match(r"measured +\d+ of 256 test rollouts missed \([\d.]+%\)", measured)
+    words = (
+        r"guarded +over 3.2096 m/s in 0 of 4 simulated episodes, the policy alone in \d; certified: at most "
+    )
+    assert re.match(words + "50% of new ones, confidence 0.9", guarded), guarded
     html = (tmp_path / "demo" / "report.html").read_text()
     assert str(tmp_path / "demo" / "report.html") in page
     assert html.count('<p class="verdict">Held</p>') == 2

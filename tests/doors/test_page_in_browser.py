@@ -155,7 +155,7 @@ def test_the_page_works(browser: webdriver.Chrome, page: Path) -> None:
     assert "3" in readout(browser, "robots")
     assert browser.find_elements(By.CSS_SELECTOR, ".player[data-kind=robots] g.over .body")
     move(browser, "robots", 0)
-    assert not browser.find_elements(By.CSS_SELECTOR, ".player[data-kind=robots] g.over")
+    assert not browser.find_elements(By.CSS_SELECTOR, ".player[data-kind=robots] g.over .body")
 
 
 def test_text_can_be_read(browser: webdriver.Chrome) -> None:

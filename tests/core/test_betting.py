@@ -1,0 +1,163 @@
+"""Tests that may be looked at after every unit: closed forms, and what an error in them would show."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom, binomtest
+
+from pac_core import InvalidInput, PACLevel
+from pac_core.betting import (
+    Bets,
+    confidence_sequence,
+    hoeffding_bentkus,
+    needed_log_wealth,
+    proof_probability,
+    refutes_at,
+)
+from pac_core.bounds import min_samples
+
+DOUBT = 1e-3  # with which a simulation of a sound test fails
+
+
+def quantile(proved: np.ndarray, share: float) -> int:
+    return int(np.argmax(proved >= share)) + 1
+
+
+@pytest.mark.parametrize(("error", "median", "most"), [(0.0, 105, 105), (0.01, 157, 322), (0.02, 359, 810)])
+def test_how_many_episodes_it_takes(error: float, median: int, most: int) -> None:
+    """At (0.05, 0.01), the median and nine in ten; fixed plans pass with 63%, 92%, 97% at an error of 0.01."""
+    proved = proof_probability(Bets.at(0.05), 0.01, error, 1000)
+    assert (quantile(proved, 0.5), quantile(proved, 0.9)) == (median, most)
+    plans = {130: 1, 229: 4, 300: 6}
+    assert [round(binom.cdf(allowed, n, 0.01), 2) for n, allowed in plans.items()] == [0.63, 0.92, 0.97]
+
+
+@pytest.mark.parametrize(("alpha", "delta"), [(0.05, 0.01), (0.1, 0.05), (0.02, 1e-3), (0.5, 0.1)])
+def test_a_bad_rate_is_certified_with_probability_at_most_delta(alpha: float, delta: float) -> None:
+    """Exactly, by recursion; the bound is nearly spent, so one error less counted would break it."""
+    proved = proof_probability(Bets.at(alpha), delta, alpha, 1500)[-1]
+    assert proved <= delta
+    weaker = proof_probability(Bets.at(alpha), min(1.7 * delta, 0.99), alpha, 1500)[-1]
+    assert weaker > delta
+
+
+def test_the_recursion_is_the_sum_over_all_sequences() -> None:
+    bets, delta, error, most = Bets.at(0.3), 0.3, 0.1, 12
+    proved = np.zeros(most)
+    for errors in product((0, 1), repeat=most):
+        if found := bets.first_proof(errors, delta):
+            proved[found - 1 :] += error ** sum(errors) * (1 - error) ** (most - sum(errors))
+    np.testing.assert_allclose(proof_probability(bets, delta, error, most), proved, atol=1e-12)
+
+
+def test_errors_that_depend_on_the_past_change_nothing() -> None:
+    """The rate follows the errors so far, but is never below alpha: H0 holds, and is rejected as seldom."""
+    rng, bets, alpha, delta, worlds = np.random.default_rng(1), Bets.at(0.1), 0.1, 0.05, 2000
+    errors, rate = np.zeros((worlds, 400)), np.full(worlds, alpha)
+    for i in range(400):
+        errors[:, i] = rng.random(worlds) < rate
+        rate = np.where(errors[:, max(0, i - 10) : i + 1].any(axis=1), alpha, 0.3)  # luck is followed by more
+    found = sum(bets.first_proof(row, delta) is not None for row in errors)
+    assert binomtest(found, worlds, delta, alternative="greater").pvalue > DOUBT
+
+
+def test_counting_in_the_order_of_completion_would_be_caught() -> None:
+    """Errors that finish late: by id order seldom a false proof, by order of completion nearly always."""
+    rng, bets, delta = np.random.default_rng(2), Bets.at(0.05), 0.01
+    errors = rng.random((500, 600)) < 0.05
+    late = np.sort(errors, axis=1)  # the successes finish first
+    sound, cheat = (sum(bets.first_proof(row, delta) is not None for row in rows) for rows in (errors, late))
+    assert binomtest(sound, 500, delta, alternative="greater").pvalue > DOUBT
+    assert cheat > 490
+
+
+@pytest.mark.parametrize(("a", "b"), [(1, 19), (5, 95), (0.1, 1.9)])
+def test_losses_of_risk_alpha_are_refuted_with_probability_at_most_delta(a: float, b: float) -> None:
+    rng, delta, alpha = np.random.default_rng(3), 0.05, 0.05
+    losses = rng.beta(a, b, size=(2000, 400))
+    sequential = sum(Bets.at(alpha).first_proof(row, delta) is not None for row in losses)
+    planned = sum(refutes_at(row, PACLevel(alpha, delta)) for row in losses)
+    for found in (sequential, planned):
+        assert binomtest(found, 2000, delta, alternative="greater").pvalue > DOUBT
+
+
+@pytest.mark.parametrize("n", [20, 100, 500])
+def test_the_p_value_of_errors_is_one(n: int) -> None:
+    """P[p <= delta] <= delta at the boundary of the null, summed over all counts."""
+    for alpha in (0.05, 0.3):
+        p = np.array([hoeffding_bentkus(k / n, n, alpha) for k in range(n + 1)])
+        for delta in (0.1, 0.01, 1e-4):
+            assert binom.pmf(np.arange(n + 1), n, alpha)[p <= delta].sum() <= delta
+
+
+def smallest_risk(losses: np.ndarray, refuted: object) -> float:
+    """The smallest alpha on a fine grid that these losses refute."""
+    grid = np.linspace(0.001, 0.5, 2000)
+    return float(grid[np.argmax([refuted(alpha) for alpha in grid])])  # type: ignore[operator]
+
+
+def test_the_combination_is_near_the_better_of_its_parts() -> None:
+    """Within 8% of Hoeffding-Bentkus on errors; at most 0.85 of it where losses vary little."""
+    n, delta, rng = 500, 0.01, np.random.default_rng(4)
+    for losses, most in ((np.arange(n) < 25, 1.08), (rng.beta(5, 95, size=n), 0.85)):
+        losses = losses.astype(float)
+        mean = float(losses.mean())
+        plain = smallest_risk(losses, lambda alpha, mean=mean: hoeffding_bentkus(mean, n, alpha) <= delta)
+        both = smallest_risk(losses, lambda alpha, x=losses: refutes_at(x, PACLevel(alpha, delta)))
+        assert both / plain <= most
+
+
+@pytest.mark.parametrize("level", [PACLevel(0.05, 0.01), PACLevel(0.01, 1e-3), PACLevel(0.2, 0.05)])
+def test_without_losses_it_takes_at_most_a_third_more_units_than_a_fixed_plan(level: PACLevel) -> None:
+    needed = Bets.at(level.epsilon).first_proof(np.zeros(5000), level.delta)
+    assert needed is not None
+    assert min_samples(level) <= needed <= 1.35 * min_samples(level)
+
+
+def test_a_confidence_sequence_holds_at_all_looks_together() -> None:
+    rng, delta, rate, worlds = np.random.default_rng(5), 0.1, 0.07, 400
+    missed = 0
+    for row in rng.random((worlds, 500)) < rate:
+        low, high = confidence_sequence(row, delta).T
+        missed += bool((low > rate).any() or (high < rate).any())
+    assert binomtest(missed, worlds, delta, alternative="greater").pvalue > DOUBT
+
+
+@given(st.lists(st.integers(0, 1), min_size=1, max_size=60), st.floats(0.01, 0.9))
+def test_wealth_of_errors_is_the_product_it_is_said_to_be(errors: list[int], alpha: float) -> None:
+    bets, k, n = Bets.at(alpha), sum(errors), len(errors)
+    product = math.fsum(
+        w * (q / alpha) ** k * ((1 - q) / (1 - alpha)) ** (n - k)
+        for q, w in zip(bets.rates, bets.weights, strict=True)
+    )
+    assert bets.log_wealth(errors)[-1] == pytest.approx(math.log(product), abs=1e-9)
+
+
+def test_a_bet_on_no_errors_is_ruined_by_one() -> None:
+    bets = Bets(0.05, (0.0,), (1.0,))
+    assert bets.first_proof([0] * 90, 0.01) == 90 == min_samples(PACLevel(0.05, 0.01))
+    assert np.isneginf(bets.log_wealth([0, 1, 0])).tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Bets(0.05, (0.05,), (1.0,)), r"rates must lie in \[0, alpha\)"),
+        (lambda: Bets(0.05, (0.01, 0.02), (0.5, 0.6)), "weights must be 2 numbers above 0 that sum to 1"),
+        (lambda: Bets.at(1.5), "alpha must lie strictly between 0 and 1"),
+        (lambda: Bets.at(0.1).log_wealth([0.5, 1.5]), r"losses must lie in \[0, 1\], got 1.5"),
+        (lambda: Bets.at(0.1).log_wealth([0.5, float("nan")]), "losses must"),
+        (lambda: needed_log_wealth(0.0), "delta must lie strictly between 0 and 1"),
+        (lambda: confidence_sequence([0, 0.5], 0.1), "errors must be 0 or 1"),
+        (lambda: proof_probability(Bets.at(0.1), 0.1, 2.0, 5), r"error must lie in \[0, 1\]"),
+    ],
+)
+def test_what_is_no_bet_is_refused(call: object, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        call()  # type: ignore[operator]

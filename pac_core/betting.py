@@ -3,9 +3,9 @@
 The null hypothesis is that the risk, the expected loss of each unit given all before it, is alpha or more.
 Under it, wealth that multiplies by ``1 + lambda (alpha - loss)`` for each unit is a non-negative
 supermartingale, and so is a mixture of such bets: it ever reaches 1 / delta with a probability of at most
-delta (Ville's inequality). So whoever stops when wealth has reached 1 / delta shows the risk to be below alpha
-with confidence 1 - delta. Losses lie in [0, 1]; for errors, which are 0 or 1, this is the mixture e-process of
-Bernoulli rates.
+delta (Ville's inequality). So whoever stops when wealth has reached 1 / delta shows the risk to be below
+alpha with confidence 1 - delta. Losses lie in [0, 1]; for errors, which are 0 or 1, this is the mixture
+e-process of Bernoulli rates.
 """
 
 from __future__ import annotations

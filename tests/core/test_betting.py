@@ -31,7 +31,7 @@ def quantile(proved: np.ndarray, share: float) -> int:
 
 @pytest.mark.parametrize(("error", "median", "most"), [(0.0, 105, 105), (0.01, 157, 322), (0.02, 359, 810)])
 def test_how_many_episodes_it_takes(error: float, median: int, most: int) -> None:
-    """At (0.05, 0.01), the median and nine in ten; fixed plans pass with 63%, 92%, 97% at an error of 0.01."""
+    """At (0.05, 0.01), the median and nine in ten; fixed plans pass with 63%, 92%, 97% at an error of 1%."""
     proved = proof_probability(Bets.at(0.05), 0.01, error, 1000)
     assert (quantile(proved, 0.5), quantile(proved, 0.9)) == (median, most)
     plans = {130: 1, 229: 4, 300: 6}

@@ -86,10 +86,11 @@ def gauges(run: str) -> Callable[[State], None]:
         return lambda state: None
 
     def show(state: State) -> None:
-        values = {"pac_units_done": state.done, "pac_units_per_second": state.rate}
+        rate = state.rate  # by the clock: read it once
+        values = {"pac_units_done": state.done, "pac_units_per_second": rate}
         values |= {"pac_workers": state.workers, "pac_retries": state.retries}
-        if state.rate:
-            values["pac_seconds_left"] = (state.units - state.done) / state.rate
+        if rate:
+            values["pac_seconds_left"] = (state.units - state.done) / rate
         for name, value in values.items():
             if name not in made:
                 made[name] = Gauge(name, tag_keys=("run",))

@@ -24,8 +24,8 @@ def test_time_left_and_the_rest_reach_the_metrics_endpoint() -> None:
     [node] = ray.nodes()
     deadline = time.monotonic() + 600
     try:
+        show(state)
         while len(found) < 5 and time.monotonic() < deadline:
-            show(state)
             found = read(f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics")
             time.sleep(0.2)
     finally:

@@ -141,3 +141,37 @@ def test_the_readme_quotes_its_pages() -> None:
         figure["ratio"] for figure in FIGURES if "TorchCP" in figure["name"] and "sets" in figure["name"]
     )
     assert f"{faster:.2g} times faster than TorchCP" in rows["label sets, 20,000 \u00d7 1,000"]
+
+
+def numbers(text: str) -> list[str]:
+    return re.findall(r"(?<![\d.])\d[\d,]*\.?\d*(?:e-?\d+)?", text)
+
+
+@pytest.mark.parametrize(
+    ("head", "files"),
+    [
+        ("| sets | error (exact 98% interval)", ("imagenet/ablation", "imagenet/baselines")),
+        ("| C+D | 0.1 | 0.001 | 1e-5 |", ("imagenet/grid_paper", "imagenet/grid_ours")),
+        ("| calibrated on | promise | draws", ("otb/units",)),
+        ("| score of a frame | error |", ("otb/scores",)),
+        ("| table | train, tune, n, test |", ("tables/tables",)),
+        ("| table | draws with measured error", ("tables/repeats",)),
+    ],
+)
+def test_every_number_of_a_table_stands_in_the_file_it_comes_from(head: str, files: tuple[str, ...]) -> None:
+    """As it is, in percent, or rounded to the digits that are shown, probabilities upwards."""
+    lines = (ROOT / "docs" / "results.md").read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(head))
+    end = next(i for i in range(start, len(lines)) if not lines[i].startswith("|"))
+    kept = " ".join((ROOT / "benchmarks" / "published" / f"{name}.csv").read_text() for name in files)
+    known = [
+        float(number.replace(",", ""))
+        for number in numbers(kept.replace("..", " ")) + numbers(kept.replace("..", " ").replace(",", " "))
+    ]
+    known += [100 * value for value in known] + [16.0, 20.0, 4.0]  # labels, points
+    shown = [number for line in lines[start + 2 : end] for number in numbers(line.replace("*", ""))]
+    assert len(shown) > 6
+    for number in shown:
+        value, digits = float(number.replace(",", "")), len(number.partition(".")[2])
+        near = 10.0**-digits if "e" not in number else 0.01 * value
+        assert any(abs(value - other) <= near for other in known), number

@@ -71,6 +71,7 @@ def show_episodes(runs: Sequence[StoredRun]) -> Chapter:
         name, earned = _name(run), float(arrays["returns"].mean())
         row = {"robot": name, "episodes": n, "over the limit": errors}
         row |= {"98% interval": f"{share_text(low)} to {share_text(high)}", "mean return": earned}
+        row |= {"smallest return": float(arrays["returns"].min())}
         row |= {"steps over the limit, per episode": float(arrays["violation_steps"].mean())}
         fallbacks, decisions = int(arrays["fallbacks"].sum()), int(arrays["decisions"].sum())
         rows.append(row | {"fallback acted, of all steps": f"{fallbacks:,} of {decisions:,}"})
@@ -148,8 +149,9 @@ def _animation(runs: Sequence[StoredRun]) -> Markup:
     column = robot.names.index(number)
     robots: list[dict[str, Any]] = []
     radii: list[float] = []
+    unit = typical_episode(traced)
     for run in traced:
-        states = run.arrays["states"][0].astype(np.float64)
+        states = run.arrays["states"][run.arrays["ids"] == unit][0].astype(np.float64)
         states = states[np.isfinite(states).all(axis=1)]
         x, frames, radii = draw_frames(robot, states)
         one = {
@@ -162,9 +164,18 @@ def _animation(runs: Sequence[StoredRun]) -> Markup:
     data = {"robots": robots, "radii": shorten(radii), "dt": robot.dt, "bound": bound, "scale": 82}
     data |= {"label": f"{number}, m/s" if "velocity" in number else number}
     data |= {"unit": "m/s" if "velocity" in number else "", "start": 60}
-    lead = f"One simulated episode of {traced[0].about['env']}; the {name} is {bound:g}."
+    lead = f"{traced[0].about['env']} in simulation; the {name} is {bound:g}. Of the episodes "
+    lead += f"{_name(traced[-1])}, this one has the median return."
     shown = player("robots", data, "The robot with and without its guard")
     return paragraph(lead) + paragraph("Press Play.", "screen") + shown
+
+
+def typical_episode(runs: Sequence[StoredRun]) -> Any:
+    """The id of the episode that has the median return in the last of these runs, among those of all."""
+    shared = set.intersection(*(set(run.arrays["ids"].tolist()) for run in runs))
+    last = runs[-1].arrays
+    known = [row for row in np.argsort(last["returns"]).tolist() if last["ids"][row] in shared]
+    return last["ids"][known[len(known) // 2]]
 
 
 def draw_frames(robot: Environment, states: Floats) -> tuple[Floats, Floats, list[float]]:

@@ -74,7 +74,8 @@ def run_demo(out, engine, smoke_test):
 def run_guarded(guards, episodes, level):
     """The certificate of the guarded controller, and the same number of episodes without the guard."""
     home, controller = guards.home / "episodes", guards.guarded(SCALE)
-    seeds = guards.seeds("compare", episodes)
+    # Nobody has seen these episodes: what was tried while the demo was made ran on others.
+    seeds = guards.seeds("certify", episodes, first=9 * 10**6)
     plan = Descent(
         scales=(SCALE,),
         n=episodes,

@@ -6,11 +6,13 @@ from markupsafe import Markup
 from pac_core.report import StoredRun
 from pac_core.runs import RunFolder
 from pac_rl import make_environment
-from pac_rl.pages import draw_frames
+from pac_rl.pages import draw_frames, typical_episode
 
 WIDE, LANE, CHART, SHOWN = 960, 134, 190, 6
 INK = {"by the policy alone": "#b5412a", "with the guard": "#2f7541"}
-WORDS = "m/s in 8 seconds of one episode in MuJoCo; the shade: reach of the guard's tube within three steps"
+WORDS = (
+    "m/s in 8 seconds of a median episode in MuJoCo; the shade: reach of the guard's tube within three steps"
+)
 STYLE = "font-family:system-ui,'DejaVu Sans',sans-serif;font-size:15px"
 
 
@@ -18,18 +20,19 @@ def draw_picture(out, file, first=20, last=180):
     """Two lanes of the same episode and its speeds, from the run folders of the demo in `out`, as SVG."""
     runs = [StoredRun(RunFolder(place)) for place in sorted((out / "guard/episodes").iterdir())]
     runs.sort(key=lambda run: run.about["guard"])
-    robot = make_environment(runs[0].about["env"])
+    robot, unit = make_environment(runs[0].about["env"]), typical_episode(runs)
+    at = {id(run): int((run.arrays["ids"] == unit).argmax()) for run in runs}
     _, number, bound = runs[0].about["limits"][0]
     column, marks, curves = robot.names.index(number), [], []
     top, floor = 2 * LANE + 24, 2 * LANE + CHART
-    most = max(float(np.nanmax(run.arrays["states"][0, first:last, column])) for run in runs) * 1.08
+    most = max(float(np.nanmax(run.arrays["states"][at[id(run)], first:last, column])) for run in runs) * 1.08
 
     def place(t, value):
         x = 60 + (WIDE - 80) * (t - first) / (last - 1 - first)
         return f"{x:.1f},{floor - (floor - top) * value / most:.1f}"
 
     for lane, run in enumerate(runs):
-        name, states = run.about["guard"], run.arrays["states"][0].astype(float)
+        name, states = run.about["guard"], run.arrays["states"][at[id(run)]].astype(float)
         ink, ground, speeds = INK[name], LANE * (lane + 1) - 14, states[:, column]
         way, frames, radii = draw_frames(robot, states[np.isfinite(states).all(axis=1)])
         marks.append(line(0, ground, WIDE, ground, "#8a929c", 2))
@@ -45,7 +48,7 @@ def draw_picture(out, file, first=20, last=180):
             marks.append(text(middle, ground - 84, f"{speeds[t]:.1f} m/s", colour, "middle"))
         marks.append(text(4, ground - 104, f"{name} (each at the peak of a stride)", ink, "start", bold=True))
         curves.append(polyline([place(t, max(0.0, speeds[t])) for t in range(first, last)], ink, 2.5))
-        upper = run.arrays["upper"][0, :, :3].max(axis=1)
+        upper = run.arrays["upper"][at[id(run)], :, :3].max(axis=1)
         if np.isfinite(upper).any():
             ends = [place(t, upper[t]) for t in range(first, last) if np.isfinite(upper[t])]
             back = [place(t, max(0.0, speeds[t])) for t in range(first, last)][::-1]
@@ -56,8 +59,11 @@ def draw_picture(out, file, first=20, last=180):
     marks.append(text(WIDE - 24, y - 7, f"limit {bound:g} m/s", "#b3261e", "end"))
     marks.append(text(60, floor + 22, WORDS, "#3c444d", "start"))
     for value in range(0, int(most) + 1, 2):
-        at = floor - (floor - top) * value / most
-        marks += [line(60, at, WIDE - 20, at, "#e3e6e9", 1), text(52, at + 5, str(value), "#59616b", "end")]
+        height = floor - (floor - top) * value / most
+        marks += [
+            line(60, height, WIDE - 20, height, "#e3e6e9", 1),
+            text(52, height + 5, str(value), "#59616b", "end"),
+        ]
     alt = "A half-cheetah runs past its speed limit without a guard and stays below it with one."
     made = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0} {1}" role="img" aria-label="{2}" '
     made += 'style="{3}">'

@@ -64,17 +64,22 @@ class Bets:
         alpha = check_probability("alpha", alpha)
         return cls(alpha, tuple(alpha * rate for rate in rates), tuple(weights))
 
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON holds them."""
+        return {"alpha": self.alpha, "rates": list(self.rates), "weights": list(self.weights)}
+
     def log_wealth(self, losses: Any) -> Floats:
         """`[n]` the logarithm of the wealth after each of these losses `[n]`, in their order."""
-        array = check_numbers("losses", losses, "[N]").astype(np.float64)
-        if not ((array >= 0) & (array <= 1)).all():
-            raise InvalidInput(f"losses must lie in [0, 1], got {array[~((array >= 0) & (array <= 1))][0]}")
+        return np.asarray(np.logaddexp.reduce(self._log_bets(check_losses("losses", losses)), axis=0))
+
+    def _log_bets(self, losses: Floats) -> Floats:
+        """`[J, n]` the logarithm of what each bet is worth after each loss, with its weight."""
         rates = np.array(self.rates)[:, None]
         stakes = (self.alpha - rates) / (self.alpha * (1 - self.alpha))
         with np.errstate(divide="ignore"):  # a rate of 0 is ruined by a full loss, and stays so
-            gains = np.where(array == 1, np.log(rates / self.alpha), np.log1p(stakes * (self.alpha - array)))
-        sums = np.cumsum(gains, axis=1)
-        return np.asarray(np.logaddexp.reduce(np.log(self.weights)[:, None] + sums, axis=0))
+            odd, usual = np.log(rates / self.alpha), np.log1p(stakes * (self.alpha - losses))
+        sums = np.cumsum(np.where(losses == 1, odd, usual), axis=1)
+        return np.asarray(np.log(self.weights)[:, None] + sums)
 
     def first_proof(self, losses: Any, delta: float) -> int | None:
         """After how many of these losses the risk is shown to be below alpha; None if it is not.
@@ -84,6 +89,35 @@ class Bets:
         """
         reached = self.log_wealth(losses) >= needed_log_wealth(delta)
         return int(np.argmax(reached)) + 1 if reached.any() else None
+
+    def fewest_more(self, losses: Any, delta: float) -> int:
+        """How many more units without any loss would show it after these losses; 0 if it is shown, and more
+        than anybody has (2^62) if all is lost.
+
+        >>> Bets.at(0.05).fewest_more([], delta=0.01), Bets.at(0.05).fewest_more([0] * 30 + [1], delta=0.01)
+        (105, 107)
+        """
+        array = check_losses("losses", losses) if len(losses) else np.empty(0)
+        if len(array) and self.first_proof(array, delta):
+            return 0
+        held = self._log_bets(array)[:, -1] if len(array) else np.log(self.weights)
+        gain, needed = self._log_bets(np.zeros(1))[:, 0] - np.log(self.weights), needed_log_wealth(delta)
+        few, many = 0, 1 if held.max() > -np.inf else 2**62  # not enough, enough
+        while many < 2**62 and np.logaddexp.reduce(held + many * gain) < needed:
+            few, many = many, 2 * many
+        while many - few > 1:
+            middle = (few + many) // 2
+            enough = np.logaddexp.reduce(held + middle * gain) >= needed
+            few, many = (few, middle) if enough else (middle, many)
+        return many
+
+
+def check_losses(name: str, losses: Any) -> Floats:
+    """`[N]` losses as doubles; refused outside [0, 1]."""
+    array = check_numbers(name, losses, "[N]").astype(np.float64)
+    if not (inside := (array >= 0) & (array <= 1)).all():
+        raise InvalidInput(f"{name} must lie in [0, 1], got {array[~inside][0]}")
+    return array
 
 
 def needed_log_wealth(delta: float) -> float:

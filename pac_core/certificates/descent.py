@@ -1,24 +1,29 @@
-"""A descending list of tube scales, tested in an order that was written down before the first episode.
+"""Fixed-sequence testing (learn-then-test): settings from safe to bold, in an order written down beforehand.
 
 A planner picks its favourite of many plans, so what it does is not drawn like the plans a tube was
-calibrated on. What it does to a whole episode can be tested: each scale runs its own fresh episodes of the
-controller, from the widest tubes down, until one has more errors than allowed. The last that passed is
-certified. To certify a bad scale, the first bad one of the list must pass, and it does so with a probability
-below delta: so all the scales together cost one delta.
+calibrated on. What it does to a whole episode can be tested: each scale of the tubes runs fresh episodes of
+the controller, from the widest tubes down, until one does not pass. The last that passed is certified. To
+certify a bad scale, the first bad one of the list must pass, and it does so with a probability of at most
+delta: so all the scales together cost one delta. The same holds for any settings and any loss in [0, 1].
+
+A scale passes by its number of errors among n episodes, or by betting (`pac_core.betting`): then it is done
+as soon as the losses, in the order of the ids, have shown it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import check_array, check_numbers, round_up
+from pac_core.arrays import check_array, check_list, check_numbers, round_up
+from pac_core.betting import Bets, check_losses, refutes_at
 from pac_core.bounds import Entry, Family, PACLevel, check_integer, check_level, min_samples, proves
 from pac_core.certificates.certificate import (
     Check,
@@ -53,68 +58,102 @@ def episodes_needed(level: PACLevel, allowed: int) -> int:
     return min_samples(check_level(level), allowed)
 
 
+Scale: TypeAlias = float | str
+"""A number, such as a factor of all tubes, or the name of a setting."""
+Outcome: TypeAlias = int | tuple[float, ...]
+"""What a scale showed: the number of errors of a plan that allows some, otherwise each loss in order."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Descent:
     """What is laid down before the first episode.
 
-    scales: of the tubes, from the widest down; they may be chosen on other episodes, never on these
-    n, allowed: episodes of each scale, and errors among them with which it still passes
+    scales: from the safest to the boldest, as numbers that descend (factors of the tubes, thresholds) or as
+        names; they may be chosen on other episodes, never on these
+    n: episodes of each scale; the largest number where it may stop early
     level: what is to be proved; n and allowed must be able to
-    episodes: `[S, n]` the id (the seed) of each episode; none stands twice
-    error: in words, what counts as an error of an episode, such as "a limit is violated"
+    episodes: `[S, n]` the id (the seed) of each episode, none twice; or `[n]`, the same ones for all scales
+    error: in words, what counts as an error of an episode, such as "a limit is violated", or its loss
     tested: the controller, in plain JSON: all that would make it another one
+    allowed: errors among n with which a scale passes; None: it passes by betting
+    bets: of a scale that passes by betting, see `Bets.at`, the default
+    early: whether betting stops as soon as the episodes show it, in the order of their ids; if not, all n are
+        looked at once, with the Hoeffding-Bentkus bound beside the bets
+    loss: whether an outcome is a loss in [0, 1], whose expectation is bounded by epsilon, instead of an error
     """
 
-    scales: tuple[float, ...]
+    scales: tuple[Scale, ...]
     n: int
-    allowed: int
     level: PACLevel
     episodes: NDArray[Any]
     error: str
     tested: Mapping[str, Any]
+    allowed: int | None = None
+    bets: Bets | None = None
+    early: bool = True
+    loss: bool = False
 
     def __post_init__(self) -> None:
-        scales = check_numbers("scales", self.scales, "[S]", finite=True).astype(np.float64)
-        if scales.min() <= 0 or (np.diff(scales) >= 0).any():
-            raise InvalidInput(f"scales must descend and be above 0, got {scales.tolist()}")
-        n, allowed = check_integer("n", self.n, least=1), check_integer("allowed", self.allowed, least=0)
-        if not proves(n, allowed, check_level(self.level)):
-            raise NotEnoughData(n, episodes_needed(self.level, allowed), self.level, allowed)
-        episodes = check_array("episodes", self.episodes, "[S, n]")
-        if episodes.shape != (len(scales), n):
-            raise InvalidInput(
-                f"episodes must have shape [{len(scales)}, {n}], a row of ids for each scale, "
-                f"got {episodes.shape}"
-            )
-        names = unit_names("episodes", episodes.ravel())
-        if len(np.unique(names)) != len(names):
-            raise InvalidInput(
-                "episodes must differ: every scale runs episodes of its own, got "
-                f"{len(names) - len(np.unique(names)):,} repeats"
-            )
+        level, n = check_level(self.level), check_integer("n", self.n, least=1)
+        checked: dict[str, Any] = {"scales": _check_scales(self.scales), "n": n}
+        checked["episodes"] = self._check_episodes(len(checked["scales"]))
+        if self.allowed is not None:
+            allowed = checked["allowed"] = check_integer("allowed", self.allowed, least=0)
+            if self.loss or self.bets is not None or not self.early:
+                raise InvalidInput("allowed counts errors: give None with loss, bets or early=False")
+            if not proves(n, allowed, level):
+                raise NotEnoughData(n, episodes_needed(level, allowed), level, allowed)
+        else:
+            bets = checked["bets"] = self.bets or Bets.at(level.epsilon)
+            if bets.alpha != level.epsilon:
+                raise InvalidInput(f"bets must be against epsilon={level.epsilon:g}, got {bets.alpha:g}")
+            if not self.early and not self.loss:
+                raise InvalidInput("early=False is for losses; a fixed number of errors is `allowed`")
+            fewest = bets.fewest_more((), level.delta)
+            if self.early and n < fewest:
+                raise InvalidInput(f"n must be at least {fewest:,}, so that betting can show it, got {n:,}")
         check_words("error", self.error)
         if not isinstance(self.tested, Mapping) or not self.tested:
             raise InvalidInput(
                 f"tested must be a mapping that says what the controller is, got {self.tested!r}"
             )
         try:
-            tested = json.loads(json.dumps(dict(self.tested), allow_nan=False))  # which nobody changes later
+            checked["tested"] = json.loads(json.dumps(dict(self.tested), allow_nan=False))  # a copy
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"tested must be plain JSON without NaN: {error}") from None
-        fixed = episodes.copy()
-        fixed.flags.writeable = False
-        checked = {"scales": tuple(scales.tolist()), "n": n, "allowed": allowed}
-        for name, value in (checked | {"episodes": fixed, "tested": tested}).items():
+        for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+    def _check_episodes(self, scales: int) -> NDArray[Any]:
+        shared = np.ndim(self.episodes) == 1
+        episodes = check_array("episodes", self.episodes, "[n]" if shared else "[S, n]").copy()
+        if episodes.shape != ((self.n,) if shared else (scales, self.n)):
+            raise InvalidInput(
+                f"episodes must have shape [{scales}, {self.n}], a row of ids for each scale, or "
+                f"[{self.n}], the same for all, got {episodes.shape}"
+            )
+        names = unit_names("episodes", episodes.ravel())
+        if repeats := len(names) - len(np.unique(names)):
+            raise InvalidInput(
+                f"episodes must differ: every scale runs episodes of its own, got {repeats:,} repeats"
+            )
+        episodes.flags.writeable = False
+        return episodes
+
+    @property
+    def rows(self) -> NDArray[Any]:
+        """`[S, n]` the ids of the episodes of each scale."""
+        return np.broadcast_to(self.episodes, (len(self.scales), self.n))
 
     @property
     def controller(self) -> str:
         """A fingerprint of what is tested."""
         return json_digest(self.tested)
 
-    @property
+    @cached_property
     def look(self) -> Opening:
         """What goes into the ledger."""
+        rows = np.atleast_2d(self.episodes)
         plan = {
             "kind": NOTE,
             "scales": list(self.scales),
@@ -122,27 +161,78 @@ class Descent:
             "allowed": self.allowed,
             "error": self.error,
             "tested": self.controller,
-            "episodes": [ids_digest(row) for row in self.episodes],
+            "episodes": [ids_digest(row) for row in rows],
         }
         menu = [Entry(self.controller, self.level.epsilon, self.level.delta)]
+        if self.bets is not None:  # the order of the ids counts, and all of delta is spent
+            ordered = [json_digest({"ids": unit_names("episodes", row).tolist()}) for row in rows]
+            plan |= {"order": ordered, "early": self.early, "loss": self.loss, "bets": self.bets.to_json()}
+            plan["delta"], menu = self.level.delta, []
         return Opening.of(self.episodes.ravel(), menu, json_digest(plan), plan)
+
+    def judge(self, outcome: Outcome) -> bool | None:
+        """Whether a scale with this outcome passes; None if that is still open."""
+        if isinstance(outcome, int):
+            return outcome <= (self.allowed or 0)
+        if self.early and self.stop(outcome) is not None:
+            return True
+        if not self.early and len(outcome) == self.n:
+            return refutes_at(outcome, self.level, self.bets)
+        return None if self.more(outcome) else False
+
+    def stop(self, losses: Sequence[float]) -> int | None:
+        """After how many of these losses a scale passes early; None if it does not."""
+        bets = self.bets or Bets.at(self.level.epsilon)
+        return bets.first_proof(losses, self.level.delta) if len(losses) else None
+
+    def more(self, outcome: Outcome | None, block: int = 1) -> int:
+        """How many episodes a scale with this outcome needs next: none if it is decided, otherwise the fewest
+        that can decide it, and at least `block` if there are so many left."""
+        if isinstance(outcome, int):
+            return 0
+        losses = outcome or ()
+        left = self.n - len(losses)
+        if self.bets is None or not self.early:
+            return left
+        fewest = self.bets.fewest_more(losses, self.level.delta)
+        return min(max(fewest, block), left) if 0 < fewest <= left else 0
+
+
+def _check_scales(scales: Any) -> tuple[Scale, ...]:
+    given = check_list("scales", scales)
+    if given and all(isinstance(scale, str) for scale in given):
+        for scale in given:
+            check_words("scales", scale, "names in one line each")
+        if len(set(given)) != len(given):
+            raise InvalidInput(f"scales must differ, got {given}")
+        return tuple(given)
+    numbers = check_numbers("scales", given, "[S]", finite=True).astype(np.float64)
+    if numbers.min() <= 0 or (np.diff(numbers) >= 0).any():
+        raise InvalidInput(f"scales must descend and be above 0, got {numbers.tolist()}")
+    return tuple(numbers.tolist())
+
+
+def _say(scale: Scale) -> str:
+    return f"setting {scale}" if isinstance(scale, str) else f"scale {scale:g}"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One scale that was run."""
+    """One scale that was run: how many episodes counted, with how many errors or how much loss in all, and
+    whether it passed; None if that is still open."""
 
-    scale: float
+    scale: Scale
     n: int
-    errors: int
-    passed: bool
+    errors: float
+    passed: bool | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Descended:
     """What a descent showed.
 
-    errors: of each scale that was run, in order; refused unless they end where the plan ends
+    errors: the outcome of each scale that was run, in order; refused unless they end where the plan ends,
+        or, where betting may stop early, are still open
     family: all that its ledger held when it was shown; None where no ledger was kept
 
     The promise is about a fresh episode, drawn like the tested ones, of exactly the tested controller at
@@ -150,29 +240,48 @@ class Descended:
     """
 
     plan: Descent
-    errors: tuple[int, ...]
+    errors: tuple[Outcome, ...]
     family: Family | None = None
 
     def __post_init__(self) -> None:
         plan, trials = self.plan, self.trials
-        counted = all(check_integer("errors", errors, least=0) <= plan.n for errors in self.errors)
-        ended = bool(trials) and (not trials[-1].passed or len(self.errors) == len(plan.scales))
-        if not (counted and ended and all(trial.passed for trial in trials[:-1])):
+        fitting = all(self._fits(outcome) for outcome in self.errors)
+        ended = bool(trials) and (trials[-1].passed is not True or len(self.errors) == len(plan.scales))
+        closed = bool(trials) and (trials[-1].passed is not None or plan.early)
+        if not (fitting and ended and closed and all(trial.passed for trial in trials[:-1])):
+            rule = "betting" if plan.allowed is None else f"{plan.allowed:,} of {plan.n:,} errors allowed"
             raise InvalidInput(
                 f"errors must be those of the plan's scales, down to the first that fails, got {self.errors} "
-                f"for scales {list(plan.scales)} with {plan.allowed:,} of {plan.n:,} errors allowed"
+                f"for scales {list(plan.scales)} with {rule}"
             )
+
+    def _fits(self, outcome: Outcome) -> bool:
+        """Whether it is an outcome of this plan, with nothing behind the episode that decided it."""
+        if self.plan.allowed is not None:
+            return check_integer("errors", outcome, least=0) <= self.plan.n
+        losses = check_losses("errors", outcome)
+        bounded = len(losses) <= self.plan.n and (self.plan.loss or bool(np.isin(losses, (0, 1)).all()))
+        return bounded and (not self.plan.early or self.plan.stop(outcome) in (None, len(losses)))  # type: ignore[arg-type]
 
     @property
     def trials(self) -> tuple[Trial, ...]:
         """The scales that were run, in order."""
         plan = self.plan
-        pairs = zip(plan.scales, self.errors, strict=False)
-        return tuple(Trial(scale, plan.n, errors, errors <= plan.allowed) for scale, errors in pairs)
+        return tuple(
+            Trial(scale, plan.n, outcome, plan.judge(outcome))
+            if isinstance(outcome, int)
+            else Trial(scale, len(outcome), _total(outcome), plan.judge(outcome))
+            for scale, outcome in zip(plan.scales, self.errors, strict=False)
+        )
 
     @property
-    def certified(self) -> float | None:
-        """The last scale that passed; None if the first one failed."""
+    def open(self) -> bool:
+        """Whether more episodes may still show more."""
+        return self.trials[-1].passed is None
+
+    @property
+    def certified(self) -> Scale | None:
+        """The last scale that passed; None if none did."""
         passed = [trial.scale for trial in self.trials if trial.passed]
         return passed[-1] if passed else None
 
@@ -180,25 +289,42 @@ class Descended:
     def sentence(self) -> str:
         """The sentence for the logbook."""
         plan, level = self.plan, self.plan.level
-        seen = ", ".join(
-            f"{trial.errors:,} at scale {trial.scale:g}" + " (failed)" * (not trial.passed)
-            for trial in self.trials
-        )
-        evidence = (
-            f"Errors among {plan.n:,} fresh episodes of each scale, {plan.allowed:,} allowed: {seen}. "
-            f"An error: {plan.error}. Controller {plan.controller[:12]}."
-            + (f" {self.family}" if self.family else "")
-        )
+        evidence = self._evidence + f" Controller {plan.controller[:12]}."
+        evidence += f" {self.family}" if self.family else ""
         if self.certified is None:
-            return (
-                f"Nothing is certified: the first scale failed. {evidence} These episodes are spent; another "
-                "attempt needs fresh ones."
+            why = (
+                "the first scale is not decided yet. More episodes may come, in the order laid down."
+                if self.open
+                else "the first scale failed."
             )
+            again = "" if self.open else " These episodes are spent; another attempt needs fresh ones."
+            return f"Nothing is certified: {why} {evidence}{again}"
+        bounded = "E[loss of a fresh episode" if plan.loss else "P(error in a fresh episode"
+        ends = "])"[not plan.loss]
+        at = "this scale" if isinstance(self.certified, float) else "this setting"
         return (
-            f"Certified at scale {self.certified:g}: P(error in a fresh episode of exactly this controller "
-            f"at this scale) <= {round_up(level.epsilon)} with confidence 1 - {round_up(level.delta)}, for "
+            f"Certified at {_say(self.certified)}: {bounded} of exactly this controller "
+            f"at {at}{ends} <= {round_up(level.epsilon)} with confidence 1 - {round_up(level.delta)}, for "
             f"episodes drawn like the tested ones, and nothing more. {evidence}"
         )
+
+    @property
+    def _evidence(self) -> str:
+        plan, words = self.plan, {True: "", False: " (failed)", None: " (open)"}
+        if plan.allowed is not None:
+            seen = ", ".join(f"{one.errors:,} at {_say(one.scale)}{words[one.passed]}" for one in self.trials)
+            start = f"Errors among {plan.n:,} fresh episodes of each scale, {plan.allowed:,} allowed: {seen}."
+            return f"{start} An error: {plan.error}."
+        of = "loss" if plan.loss else "errors"
+        seen = ", ".join(
+            f"{one.errors:.6g} in {one.n:,} at {_say(one.scale)}{words[one.passed]}" for one in self.trials
+        )
+        when = (
+            f"by betting, in the order of their ids, stopped as soon as it was shown, at most {plan.n:,}"
+            if plan.early
+            else f"all {plan.n:,} looked at once"
+        )
+        return f"Total {of} of fresh episodes of each scale ({when}): {seen}. Counted: {plan.error}."
 
     def __str__(self) -> str:
         return self.sentence
@@ -206,32 +332,46 @@ class Descended:
     __repr__ = __str__
 
 
-def follow(plan: Descent, count: Callable[[float, NDArray[Any]], int]) -> Descended:
-    """What the plan's scales show, from the errors that `count(scale, ids)` finds; it keeps no ledger."""
-    errors: list[int] = []
-    for scale, ids in zip(plan.scales, plan.episodes, strict=True):
-        errors.append(count(scale, ids))
-        if errors[-1] > plan.allowed:
+def _total(losses: Sequence[float]) -> float:
+    return float(sum(losses)) if any(loss % 1 for loss in losses) else int(sum(losses))
+
+
+def follow(plan: Descent, count: Callable[[Scale, NDArray[Any]], Outcome]) -> Descended:
+    """What the plan's scales show, from the outcome that `count(scale, ids)` finds; it keeps no ledger."""
+    outcomes: list[Outcome] = []
+    for scale, ids in zip(plan.scales, plan.rows, strict=True):
+        outcomes.append(count(scale, ids))
+        if not plan.judge(outcomes[-1]):
             break
-    return Descended(plan, tuple(errors))
+    return Descended(plan, tuple(outcomes))
 
 
 FORMAT = "pac-sets descent"
-VERSIONS = (1, 2)
-"""Without and with `family`."""
-RunEpisodes: TypeAlias = Callable[[float, NDArray[Any]], Any]
-"""From a scale and the ids of its episodes `[n]` to whether each was an error, `[n]` booleans."""
+VERSIONS = (1, 2, 3)
+"""Without and with `family`; with bets."""
+RunEpisodes: TypeAlias = Callable[[Any, NDArray[Any]], Any]
+"""From a scale and the ids of some of its episodes `[m]` to whether each was an error, or its loss, `[m]`."""
 
 
-def descend(plan: Descent, run: RunEpisodes, *, ledger: str | os.PathLike[str]) -> Descended:
-    """What the plan's scales show, from the widest down to the first that fails.
+def descend(
+    plan: Descent,
+    run: RunEpisodes,
+    *,
+    ledger: str | os.PathLike[str],
+    block: int = 32,
+    available: int | None = None,
+) -> Descended:
+    """What the plan's scales show, from the safest down to the first that does not pass.
 
-    run: called with a scale and the ids of its episodes; returns `[n]` booleans in their order. A diverged or
-        lost episode is an error. What comes out must depend on the ids alone: a scale that was interrupted
-        is run again
-    ledger: a folder; the plan goes into it before the first episode, and each scale's count as soon as it is
-        known. The same plan again goes on where it stopped. Another plan that shares an episode with an
+    run: called with a scale and the ids of its episodes; returns `[m]` booleans in their order, or losses. A
+        diverged or lost episode is an error, a loss of 1. What comes out must depend on the ids alone: what
+        was interrupted is run again. Where betting may stop early it is called with the next ids, as many as
+        can decide it at the earliest
+    ledger: a folder; the plan goes into it before the first episode, and what each call showed as soon as it
+        is known. The same plan again goes on where it stopped. Another plan that shares an episode with an
         earlier one raises `SecondLook`, and one that the ledger's budget does not cover `OverBudget`
+    block: the fewest episodes of a call, where so many are left
+    available: how many episodes of a scale there are so far, where they come in one by one
 
     >>> import tempfile
     >>> plan = Descent(scales=(2.0, 1.0, 0.5), n=90, allowed=0, level=PACLevel(0.05, 0.01),
@@ -250,26 +390,54 @@ def descend(plan: Descent, run: RunEpisodes, *, ledger: str | os.PathLike[str]) 
             f"{error} A descent is never extended: another attempt is another plan on fresh episodes."
         ) from None
 
-    def count(scale: float, ids: NDArray[Any]) -> int:
-        known = counted(ledger, look)
-        if scale not in known:
-            errors = _count(run(scale, ids.copy()), plan.n)
-            add_note(ledger, NOTE, {"plan": look.data, "scale": scale, "errors": errors})
-            known = counted(ledger, look)  # where two ran at once, the first count stands
-        return known[scale]
+    def count(scale: Scale, ids: NDArray[Any]) -> Outcome:
+        known = counted(ledger, plan).get(scale)
+        while more := plan.more(known, block):
+            first = 0 if known is None else len(known)  # type: ignore[arg-type]
+            more = more if available is None else min(more, available - first)
+            if more <= 0:
+                break
+            found = _check_outcomes(run(scale, ids[first : first + more].copy()), more, plan.loss)
+            facts = {"plan": look.data, "scale": scale}
+            if plan.allowed is not None:
+                facts["errors"] = int(found.sum())
+            else:
+                facts |= {"first": first} | _sparse(found.tolist())
+            add_note(ledger, NOTE, facts)
+            known = counted(ledger, plan)[scale]  # where two ran at once, what was first stands
+        return () if known is None else known
 
     shown = follow(plan, count)
     return replace(shown, family=read_family(ledger))
 
 
-def counted(ledger: str | os.PathLike[str], look: Opening) -> dict[float, int]:
-    """The errors of each scale of this look that the ledger knows; the first count of a scale stands."""
-    found: dict[float, int] = {}
+def counted(ledger: str | os.PathLike[str], plan: Descent) -> dict[Scale, Outcome]:
+    """The outcome of each scale of this plan that the ledger knows; what was counted first stands."""
+    found: dict[Scale, Outcome] = {}
     for note in read_notes(ledger):
-        if note.kind == NOTE and note.facts.get("plan") == look.data:
-            errors = check_integer("errors", note.facts["errors"], least=0)
-            found.setdefault(float(note.facts["scale"]), errors)
-    return found
+        facts = note.facts
+        if note.kind != NOTE or facts.get("plan") != plan.look.data:
+            continue
+        scale = facts["scale"]
+        if plan.allowed is not None:
+            found.setdefault(scale, check_integer("errors", facts["errors"], least=0))
+        elif facts["first"] == len(before := found.get(scale, ())):  # type: ignore[arg-type]
+            found[scale] = (*before, *_dense(facts))  # type: ignore[misc]
+    if not plan.early or plan.allowed is not None:
+        return found
+    return {scale: losses[: plan.stop(losses)] for scale, losses in found.items()}  # type: ignore[index,arg-type]
+
+
+def _sparse(losses: Sequence[float]) -> dict[str, Any]:
+    """Losses for a document: how many, and each that is not 0 with its place."""
+    return {"n": len(losses), "losses": [[place, float(loss)] for place, loss in enumerate(losses) if loss]}
+
+
+def _dense(facts: Mapping[str, Any]) -> tuple[float, ...]:
+    losses = np.zeros(check_integer("n", facts["n"], least=0))
+    for place, loss in facts["losses"]:
+        losses[check_integer("place", place, least=0)] = loss
+    return tuple(losses.tolist())
 
 
 def verify_descent(descended: Descended, ledger: str | os.PathLike[str]) -> list[Check]:
@@ -278,9 +446,11 @@ def verify_descent(descended: Descended, ledger: str | os.PathLike[str]) -> list
     Who tries again, on fresh episodes, until a descent passes, pays delta for each attempt, whatever it is
     called. Within a budget that is paid for; without one, several descents in a ledger do not stand.
     """
-    look = descended.plan.look
-    known = counted(ledger, look)
-    shown = {trial.scale: trial.errors for trial in descended.trials}
+    plan = descended.plan
+    look, known = plan.look, counted(ledger, plan)
+    shown = dict(zip(plan.scales, descended.errors, strict=False))
+    if descended.open:  # what came after it was written changes nothing of what it says
+        known = {scale: known.get(scale, ())[: len(shown[scale])] for scale in shown}  # type: ignore[index,arg-type]
     openings = read_ledger(ledger)
     same, planned = known == shown, look in openings
     family = read_family(ledger)
@@ -314,10 +484,15 @@ def read_descent(path: str | os.PathLike[str], content: bytes | None = None) -> 
 def to_json(descended: Descended) -> dict[str, Any]:
     """The result as a sealed document of plain JSON."""
     plan = descended.plan
-    told = {} if descended.family is None else {"family": asdict(descended.family)}
+    told: dict[str, Any] = {} if descended.family is None else {"family": asdict(descended.family)}
+    version, trials = 1 + len(told), [asdict(trial) for trial in descended.trials]
+    if plan.bets is not None:
+        told |= {"bets": plan.bets.to_json(), "early": plan.early, "loss": plan.loss}
+        version, pairs = 3, zip(plan.scales, descended.errors, strict=False)
+        trials = [{"scale": scale} | _sparse(losses) for scale, losses in pairs]  # type: ignore[arg-type]
     document = {
         "format": FORMAT,
-        "version": 1 + len(told),
+        "version": version,
         "promise": descended.sentence,
         "certified": descended.certified,
         "scales": list(plan.scales),
@@ -327,7 +502,7 @@ def to_json(descended: Descended) -> dict[str, Any]:
         "episodes": plan.episodes.tolist(),
         "error": plan.error,
         "tested": plan.tested,
-        "trials": [asdict(trial) for trial in descended.trials],
+        "trials": trials,
     } | told
     return document | {"seal": seal(document)}
 
@@ -340,11 +515,14 @@ def from_json(document: Mapping[str, Any]) -> Descended:
         raise BadCertificate("it was changed after it was written: its seal does not fit its content")
     try:
         parts = {name: document[name] for name in ("scales", "n", "allowed", "error", "tested")}
-        plan = Descent(
-            level=PACLevel(**document["level"]), episodes=np.asarray(document["episodes"]), **parts
-        )
+        parts |= {name: document[name] for name in ("early", "loss") if name in document}
+        bets = Bets(**document["bets"]) if "bets" in document else None
+        level, episodes = PACLevel(**document["level"]), np.asarray(document["episodes"])
+        plan = Descent(level=level, episodes=episodes, bets=bets, **parts)
         family = Family(**document["family"]) if "family" in document else None
-        descended = Descended(plan, tuple(trial["errors"] for trial in document["trials"]), family)
+        trials = document["trials"]
+        shown = tuple(trial["errors"] if bets is None else _dense(trial) for trial in trials)
+        descended = Descended(plan, shown, family)
     except (PACError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadCertificate(f"it is damaged: {error}") from None
     if to_json(descended) != document:
@@ -352,11 +530,12 @@ def from_json(document: Mapping[str, Any]) -> Descended:
     return descended
 
 
-def _count(errors: Any, n: int) -> int:
-    shown = check_array("errors", errors, "[n]")
-    if shown.dtype != np.bool_ or len(shown) != n:
+def _check_outcomes(found: Any, n: int, loss: bool) -> NDArray[Any]:
+    shown = check_array("errors", found, "[n]")
+    if len(shown) != n or not (loss or shown.dtype == np.bool_):
+        kind = "losses in [0, 1]" if loss else "booleans"
         raise InvalidInput(
-            f"errors must be {n:,} booleans, one for each episode, got {len(shown):,} of {shown.dtype}: "
-            "a diverged or lost episode is an error (True), and none is left out"
+            f"errors must be {n:,} {kind}, one for each episode, got {len(shown):,} of {shown.dtype}: "
+            "a diverged or lost episode is an error (True, a loss of 1), and none is left out"
         )
-    return int(shown.sum())
+    return check_losses("losses", shown)

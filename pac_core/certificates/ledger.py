@@ -55,7 +55,7 @@ class Opening:
     """One look: calibration units, and the menu they were opened for.
 
     calibrate, n: digest of the ids of the calibration units, and how many there are
-    menu: every certificate asked for; empty if it is a claim, whose plan holds its delta
+    menu: every certificate asked for; empty if the plan holds its delta, as that of a claim does
     data: digest of what is said of the units: with other data, the same units and menu are another look
     plan: what else was laid down beforehand, such as the scales of a descent
     hashes, units: `[n]` a 64-bit hash of each id, sorted (None where they are in the ledger's folder), and
@@ -82,7 +82,7 @@ class Opening:
     @property
     def cost(self) -> float:
         """The probability that any statement of this look fails is below this."""
-        if self.plan and self.claim:
+        if self.plan and not self.menu:
             return float(self.plan["delta"])
         return joint_failure_probability(self.n, self.menu)
 
@@ -393,11 +393,11 @@ def _opening(document: dict[str, Any], version: int) -> Opening:
         max_errors(opening.n, entry.level)
     if opening.plan is not None and not isinstance(opening.plan, dict):
         raise ValueError("a plan must be an object")
-    if bool(menu) is opening.claim or not re.fullmatch("[0-9a-f]{64}", units):
-        raise ValueError("a look must have a menu and a digest of its units")
+    if (opening.claim if menu else opening.plan is None) or not re.fullmatch("[0-9a-f]{64}", units):
+        raise ValueError("a look must have a menu, or a plan, and a digest of its units")
     if hashes is not None and len(hashes) != opening.n:
         raise ValueError("a look must have a hash of each unit")
-    if opening.plan and opening.claim:
+    if opening.plan is not None and not menu:
         check_probability("delta", opening.plan["delta"])
     return opening
 
@@ -418,6 +418,8 @@ def _alpha(note: Note) -> float | None:
 def _describe(opening: Opening) -> str:
     if opening.claim:
         return f"a limit of the {CLAIM}"
+    if not opening.menu and opening.plan:
+        return f"a {opening.plan.get('kind', 'plan')} at delta = {opening.plan['delta']:g}"
     levels = ", ".join(sorted({f"({entry.epsilon:g}, {entry.delta:g})" for entry in opening.menu}))
     count, scores = len(opening.menu), len({entry.score for entry in opening.menu})
     many = f"{count} certificate{'s' * (count > 1)} of {scores} score{'s' * (scores > 1)}"

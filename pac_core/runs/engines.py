@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
+from pac_core.certificates.descent import Descent
 from pac_core.errors import ShardFailed
 from pac_core.runs.folders import RunFolder
 from pac_core.runs.jobs import Job, Receipt, Stage, finish_shard, make_scorers, run_stages
@@ -79,9 +80,15 @@ class Engine(Protocol):
     """Runs a job to its end: `run_here`, `run_on_ray`, or either with options."""
 
     def __call__(
-        self, job: Job, folder: RunFolder, *, progress: Callable[[State], Any] | None = None
+        self,
+        job: Job,
+        folder: RunFolder,
+        *,
+        limit: int | None = None,
+        progress: Callable[[State], Any] | None = None,
     ) -> State:
-        """Every shard of the job, written to the folder; what is there is kept."""
+        """Every shard of the job, or the first `limit` that are missing, written to the folder; what is there
+        is kept."""
 
 
 def run_here(
@@ -148,26 +155,41 @@ def describe_error(raised: BaseException) -> str:
 
 
 def episodes_through(
-    engine: Engine, stage: Callable[[float], Stage], root: str, *, size: int, **configuration: Any
-) -> Callable[[float, NDArray[Any]], NDArray[np.bool_]]:
-    """The `run` that `pac_core.descend` asks for: from a scale and the ids of its episodes to their errors.
+    engine: Engine,
+    stage: Callable[[Any], Stage],
+    root: str,
+    *,
+    size: int,
+    plan: Descent | None = None,
+    outcome: str = "errors",
+    **configuration: Any,
+) -> Callable[[Any, NDArray[Any]], NDArray[Any]]:
+    """The `run` that `pac_core.descend` asks for: from a scale and the ids of its episodes to their outcomes.
 
     Each scale is a run of its own: exactly the planned episodes, each once, whatever dies on the way; a
     descent that was interrupted goes on with the episodes that are finished.
 
-    stage: from a scale to its scorer, whose arrays have `errors`, a boolean for each episode
+    stage: from a scale to its scorer, whose arrays have `outcome`, an error or a loss for each episode
     root: folder or URL; each scale gets a folder below it
     size: episodes of a shard
+    plan: where it may stop early: the run is that of all planned episodes, of which the first shards are
+        computed, as many as are asked for
     configuration: all that decides what an episode does, beside its id and the scale
     """
 
-    def run(scale: float, ids: NDArray[Any]) -> NDArray[np.bool_]:
-        job = Job.of("episodes", ids.tolist(), [stage(scale)], size=size, scale=scale, **configuration)
+    def run(scale: Any, ids: NDArray[Any]) -> NDArray[Any]:
+        planned = ids if plan is None else plan.rows[plan.scales.index(scale)]
+        job = Job.of("episodes", planned.tolist(), [stage(scale)], size=size, scale=scale, **configuration)
         folder = RunFolder(f"{root.rstrip('/')}/scale-{scale!r}")
-        engine(job, folder)
-        return np.concatenate(
-            [found["errors"] for _, found in folder.over(job.shards, lambda _, found: found)]
-        )
+        first = int(np.flatnonzero(planned == ids[0])[0])
+        due = job.shards[: -(-(first + len(ids)) // size)]
+        if plan is None:
+            engine(job, folder)
+        else:
+            ready = folder.receipts(job)
+            engine(job, folder, limit=sum(shard.number not in ready for shard in due))
+        parts = [found[outcome] for _, found in folder.over(due, lambda _, found: found)]
+        return np.concatenate(parts)[first : first + len(ids)]
 
     return run
 

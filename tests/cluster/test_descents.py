@@ -69,3 +69,55 @@ def test_a_folder_of_another_controller_is_refused(tmp_path: Path) -> None:
     episodes_through(run_here, stage, str(tmp_path), size=10, controller="a")(3.0, PLAN.episodes[0])
     with pytest.raises(InvalidInput, match="belongs to another run: it has controller 'a' and not 'b'"):
         episodes_through(run_here, stage, str(tmp_path), size=10, controller="b")(3.0, PLAN.episodes[0])
+
+
+SEQUENTIAL = Descent(
+    scales=(2.0, 1.0),
+    n=400,
+    level=PACLevel(0.05, 0.01),
+    episodes=np.arange(1000, 1800).reshape(2, 400),
+    error="a limit is broken",
+    tested={"controller": "toy"},
+)
+
+
+@pytest.mark.xdist_group("ray")
+@pytest.mark.usefixtures("engine")
+def test_on_ray_it_stops_early_and_a_killed_driver_goes_on(tmp_path: Path) -> None:
+    """The first shards are computed side by side, later ones never begun, and none is computed twice."""
+    begun: list[int] = []
+
+    def launch(job: Job, folder: RunFolder, *, limit: int) -> None:
+        if not begun:
+            begun.append(run(job, folder, workers=(2, 2), limit=limit // 2).finished)
+            raise KeyboardInterrupt
+        state = run(job, folder, workers=(2, 2), limit=limit)
+        begun.append(state.finished - state.ready // 8)
+
+    def erring(scale: float) -> Stage:
+        return Stage(toys.Episodes, (1 if scale > 1 else 9,))
+
+    through = episodes_through(launch, erring, str(tmp_path / "ray"), size=8, plan=SEQUENTIAL)
+    with pytest.raises(KeyboardInterrupt):
+        descend(SEQUENTIAL, through, ledger=tmp_path / "ledger")
+    shown = descend(SEQUENTIAL, through, ledger=tmp_path / "ledger")
+    here = episodes_through(run_here, erring, str(tmp_path / "here"), size=8, plan=SEQUENTIAL)
+    assert shown.errors == descend(SEQUENTIAL, here, ledger=tmp_path / "other").errors
+    assert shown.certified == 2.0
+    assert shown.trials[1].passed is False
+    for scale in ("2.0", "1.0"):
+        ray, twin = (
+            len([*(tmp_path / name / f"scale-{scale}").rglob("*.arrow")]) for name in ("ray", "here")
+        )
+        assert ray == twin < 50, "as many shards as it took, not all 50"
+    assert sum(begun) == len([*(tmp_path / "ray").rglob("*.arrow")]), "each shard was computed once"
+
+
+def test_outcomes_of_another_controller_are_refused_though_nothing_is_missing(tmp_path: Path) -> None:
+    def through(name: str) -> Any:
+        usual: Any = {"size": 8, "plan": SEQUENTIAL, "controller": name}
+        return episodes_through(run_here, stage, str(tmp_path), **usual)
+
+    through("a")(2.0, SEQUENTIAL.episodes[0][:105])
+    with pytest.raises(InvalidInput, match="belongs to another run"):
+        through("b")(2.0, SEQUENTIAL.episodes[0][:105])

@@ -95,7 +95,7 @@ class Bets:
         than anybody has (2^62) if all is lost.
 
         >>> Bets.at(0.05).fewest_more([], delta=0.01), Bets.at(0.05).fewest_more([0] * 30 + [1], delta=0.01)
-        (105, 107)
+        (105, 126)
         """
         array = check_losses("losses", losses) if len(losses) else np.empty(0)
         if len(array) and self.first_proof(array, delta):

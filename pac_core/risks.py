@@ -1,8 +1,9 @@
-"""Risk given a decision: P(unsafe | accepted) of a guard, and which alarms may be suppressed."""
+"""Risks beside P(miss): P(unsafe | accepted) of a guard, expected losses, which alarms may be suppressed."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -10,9 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import check_array, check_booleans, check_numbers, round_down, round_up
+from pac_core.arrays import (
+    Floats,
+    check_array,
+    check_booleans,
+    check_labels,
+    check_numbers,
+    round_down,
+    round_up,
+)
+from pac_core.betting import check_losses
 from pac_core.bounds import Family, PACLevel, check_integer, check_level, check_probability
 from pac_core.certificates.certificate import json_digest
+from pac_core.certificates.descent import Descended, Descent, Scale, descend
 from pac_core.certificates.ledger import (
     CLAIM,
     Opening,
@@ -181,6 +192,80 @@ def draw_steps(seeds: Any, steps: int) -> NDArray[np.int64]:
     # 64 random bits of each, the same with every version of numpy
     drawn = [int(one.generate_state(1, np.uint64)[0]) * steps >> 64 for one in streams]
     return np.array(drawn, dtype=np.int64)
+
+
+def missed_share(inside: Any, counted: Any = None) -> Floats:
+    """`[N]` a loss: the share of a unit's parts that lie outside, of those that count.
+
+    inside: `[N, P]` booleans: frames of a video in their boxes, steps that keep the limits, labels in the set
+    counted: `[N, P]` booleans, which parts there are, such as the true labels of a multi-label problem, whose
+        loss is then the share of false negatives; all by default. A unit without any loses nothing
+
+    >>> missed_share([[True, False, False]], counted=[[True, True, False]]).tolist()
+    [0.5]
+    """
+    held = check_array("inside", inside, "[N, P]")
+    parts = np.ones_like(held) if counted is None else check_array("counted", counted, "[N, P]")
+    if held.dtype != np.bool_ or parts.dtype != np.bool_ or held.shape != parts.shape:
+        rule = "inside and counted must be booleans of one shape [N, P]"
+        raise InvalidInput(f"{rule}, got {held.dtype} {held.shape} and {parts.dtype} {parts.shape}")
+    return np.asarray((parts & ~held).sum(axis=1) / np.maximum(parts.sum(axis=1), 1), dtype=np.float64)
+
+
+def weighted_miss(inside: Any, labels: Any, weights: Any) -> Floats:
+    """`[N]` a loss: the weight in [0, 1] of a unit's label if its set misses it, otherwise 0.
+
+    inside: `[N]` booleans; labels: `[N]` whole numbers; weights: `[K]` of the labels
+    """
+    costs = check_losses("weights", weights)
+    held = check_booleans("inside", inside)
+    return np.where(held, 0.0, costs[check_labels("labels", labels, len(held), len(costs))])
+
+
+def certify_losses(
+    losses: Mapping[Scale, Any],
+    level: PACLevel,
+    *,
+    ids: Any,
+    loss: str,
+    tested: Mapping[str, Any],
+    ledger: str | os.PathLike[str],
+    unit: str = "unit",
+) -> Descended:
+    """The boldest setting whose expected loss is shown to be at most epsilon (learn-then-test).
+
+    losses: of each setting, from the safest to the boldest, `[N]` the loss in [0, 1] of each unit; the
+        settings are numbers that descend, such as thresholds, or names, fixed without looking at these units
+    ids: `[N]` of the units, which are the same for all settings; N was fixed before their losses were seen
+    loss, tested, unit, ledger: see `Descent` (`error`) and `descend`
+
+    Each setting is tested once, by the Hoeffding-Bentkus bound and by betting together, from the first down
+    to the first that fails: one delta for all of them. A failed unit loses 1.
+
+    >>> import tempfile
+    >>> losses = {3.0: [0.0] * 400, 2.0: [0.02] * 400, 1.0: [0.2] * 400}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     certify_losses(losses, PACLevel(0.1, 0.01), ids=range(400), loss="share of frames missed",
+    ...                    tested={"tracker": "mine"}, ledger=f"{folder}/ledger").certified
+    2.0
+    """
+    names = unique_names("ids", ids)
+    found = {setting: check_losses(f"losses of {setting}", some) for setting, some in losses.items()}
+    for setting, some in found.items():
+        if len(some) != len(names):
+            raise InvalidInput(f"losses of {setting} must be {len(names):,}, one per id, got {len(some):,}")
+    plan = Descent(
+        scales=tuple(found),
+        n=len(names),
+        level=level,
+        episodes=names,
+        error=loss,
+        tested=tested,
+        early=False,
+        loss=True,
+        unit=unit,
+    )
+    return descend(plan, lambda setting, _: found[setting], ledger=ledger)
 
 
 @dataclass(frozen=True, repr=False)

@@ -109,8 +109,9 @@ def _certificate(run: StoredRun) -> Headline | None:
     robot = f"{run.about.get('env')} {_name(run)}"
     promise = f"In at least {at_least(level.epsilon)} of {what} of {robot}, {kept}, "
     promise += f"with confidence {at_least(level.delta)}."
-    trials = "; ".join(f"{one.errors} of {plan.n} with tubes scaled by {one.scale:g}" for one in done.trials)
-    seen = f"Episodes with an error: {trials}; {plan.allowed} were allowed. An error: {plan.error}."
+    trials = "; ".join(f"{one.errors} of {one.n} with tubes scaled by {one.scale:g}" for one in done.trials)
+    rule = "betting stopped it" if plan.allowed is None else f"{plan.allowed} were allowed"
+    seen = f"Episodes with an error: {trials}; {rule}. An error: {plan.error}."
     about = f"New episodes, drawn like these, of exactly this controller: {_controller(plan)}."
     return Headline(promise, seen, sure, "Certified" if sure else "Not certified", about, ROBOT_VOIDS)
 

@@ -40,6 +40,7 @@ from pac_core.certificates.ledger import (
     read_notes,
     score_digest,
 )
+from pac_core.certificates.logs import EpisodeLog, certify_log, read_log
 from pac_core.certificates.reweighting import (
     fit_reweighted,
     gaussian_bound,
@@ -53,6 +54,7 @@ __all__ = [
     "Check",
     "Descended",
     "Descent",
+    "EpisodeLog",
     "LedgerPath",
     "Opening",
     "Record",
@@ -61,6 +63,7 @@ __all__ = [
     "Trial",
     "add_note",
     "certify",
+    "certify_log",
     "certify_scores",
     "certify_several",
     "descend",
@@ -75,6 +78,7 @@ __all__ = [
     "read_descent",
     "read_family",
     "read_ledger",
+    "read_log",
     "read_notes",
     "reweigh",
     "score_digest",

@@ -27,6 +27,7 @@ from pac_core.betting import Bets, check_losses, refutes_at
 from pac_core.bounds import Entry, Family, PACLevel, check_integer, check_level, min_samples, proves
 from pac_core.certificates.certificate import (
     Check,
+    check_unit,
     check_words,
     json_digest,
     parse_json,
@@ -80,6 +81,7 @@ class Descent:
     early: whether betting stops as soon as the episodes show it, in the order of their ids; if not, all n are
         looked at once, with the Hoeffding-Bentkus bound beside the bets
     loss: whether an outcome is a loss in [0, 1], whose expectation is bounded by epsilon, instead of an error
+    unit: what an episode is called, such as "image"
     """
 
     scales: tuple[Scale, ...]
@@ -92,6 +94,7 @@ class Descent:
     bets: Bets | None = None
     early: bool = True
     loss: bool = False
+    unit: str = "episode"
 
     def __post_init__(self) -> None:
         level, n = check_level(self.level), check_integer("n", self.n, least=1)
@@ -113,6 +116,7 @@ class Descent:
             if self.early and n < fewest:
                 raise InvalidInput(f"n must be at least {fewest:,}, so that betting can show it, got {n:,}")
         check_words("error", self.error)
+        check_unit(self.unit)
         if not isinstance(self.tested, Mapping) or not self.tested:
             raise InvalidInput(
                 f"tested must be a mapping that says what the controller is, got {self.tested!r}"
@@ -166,8 +170,9 @@ class Descent:
         menu = [Entry(self.controller, self.level.epsilon, self.level.delta)]
         if self.bets is not None:  # the order of the ids counts, and all of delta is spent
             ordered = [json_digest({"ids": unit_names("episodes", row).tolist()}) for row in rows]
-            plan |= {"order": ordered, "early": self.early, "loss": self.loss, "bets": self.bets.to_json()}
-            plan["delta"], menu = self.level.delta, []
+            plan |= {"order": ordered, "early": self.early, "loss": self.loss, "unit": self.unit}
+            plan |= {"bets": self.bets.to_json(), "delta": self.level.delta}
+            menu = []
         return Opening.of(self.episodes.ravel(), menu, json_digest(plan), plan)
 
     def judge(self, outcome: Outcome) -> bool | None:
@@ -259,7 +264,7 @@ class Descended:
         """Whether it is an outcome of this plan, with nothing behind the episode that decided it."""
         if self.plan.allowed is not None:
             return check_integer("errors", outcome, least=0) <= self.plan.n
-        losses = check_losses("errors", outcome)
+        losses = check_losses("errors", outcome) if outcome != () else np.empty(0)
         bounded = len(losses) <= self.plan.n and (self.plan.loss or bool(np.isin(losses, (0, 1)).all()))
         return bounded and (not self.plan.early or self.plan.stop(outcome) in (None, len(losses)))  # type: ignore[arg-type]
 
@@ -293,19 +298,22 @@ class Descended:
         evidence += f" {self.family}" if self.family else ""
         if self.certified is None:
             why = (
-                "the first scale is not decided yet. More episodes may come, in the order laid down."
+                f"not enough {plan.unit}s yet. More may come, in the order laid down."
                 if self.open
                 else "the first scale failed."
             )
-            again = "" if self.open else " These episodes are spent; another attempt needs fresh ones."
+            again = "" if self.open else f" These {plan.unit}s are spent; another attempt needs fresh ones."
             return f"Nothing is certified: {why} {evidence}{again}"
-        bounded = "E[loss of a fresh episode" if plan.loss else "P(error in a fresh episode"
+        bounded = f"E[loss of a fresh {plan.unit}" if plan.loss else f"P(error in a fresh {plan.unit}"
+        exactly = "this controller" if plan.unit == "episode" else "what was tested"
         ends = "])"[not plan.loss]
-        at = "this scale" if isinstance(self.certified, float) else "this setting"
+        number = isinstance(self.certified, float)
+        at = f" at {_say(self.certified)}" if number or len(plan.scales) > 1 else ""
+        this = f" at this {'scale' if number else 'setting'}" if at else ""
         return (
-            f"Certified at {_say(self.certified)}: {bounded} of exactly this controller "
-            f"at {at}{ends} <= {round_up(level.epsilon)} with confidence 1 - {round_up(level.delta)}, for "
-            f"episodes drawn like the tested ones, and nothing more. {evidence}"
+            f"Certified{at}: {bounded} of exactly {exactly}{this}{ends} <= {round_up(level.epsilon)} "
+            f"with confidence 1 - {round_up(level.delta)}, for {plan.unit}s drawn like the tested ones, "
+            f"and nothing more. {evidence}"
         )
 
     @property
@@ -315,16 +323,14 @@ class Descended:
             seen = ", ".join(f"{one.errors:,} at {_say(one.scale)}{words[one.passed]}" for one in self.trials)
             start = f"Errors among {plan.n:,} fresh episodes of each scale, {plan.allowed:,} allowed: {seen}."
             return f"{start} An error: {plan.error}."
-        of = "loss" if plan.loss else "errors"
+        several = len(plan.scales) > 1 or isinstance(plan.scales[0], float)
         seen = ", ".join(
-            f"{one.errors:.6g} in {one.n:,} at {_say(one.scale)}{words[one.passed]}" for one in self.trials
+            f"{one.errors:.6g} in {one.n:,}" + f" at {_say(one.scale)}" * several + words[one.passed]
+            for one in self.trials
         )
-        when = (
-            f"by betting, in the order of their ids, stopped as soon as it was shown, at most {plan.n:,}"
-            if plan.early
-            else f"all {plan.n:,} looked at once"
-        )
-        return f"Total {of} of fresh episodes of each scale ({when}): {seen}. Counted: {plan.error}."
+        rule = "in the order of the ids, until betting showed it" if plan.early else "all looked at once"
+        count = f"at most {plan.n:,}" if plan.early else f"{plan.n:,}"
+        return f"{'Loss' if plan.loss else 'Errors'} ({rule}; {count}): {seen}. Counted: {plan.error}."
 
     def __str__(self) -> str:
         return self.sentence
@@ -429,15 +435,17 @@ def counted(ledger: str | os.PathLike[str], plan: Descent) -> dict[Scale, Outcom
 
 
 def _sparse(losses: Sequence[float]) -> dict[str, Any]:
-    """Losses for a document: how many, and each that is not 0 with its place."""
-    return {"n": len(losses), "losses": [[place, float(loss)] for place, loss in enumerate(losses) if loss]}
+    """Losses for a document: how many, and each that is not 0 behind its place, as in "75:1.0 80:0.25"."""
+    some = (f"{place}:{float(loss)!r}" for place, loss in enumerate(losses) if loss)
+    return {"n": len(losses), "losses": " ".join(some)}
 
 
 def _dense(facts: Mapping[str, Any]) -> tuple[float, ...]:
-    losses = np.zeros(check_integer("n", facts["n"], least=0))
-    for place, loss in facts["losses"]:
-        losses[check_integer("place", place, least=0)] = loss
-    return tuple(losses.tolist())
+    losses = [0.0] * check_integer("n", facts["n"], least=0)
+    for pair in facts["losses"].split():
+        place, _, loss = pair.partition(":")
+        losses[int(place)] = float(loss)
+    return tuple(losses)
 
 
 def verify_descent(descended: Descended, ledger: str | os.PathLike[str]) -> list[Check]:
@@ -487,7 +495,7 @@ def to_json(descended: Descended) -> dict[str, Any]:
     told: dict[str, Any] = {} if descended.family is None else {"family": asdict(descended.family)}
     version, trials = 1 + len(told), [asdict(trial) for trial in descended.trials]
     if plan.bets is not None:
-        told |= {"bets": plan.bets.to_json(), "early": plan.early, "loss": plan.loss}
+        told |= {"bets": plan.bets.to_json(), "early": plan.early, "loss": plan.loss, "unit": plan.unit}
         version, pairs = 3, zip(plan.scales, descended.errors, strict=False)
         trials = [{"scale": scale} | _sparse(losses) for scale, losses in pairs]  # type: ignore[arg-type]
     document = {
@@ -499,7 +507,7 @@ def to_json(descended: Descended) -> dict[str, Any]:
         "n": plan.n,
         "allowed": plan.allowed,
         "level": asdict(plan.level),
-        "episodes": plan.episodes.tolist(),
+        "episodes": _shorten(plan.episodes),
         "error": plan.error,
         "tested": plan.tested,
         "trials": trials,
@@ -515,19 +523,32 @@ def from_json(document: Mapping[str, Any]) -> Descended:
         raise BadCertificate("it was changed after it was written: its seal does not fit its content")
     try:
         parts = {name: document[name] for name in ("scales", "n", "allowed", "error", "tested")}
-        parts |= {name: document[name] for name in ("early", "loss") if name in document}
+        parts |= {name: document[name] for name in ("early", "loss", "unit") if name in document}
         bets = Bets(**document["bets"]) if "bets" in document else None
-        level, episodes = PACLevel(**document["level"]), np.asarray(document["episodes"])
+        level, episodes = PACLevel(**document["level"]), _lengthen(document["episodes"], document["n"])
         plan = Descent(level=level, episodes=episodes, bets=bets, **parts)
         family = Family(**document["family"]) if "family" in document else None
         trials = document["trials"]
         shown = tuple(trial["errors"] if bets is None else _dense(trial) for trial in trials)
         descended = Descended(plan, shown, family)
-    except (PACError, KeyError, TypeError, ValueError, OverflowError) as error:
+    except (PACError, LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadCertificate(f"it is damaged: {error}") from None
     if to_json(descended) != document:
         raise BadCertificate("its words or its scale are not those of its numbers")
     return descended
+
+
+def _shorten(episodes: NDArray[Any]) -> Any:
+    """The ids for a document; of those that are numbered, as a log's are, what stands before the number."""
+    name = str(episodes.flat[0]).rpartition("/")[0]
+    numbered = name and np.array_equal(episodes, _lengthen(name, episodes.shape[-1]))
+    return name if numbered else episodes.tolist()
+
+
+def _lengthen(episodes: Any, n: int) -> NDArray[Any]:
+    if isinstance(episodes, str):
+        return np.array([f"{episodes}/{place}" for place in range(n)])
+    return np.asarray(episodes)
 
 
 def _check_outcomes(found: Any, n: int, loss: bool) -> NDArray[Any]:

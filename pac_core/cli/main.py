@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from pac_core.bounds import PACLevel, max_errors, min_samples
+from pac_core.cli.episodes import certify_episodes
 from pac_core.cli.evaluate import evaluate_command
 from pac_core.cli.fit import fit
 from pac_core.cli.options import FOLDER, PluginGroup, level_options, say
@@ -84,13 +85,15 @@ def main() -> None:
     pac evaluate certificate.json logits.npz        measure error and sizes on test units
     pac sets certificate.json new.npz               prediction sets for new units
     pac verify certificate.json scores.npz          check that the certificate follows
-    pac verify descent.json --ledger pac-ledger     the same for a guarded controller
+    pac certify-episodes runs.csv --epsilon 0.05 --delta 0.01   a controller, from its log
+    pac verify descent.json --ledger pac-ledger     check the certificate of a controller
     pac run rl --folder cheetah --epsilon 0.01 --delta 1e-5     on Ray, from a simulator
     pac report cheetah                              one page to show and to send
     """
 
 
-for command in (fit, evaluate_command, sets_command, verify_command, ledger_command, report_command):
+OWN = (fit, evaluate_command, sets_command, certify_episodes, verify_command, ledger_command, report_command)
+for command in OWN:
     main.add_command(command)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -161,7 +162,7 @@ def episodes_through(
     *,
     size: int,
     plan: Descent | None = None,
-    outcome: str = "errors",
+    outcome: Callable[[Mapping[str, NDArray[Any]]], NDArray[Any]] = itemgetter("errors"),
     **configuration: Any,
 ) -> Callable[[Any, NDArray[Any]], NDArray[Any]]:
     """The `run` that `pac_core.descend` asks for: from a scale and the ids of its episodes to their outcomes.
@@ -169,7 +170,8 @@ def episodes_through(
     Each scale is a run of its own: exactly the planned episodes, each once, whatever dies on the way; a
     descent that was interrupted goes on with the episodes that are finished.
 
-    stage: from a scale to its scorer, whose arrays have `outcome`, an error or a loss for each episode
+    stage: from a scale to its scorer, whose arrays have `errors`, a boolean for each episode
+    outcome: from these arrays to a loss for each episode, such as the share of steps in violation, instead
     root: folder or URL; each scale gets a folder below it
     size: episodes of a shard
     plan: where it may stop early: the run is that of all planned episodes, of which the first shards are
@@ -188,7 +190,7 @@ def episodes_through(
         else:
             ready = folder.receipts(job)
             engine(job, folder, limit=sum(shard.number not in ready for shard in due))
-        parts = [found[outcome] for _, found in folder.over(due, lambda _, found: found)]
+        parts = [outcome(found) for _, found in folder.over(due, lambda _, found: found)]
         return np.concatenate(parts)[first : first + len(ids)]
 
     return run

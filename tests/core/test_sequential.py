@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pac_program import run as run_program
-from scipy.stats import beta
+from scipy.stats import beta, binom
 
 from pac_core import InvalidInput, PACLevel, SecondLook
 from pac_core.betting import Bets, hoeffding_bentkus, proof_probability
@@ -262,6 +262,15 @@ def test_a_plan_never_asks_for_what_cannot_help(losses: list[float]) -> None:
         assert mine.stop(losses + [0.0] * more) == len(losses) + more
     else:
         assert mine.stop(losses + [0.0] * (MOST - len(losses))) is None
+
+
+def test_the_table_of_the_docs_is_exact() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guarantees.md").read_text()
+    for error in (0.0, 0.01, 0.02):
+        proved = proof_probability(Bets.at(0.05), 0.01, error, 1000)
+        median, most = (int(np.argmax(proved >= share)) + 1 for share in (0.5, 0.9))
+        passes = (f"{binom.cdf(k, n, error):.2f}" for n, k in ((130, 1), (229, 4), (300, 6)))
+        assert f"| {error:g} | {median}, {most} | {' | '.join(passes)} |" in page
 
 
 @pytest.mark.parametrize(("errors", "median"), [(0.0, 110), (0.01, 170)])

@@ -57,7 +57,8 @@ def options_of(kind):
             of, default = get_args(hint.__origin__) or (hint.__origin__,), getattr(usual, name)
             text = hint.__metadata__[0] + (f"  [default: {default}]" if type(default) in (int, float) else "")
             type_ = PATH if of[0] is Path else of[0]
-            made.append(click.option(f"--{name.replace('_', '-')}", type=type_, help=text))
+            how = {"is_flag": True, "default": None} if type_ is bool else {"type": type_}
+            made.append(click.option(f"--{name.replace('_', '-')}", help=text, **how))
     return options(*made)
 
 
@@ -160,8 +161,9 @@ def guard_certificate(out, address, smoke_test, seed, task, ledger, **given):
 
     For the kind "episode" an error is a broken limit anywhere in 200 steps from rest, fallback included; for
     "tube", the plan chosen at a step that was drawn beforehand leaves its tube when it is carried out, and
-    P(unsafe given accepted) is a claim of its own. All three are charged to one budget of the ledger, which
-    further attempts would have to share: with confidence 0.99 no statement from it is false.
+    P(unsafe given accepted) is a claim of its own; for "share", the loss is the share of steps in violation.
+    All are charged to one budget of the ledger, which further attempts would have to share: with confidence
+    0.99 no statement from it is false.
     """
     plan = changed(guarding.SMALL_PLAN if smoke_test else guarding.Plan(), given)
     # Its budget is for these statements; episodes are known by their seeds, whatever folder they lie in.

@@ -44,8 +44,9 @@ SETTINGS = (
 KINDS = {
     "episode": (RunEpisodes, "a limit is violated at any step of an episode from rest, fallback included"),
     "tube": (RunSelections, "the plan chosen at a step drawn beforehand leaves its tube when carried out"),
+    "share": (RunEpisodes, "the share of an episode's steps at which a limit is violated"),
 }
-CERTIFIED_SCALES = {"episode": (1.0, 0.8, 0.6), "tube": (1.8, 1.6, 1.4)}
+CERTIFIED_SCALES = {"episode": (1.0, 0.8, 0.6), "tube": (1.8, 1.6, 1.4), "share": (1.0, 0.8, 0.6, 0.4)}
 """Of the tubes, chosen on tune episodes. Later plans mend what leaves a narrow tube, so episodes are safe in
 narrower ones than would hold a plan that is carried out to its end."""
 
@@ -179,6 +180,7 @@ class Plan:
     confidence: Annotated[float, "Of P(unsafe given accepted)."] = 0.998
     budget: Annotated[float, "Of a ledger that is begun, for all in it."] = 0.01
     attempt: Annotated[int, "Another one has fresh episodes."] = 0
+    sequential: Annotated[bool, "Stop a scale as soon as its episodes have shown it."] = False
     kind: str = "episode"
     scales: tuple[float, ...] = ()
 
@@ -191,13 +193,17 @@ def certify_guard(guards, asked, ledger):
     scorer, error = KINDS[asked.kind]
     scales = tuple(sorted(asked.scales or CERTIFIED_SCALES[asked.kind], reverse=True))
     # Seeds that no other kind of certificate and no other attempt has.
-    first = (asked.attempt * len(KINDS) + list(KINDS).index(asked.kind)) * 10**5
+    later, place = divmod(list(KINDS).index(asked.kind), 2)
+    first = (2 * asked.attempt + place) * 10**5 + later * 4 * 10**6
     seeds = guards.seeds("certify", len(scales) * asked.episodes, first=first)
     guards.ensemble.refuse_seen(seeds, "episodes")
+    loss = asked.kind == "share"
     plan = Descent(
         scales=scales,
         n=asked.episodes,
-        allowed=asked.allowed,
+        allowed=None if asked.sequential or loss else asked.allowed,
+        early=asked.sequential or not loss,
+        loss=loss,
         level=PACLevel(asked.epsilon, asked.delta),
         episodes=seeds.reshape(len(scales), asked.episodes),
         error=error,
@@ -207,7 +213,8 @@ def certify_guard(guards, asked, ledger):
     open_ledger(ledger, budget=asked.budget)
     if asked.kind == "tube":
         claim_accepted_risk(plan.episodes, confidence=asked.confidence, ledger=ledger)
-    counts = f"{len(scales)} scales, {plan.n} episodes each, {plan.allowed} errors allowed"
+    rule = "until betting shows it" if plan.allowed is None else f"{plan.allowed} errors allowed"
+    counts = f"{len(scales)} scales, at most {plan.n} episodes each, {rule}"
     print(f"plan      {counts}; in {ledger}")
     root = guards.experiment.out / f"certify-{guards.task}-{asked.kind}-{asked.attempt}"
 
@@ -215,6 +222,10 @@ def certify_guard(guards, asked, ledger):
         return episodes_stage(guards.guarded(scale), guards.sizes.steps, scorer)
 
     about = {"size": EPISODES, "controller": plan.controller, "unit": "episode"}
+    if asked.sequential:
+        about["plan"] = plan
+    if loss:
+        about["outcome"] = lambda found: found["violation_steps"] / guards.sizes.steps
     done = descend(plan, episodes_through(guards.experiment.engine, stage, str(root), **about), ledger=ledger)
     print(f"\n{done}")
     if asked.kind == "tube" and done.certified is not None:

@@ -190,6 +190,12 @@ def test_guards_are_compared_weighed_and_certified_in_one_folder(tmp_path: Path)
     assert "with confidence 0.9, for" in done, "of the scale that was picked, not of one fixed before"
     family = read_family(tmp_path / "guard-smoke-ledger.json")
     assert (family.attempts, family.cost, family.budget) == (3, 0.9, 0.9), "two descents and a claim"
+    other = ("--ledger", tmp_path / "other", "--sequential")
+    for kind, words in (("episode", "P(error in"), ("share", "E[loss of")):
+        more = ("--attempt", 1, "--episodes", 40, "--delta", 0.3, "--epsilon", 0.4)
+        done = halfcheetah("guard-certificate", *first, "--kind", kind, *other, *more)
+        assert f"{words} a fresh episode of exactly this controller at this scale" in done
+        assert "until betting showed it; at most 40" in done
     shutil.copytree(tmp_path / "first", tmp_path / "copy", ignore=shutil.ignore_patterns("certify-*"))
     for folder in ("first", "copy"):  # another folder is no way around the ledger
         other = ("--smoke-test", "--scale", 3, "--out", tmp_path / folder)

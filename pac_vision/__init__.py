@@ -2,23 +2,13 @@
 
 from pac_vision.images import Preprocessing, efficientnet_lite, find_images, imagenet, read_image
 from pac_vision.models import Classifier, ImageLogits, load_model
-from pac_vision.tracking import (
-    BoxScore,
-    Tracker,
-    TrackerSettings,
-    find_sequences,
-    read_tracks,
-    track,
-    train_tracker,
-)
+from pac_vision.tracking import BoxScore, find_sequences, read_tracks, track
 
 __all__ = [
     "BoxScore",
     "Classifier",
     "ImageLogits",
     "Preprocessing",
-    "Tracker",
-    "TrackerSettings",
     "efficientnet_lite",
     "find_images",
     "find_sequences",
@@ -27,5 +17,4 @@ __all__ = [
     "read_image",
     "read_tracks",
     "track",
-    "train_tracker",
 ]

@@ -26,7 +26,7 @@ from pac_core.report import (
 )
 from pac_core.runs import ALL
 from pac_vision.images.sources import find_unlabelled_images
-from pac_vision.tracking.sequences import BoxScore, read_tracks
+from pac_vision.tracking import BoxScore, read_tracks
 
 DATA = "data.txt"
 """Of a run folder: where the files of the units lie."""

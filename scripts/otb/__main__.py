@@ -21,18 +21,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import PATH, ResultFolder, ledger_option, option, out_option, seed_option, smoke_option, start
 from otb.generated import write_sequences, write_tracks
 from otb.pairs import study_frames
+from otb.regressor import COMMAND, Settings
+from otb.regressor import train as train_regressor
 from otb.stored import by_frame, by_sequence, compare_scores, frame_against_sequence
 
 from pac_core import InvalidInput, split
-from pac_vision import TrackerSettings, find_sequences, read_tracks, train_tracker
+from pac_vision import find_sequences, read_tracks
 
-SMALL = TrackerSettings("pixels", 48, channels=8, hidden=32, views=4, epochs=10, batch=32, rate=3e-3)
+SMALL = Settings("pixels", 48, channels=8, hidden=32, views=4, epochs=10, batch=32, rate=3e-3)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-BACKBONES = "efficientnet-lite0, -lite1, -lite2, pixels, or python:MODULE:FACTORY."
+BACKBONES = "efficientnet-lite0, -lite1, -lite2 or pixels."
 
 
 pairs_option = option("pairs", 5000, "Pairs of frames to calibrate on: the paper's figures have 5,000.")
-backbone_option = option("backbone", TrackerSettings.backbone, BACKBONES)
+backbone_option = option("backbone", Settings.backbone, BACKBONES)
 main = click.Group(help=__doc__)
 
 
@@ -83,7 +85,7 @@ def frames(smoke_test, **given):
 
     A folder of 99 targets or more is taken for the whole benchmark, and split as in the paper.
     """
-    args, settings = given | {"full": 99}, TrackerSettings(given["backbone"], seed=given["seed"])
+    args, settings = given | {"full": 99}, Settings(given["backbone"], seed=given["seed"])
     if smoke_test:
         settings, args["sequences"] = SMALL, write_sequences(args["out"] / "videos", 4, frames=40, targets=2)
         many = write_sequences(args["out"] / "many" / "videos", 9, frames=20, targets=2, seed=1)
@@ -96,28 +98,28 @@ def frames(smoke_test, **given):
 @click.argument("sequences", type=PATH, required=False)
 @option("train", 25, "Sequences to train on, drawn by the seed; their names go into the file.")
 @backbone_option
-@option("epochs", TrackerSettings.epochs, "Passes over the pairs of frames.")
+@option("epochs", Settings.epochs, "Passes over the pairs of frames.")
 @seed_option
 @out_option("tracker.safetensors")
 @smoke_option
 def train(sequences, train, backbone, epochs, seed, out, smoke_test):
-    """A tracker trained on some videos, for `pac run otb --tracker`, which certifies on the others.
+    """A tracker trained on some videos, for `pac run otb`, which certifies on the others.
 
     Only a small head is trained, on features of a pretrained backbone that are computed once: about ten pairs
     of frames a second on one CPU core.
     """
-    settings = TrackerSettings(backbone, epochs=epochs, seed=seed)
+    settings = Settings(backbone, epochs=epochs, seed=seed)
     if smoke_test:
         sequences, train, settings = write_sequences(out.parent / "videos", 4, frames=10), 3, SMALL
     if sequences is None:
         raise InvalidInput("a folder in OTB's layout must be given (--smoke-test makes its own)")
     found = {one.name: one for one in find_sequences(sequences)}
     chosen = [found[str(name)] for name in split(list(found), tune=train, calibrate=1, seed=seed).tune.units]
-    tracker = train_tracker(sequences, chosen, settings, device=DEVICE, progress=print)
+    tracker = train_regressor(sequences, chosen, settings, device=DEVICE, progress=print)
     tracker.save(out)
     print(f"wrote {out}, trained on {', '.join(tracker.trained_on)}")
     left = len(found) - len(chosen)
-    print(f"next  pac run otb --sequences {sequences} --tracker {out} --calibrate N  (of {left})")
+    print(f"next  {COMMAND.format(sequences, out)}  (of {left})")
 
 
 if __name__ == "__main__":

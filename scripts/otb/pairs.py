@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from baselines import fit_ablation
 from common import ResultFolder, draw_bands, draw_boxes, interval_text, new_panel, say_level, say_refuted
+from otb import regressor
+from otb.regressor import find_pairs, predict_no_motion, track_pairs
 
 import pac_vision as vision
 from pac_core import GaussianForecast, InvalidInput, NotEnoughData, PACLevel, evaluate
 from pac_core.bounds import max_errors
 from pac_rl.plots import log_axis
 from pac_vision.plots import Overlay, overlay_grid, write_gif
-from pac_vision.tracking import find_pairs, load_backbone, predict_no_motion
 
 PAPER_PAIRS = (20_882, 22_761, 22_761)
 """Pairs of frames to tune, calibrate and test in the paper, of 99 videos."""
@@ -139,7 +140,7 @@ def study_frames(args, settings, device):
     sequences = vision.find_sequences(args.sequences)
     if len(sequences) == 1:
         raise InvalidInput("the folder must hold 2 videos or more, some to train on and others, got 1")
-    backbone, folder = load_backbone(settings.backbone, settings.size, device), ResultFolder(args.out)
+    backbone, folder = regressor.Backbone(settings.backbone, settings.size, device), ResultFolder(args.out)
     targets = sum(len(one.truth) for one in sequences)
     print(f"\n{len(sequences)} videos with frames of {targets} targets; the unit is a pair: {WHY}")
 
@@ -147,7 +148,7 @@ def study_frames(args, settings, device):
         """A tracker trained on some videos, saved under this name."""
         print(f"  training on {', '.join(one.name for one in videos)}")
         options = {"backbone": backbone, "device": device, "progress": print}
-        tracker = vision.train_tracker(args.sequences, videos, settings, **options)
+        tracker = regressor.train(args.sequences, videos, settings, **options)
         tracker.save(folder.folder / name)
         return tracker
 
@@ -167,7 +168,7 @@ def few_videos(args, folder, train, sequences):
     rows, errors, overlays, few = [], [], [], say_level(FEW)
     for number, (seen, held) in enumerate((halves, halves[::-1]), start=1):
         tracker = train(seen, f"tracker{number}.safetensors")
-        videos = [vision.track(tracker, args.sequences, one) for one in held]
+        videos = [track_pairs(tracker, args.sequences, one) for one in held]
         still = [predict_no_motion(one) for one in held]
         for kind, known, new, parts in list_cases({"regressor": videos, "box stays": still}, args.seed):
             found, sizes = ablation_table(parts, FEW)
@@ -177,7 +178,7 @@ def few_videos(args, folder, train, sequences):
                 folder.figure(f"frames_ablation{number}", figure)
                 overlays += draw_sets(args, held, videos, parts, FEW)[: SHOWN // 2]
         for one, video, same in zip(held, videos, still, strict=True):
-            free = vision.track(tracker, args.sequences, one, free=True)
+            free = vision.track(tracker, args.sequences, one)
             of = {"regressor": video, "box stays": same, "regressor, running freely": free}
             off = {kind: float(abs(v.truth - v.mean).mean()) for kind, v in of.items()}
             errors.append({"video": one.name, "pairs": len(video.frames)} | off)
@@ -209,7 +210,7 @@ def whole_benchmark(args, folder, train, sequences):
     cut = max(1, min(len(groups[0]) - 1, len(groups[0]) * 3 // 4))
     tracker = train([by_name[name] for name in groups[0][:cut]], "tracker.safetensors")
     forecast = [
-        [vision.track(tracker, args.sequences, by_name[name]) for name in group]
+        [track_pairs(tracker, args.sequences, by_name[name]) for name in group]
         for group in (groups[0][cut:], *groups[1:])
     ]
     parts, rows = PairParts(*map(gather, forecast)).draw(args.pairs, args.seed), []
@@ -228,7 +229,7 @@ def whole_benchmark(args, folder, train, sequences):
     words = f"{say_level(paper)} by pair: a reproduction, no certificate"
     write_overlays(folder, overlays, f"Test videos; {words}")
     path = folder.folder / "tracker.safetensors"
-    print(f"  by video, with a certificate: pac run otb --tracker {path} ...")
+    print(f"  by video, with a certificate: {regressor.COMMAND.format(args.sequences, path)}")
 
 
 def draw_sets(args, sequences, videos, parts, level):

@@ -17,9 +17,36 @@ from pac_core.splits import ids_digest
 from pac_core.thresholds import fit_threshold
 from pac_vision import BoxScore
 from pac_vision.plots import Overlay, overlay_grid
-from pac_vision.tracking import CANDIDATES, check_share, choose_box_score, choose_smallest, share_score
+from pac_vision.tracking import check_share, share_score
 
 PAPER = pac.PACLevel(0.01, 1e-5)
+CANDIDATES = tuple(BoxScore("max", floor, power / 4) for power in range(5) for floor in (1.0, 25.0))
+
+
+def score_candidates(videos, gamma):
+    """Scores and spreads `[C, n]` of n videos by the C candidates."""
+    scores = [[one.video_score(video, gamma) for video in videos] for one in CANDIDATES]
+    return np.array(scores), np.array([[one.spread(video) for video in videos] for one in CANDIDATES])
+
+
+def choose_smallest(scores, spreads, level):
+    """Which of C candidates has the smallest boxes, from scores and spreads `[C, n]` of n tune videos.
+
+    The size is the mean over videos of the mean half-diagonal in pixels, averaged over the thresholds at
+    epsilon n errors, one fewer and one more: with few videos one threshold is mostly chance.
+    """
+    n = scores.shape[1]
+    middle = int(level.epsilon * n)
+    errors = sorted({min(max(middle + step, 0), n - 1) for step in (-1, 0, 1)})
+    thresholds = np.sort(scores, axis=1)[:, ::-1][:, errors].mean(axis=1)
+    return int((thresholds * spreads.mean(axis=1)).argmin())
+
+
+def fit_temperature(videos):
+    """The paper's score with the temperature under which the true boxes are most likely (C)."""
+    plain = BoxScore("nll")
+    squares = [((v.truth - v.mean) ** 2 / plain.prepared(v.forecast).var).mean(axis=1) for v in videos]
+    return BoxScore("nll", tau=1 / float(np.maximum(np.concatenate(squares).mean(), 1e-12)))
 
 
 def by_sequence(args, folder, videos, sequences):
@@ -29,7 +56,8 @@ def by_sequence(args, folder, videos, sequences):
     parts = pac.split(names, tune=args.tune, calibrate=args.calibrate, seed=args.seed)
     max_errors(parts.calibrate.n, level)
     tune, calibrate, test = ([videos[str(name)] for name in part.units] for part in parts)
-    score, digest = choose_box_score(tune, level, gamma), file_digest(args.tracks)
+    score = CANDIDATES[choose_smallest(*score_candidates(tune, gamma), level)]
+    digest = file_digest(args.tracks)
     made = certify_scores(
         GivenScore(f"{score} score exceeded in at most a share {gamma:g} of the frames"),
         lambda: np.array([score.video_score(video, gamma) for video in calibrate]),
@@ -151,8 +179,7 @@ def compare_scores(args, folder, videos):
         return
     level, everything, gamma = pac.PACLevel(args.epsilon, args.delta), list(videos.values()), args.gamma
     drawn, found = np.random.default_rng(args.seed), {}
-    scores = np.array([[one.video_score(v, gamma) for v in everything] for one in CANDIDATES])
-    spreads = np.array([[one.spread(v) for v in everything] for one in CANDIDATES])
+    scores, spreads = score_candidates(everything, gamma)
     plain = CANDIDATES.index(BoxScore())
     for _ in range(args.splits):
         order = drawn.permutation(len(everything))
@@ -161,11 +188,11 @@ def compare_scores(args, folder, videos):
         for name, row in (("max, as forecast", plain), ("max, chosen on tune", chosen)):
             limit = fit_threshold(scores[row][calibrate], level).value
             found.setdefault(name, []).append((scores[row][test] > limit, limit * spreads[row][test]))
-        tempered = BoxScore("nll").fitted([everything[i] for i in tune])
+        tempered = fit_temperature([everything[i] for i in tune])
         for name, one in (("nll (D)", BoxScore("nll")), ("nll, temperature (C+D)", tempered)):
             of = {i: one.video_score(everything[i], gamma) for i in (*calibrate, *test)}
             limit = fit_threshold([of[i] for i in calibrate], level).value
-            sizes = [one.sizes(everything[i].forecast, limit).mean() for i in test]
+            sizes = [one.sets(everything[i].forecast, limit).size().mean() for i in test]
             found.setdefault(name, []).append(([of[i] > limit for i in test], sizes))
     rows = []
     for name, of in found.items():

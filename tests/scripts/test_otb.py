@@ -18,13 +18,13 @@ from otb.pairs import (
     split_across,
     split_by_pair,
 )
-from otb.stored import compare_units
+from otb.regressor import load
+from otb.stored import CANDIDATES, choose_smallest, compare_units, fit_temperature, score_candidates
 from PIL import Image
 from scipy.stats import binom
 from script_runs import run_here, smoke_test, table_in
 
 from pac_core import InvalidInput, NotEnoughData, PACLevel, evaluate, read_certificate
-from pac_vision import Tracker
 from pac_vision.tracking import Video
 
 LEVEL = PACLevel(0.2, 0.05)
@@ -73,11 +73,34 @@ def test_too_few_videos_are_refused() -> None:
         compare_units(alike(0), LEVEL, 1.0, calibrate=40, draws=1)
 
 
-def video(name: str, rows: int, wrong: float, seed: int = 0) -> Video:
+def video(name: str, rows: int, wrong: float, seed: int = 0, sure: float = 2.0) -> Video:
     rng = np.random.default_rng([seed, rows])
     truth = np.array([50.0, 50, 90, 70]) + rng.uniform(0, 30, (rows, 1))
     mean = truth + rng.normal(0, wrong, (rows, 4))
-    return Video(name, np.arange(rows), np.zeros(rows, int), mean, np.full((rows, 4), 4.0), truth)
+    return Video(name, np.arange(rows), np.zeros(rows, int), mean, np.full((rows, 4), sure**2), truth)
+
+
+def test_the_temperature_is_that_of_the_mean_squared_error() -> None:
+    one = video("Deer", 4000, 6, sure=3.0)
+    assert fit_temperature([one]).tau == pytest.approx(9 / 36, rel=0.05)
+    assert fit_temperature([one]).tau == pytest.approx(1 / ((one.truth - one.mean) ** 2 / 9).mean())
+
+
+def test_a_forecast_that_is_not_to_be_trusted_is_not() -> None:
+    """Where deviations say nothing of errors, they are ignored; where they say all, they are trusted."""
+    rng = np.random.default_rng(2)
+    noise = [video(f"a{i}", 60, 5, i, sure=rng.choice([0.5, 500])) for i in range(20)]
+    honest = [video(f"b{i}", 60, sure, i, sure) for i, sure in enumerate(rng.choice([2.0, 20.0], 20))]
+    for videos, power in ((noise, 0), (honest, 1)):
+        assert CANDIDATES[choose_smallest(*score_candidates(videos, 0.1), LEVEL)].power == power
+
+
+def test_the_smallest_is_that_of_threshold_times_spread() -> None:
+    scores = np.array([[1.0, 2, 3, 4, 9], [2.0, 4, 6, 8, 18]])
+    spreads = np.array([[10.0] * 5, [4.0] * 5])
+    level = PACLevel(0.2, 0.5)  # one error of five: thresholds at 0, 1 and 2 errors
+    assert choose_smallest(scores, spreads, level) == 1  # 8 * 10 in the middle against 16 * 4
+    assert choose_smallest(scores, np.array([[7.0] * 5, [4.0] * 5]), level) == 0
 
 
 def test_whole_videos_go_to_one_part_in_the_papers_proportions() -> None:
@@ -198,7 +221,7 @@ def test_it_refuses_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_tracker_is_trained_for_the_engine(tmp_path: Path) -> None:
     said = smoke_test("otb", "train", tmp_path / "t.safetensors")
-    assert len(Tracker.load(tmp_path / "t.safetensors").trained_on) == 3
+    assert len(load(tmp_path / "t.safetensors").trained_on) == 3
     losses = [float(line.split()[-1]) for line in said.splitlines() if line.startswith("epoch")]
     assert len(losses) == 10
     assert losses[-1] < losses[0]

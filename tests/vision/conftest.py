@@ -13,7 +13,7 @@ from otb.generated import write_sequences
 from PIL import Image
 from torch import nn
 
-from pac_vision import Tracker, TrackerSettings, find_images, find_sequences, read_image, train_tracker
+from pac_vision import find_images, read_image
 from pac_vision.images import Images
 
 KINDS = ("across", "down", "slanted")
@@ -115,10 +115,3 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six generated sequences in OTB's layout, two of them with two targets."""
     return write_sequences(tmp_path_factory.mktemp("videos"), 6, frames=20, targets=2)
-
-
-@pytest.fixture(scope="session")
-def tracker(videos: Path) -> Tracker:
-    """A small tracker that is really trained, on the first four of them."""
-    settings = TrackerSettings("pixels", 48, channels=8, hidden=32, views=4, epochs=15, batch=16, rate=3e-3)
-    return train_tracker(videos, find_sequences(videos)[:4], settings)

@@ -1,13 +1,13 @@
-"""Sets hold exactly the boxes that score at most T; the chosen score is the smallest on tune videos."""
+"""Sets hold exactly the boxes that score at most T."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from pac_core import GaussianForecast, InvalidInput, PACLevel
+from pac_core import GaussianForecast, InvalidInput
 from pac_vision import BoxScore
-from pac_vision.tracking import Video, choose_box_score, choose_smallest
+from pac_vision.tracking import Video
 
 
 def video(name: str, rng: np.random.Generator, *, wrong: float, sure: float, rows: int = 60) -> Video:
@@ -42,7 +42,7 @@ def test_a_box_reaches_as_far_as_its_largest_error() -> None:
     lower, upper = score.sets(forecast, 2.0).box()
     np.testing.assert_allclose(lower[0], [6, 18, 44, 32], rtol=1e-8)
     np.testing.assert_allclose(upper[0], [14, 22, 56, 48], rtol=1e-8)
-    np.testing.assert_allclose(score.sizes(forecast, 2.0), [2 * np.sqrt(4 + 1 + 9 + 16)], rtol=1e-8)
+    np.testing.assert_allclose(score.sets(forecast, 2.0).size(), [2 * np.sqrt(4 + 1 + 9 + 16)], rtol=1e-8)
 
 
 def test_a_power_of_zero_measures_in_sides_of_the_box() -> None:
@@ -51,32 +51,6 @@ def test_a_power_of_zero_measures_in_sides_of_the_box() -> None:
     assert BoxScore(power=0).scores(forecast, truth) == pytest.approx([0.3])
     half = BoxScore(power=0.5).scores(forecast, truth)
     assert half == pytest.approx([max(4 / np.sqrt(2 * 40), 6 / np.sqrt(4 * 20))])
-
-
-def test_the_temperature_is_that_of_the_mean_squared_error() -> None:
-    rng = np.random.default_rng(1)
-    one = video("Deer", rng, wrong=6, sure=3, rows=4000)
-    assert BoxScore("nll").fitted([one]).tau == pytest.approx(9 / 36, rel=0.05)
-    squares = ((one.truth - one.mean) ** 2 / 9).mean()
-    assert BoxScore("nll").fitted([one]).tau == pytest.approx(1 / squares)
-
-
-def test_a_forecast_that_is_not_to_be_trusted_is_not() -> None:
-    """Where deviations say nothing of errors, they are ignored; where they say all, they are trusted."""
-    rng, level = np.random.default_rng(2), PACLevel(0.2, 0.05)
-    noise = [video(f"a{i}", rng, wrong=5, sure=rng.choice([0.5, 500])) for i in range(20)]
-    assert choose_box_score(noise, level, 0.1).power == 0
-    sure = rng.choice([2.0, 20.0], 20)
-    honest = [video(f"b{i}", rng, wrong=deviation, sure=deviation) for i, deviation in enumerate(sure)]
-    assert choose_box_score(honest, level, 0.1).power == 1
-
-
-def test_the_smallest_is_that_of_threshold_times_spread() -> None:
-    scores = np.array([[1.0, 2, 3, 4, 9], [2.0, 4, 6, 8, 18]])
-    spreads = np.array([[10.0] * 5, [4.0] * 5])
-    level = PACLevel(0.2, 0.5)  # one error of five: thresholds at 0, 1 and 2 errors
-    assert choose_smallest(scores, spreads, level) == 1  # 8 * 10 in the middle against 16 * 4
-    assert choose_smallest(scores, np.array([[7.0] * 5, [4.0] * 5]), level) == 0
 
 
 @pytest.mark.parametrize(
@@ -106,5 +80,3 @@ def test_a_video_without_a_target_is_refused() -> None:
             np.full((1, 4), np.inf),
             np.ones((1, 4)),
         )
-    with pytest.raises(InvalidInput, match="videos must be one or more"):
-        choose_box_score([], PACLevel(0.2, 0.05), 0.1)

@@ -1,4 +1,4 @@
-"""Videos: sequences in OTB's layout, tracks fresh or stored, and scores of boxes and of whole videos."""
+"""Videos: sequences in OTB's layout, tracks stored or of your tracker, scores of boxes and of videos."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from numbers import Real
@@ -15,14 +15,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from pac_core import GaussianForecast, InvalidInput, PACError, PACLevel
-from pac_core.arrays import check_array, check_number, check_numbers
+from pac_core import GaussianForecast, InvalidInput, PACError
+from pac_core.arrays import check_array, check_number, check_numbers, check_returned
 from pac_core.datasets import read_arrays
 from pac_core.errors import UnreadableFile
 from pac_core.scores import nll
 from pac_core.sets import Boxes, ConfidenceSets, gaussian_sets, threshold_value, widen
 from pac_core.splits import unit_names
+from pac_vision.images.decoding import read_image
 
 Floats: TypeAlias = NDArray[np.float64]
 TRUTH = re.compile(r"groundtruth_rect(?:\.(\d+))?\.txt")
@@ -167,6 +169,8 @@ class Video:
             array, shape = getattr(self, name), [len(self.frames), 4]
             if [*array.shape] != shape or not np.isfinite(array).all():
                 raise InvalidInput(f"{name} of the sequence {self.name} must be finite numbers {shape}")
+        if (self.var < 0).any():
+            raise InvalidInput(f"var of the sequence {self.name} must be at least 0, got {self.var.min():g}")
 
     @property
     def forecast(self) -> GaussianForecast:
@@ -252,13 +256,13 @@ class Tracks:
 
     def video(self, name: str) -> Video:
         """The forecasts of a sequence: mean and variance of the members where a target is present again."""
-        parts = []
-        for target, rows in enumerate(self.targets[name]):
-            there = np.flatnonzero(is_present(self.truth[rows]))[1:]  # the first box was given
-            members, truth = self.members[rows][there], self.truth[rows][there]
-            targets = np.full(len(there), target)
-            parts.append((there, targets, members.mean(axis=1), members.var(axis=1), truth))
-        return Video(name, *(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        return _as_video(
+            name,
+            [
+                (self.truth[rows], self.members[rows].mean(axis=1), self.members[rows].var(axis=1))
+                for rows in self.targets[name]
+            ],
+        )
 
     @property
     def videos(self) -> dict[str, Video]:
@@ -284,6 +288,41 @@ def read_tracks(path: str | os.PathLike[str]) -> Tracks:
         return Tracks(arrays["sequence"], arrays["length"], to_true_corners(truth), to_corners(members))
     except PACError as error:
         raise UnreadableFile(f"{path}: {error}") from None
+
+
+Tracker: TypeAlias = Callable[[Iterator[Image.Image], Floats], tuple[Any, Any]]
+
+
+def track(tracker: Tracker, folder: str | os.PathLike[str], sequence: Sequence) -> Video:
+    """Forecast the boxes of a sequence by a tracker of yours, which runs from the first true box of a target.
+
+    tracker: called for each target with F images, one after the other, and with the box `[4]` (xmin, ymin,
+        xmax, ymax) in the first of them; it returns means and variances `[F, 4]` of the box in each, of which
+        the first do not count
+    folder: of all sequences; a frame that cannot be read is refused with its path
+    """
+    found = []
+    for truth in sequence.truth:
+        forecast = np.zeros((2, len(truth), 4))
+        for start in np.flatnonzero(is_present(truth))[:1].tolist():
+            images = (read_image(Path(folder) / name) for name in sequence.frames[start:])
+            said, shape = tracker(images, truth[start].copy()), (len(truth) - start, 4)
+            if not isinstance(said, tuple | list | np.ndarray) or len(said) != 2:
+                raise InvalidInput(f"a tracker must return means and variances, got {type(said).__name__}")
+            for place, name in enumerate(("means", "variances")):
+                about = f"{name} of the tracker in the sequence {sequence.name}"
+                forecast[place, start:] = check_returned(about, said[place], shape, truth)
+        found.append((truth, *forecast))
+    return _as_video(sequence.name, found)
+
+
+def _as_video(name: str, targets: Iterable[tuple[Floats, Floats, Floats]]) -> Video:
+    """Of truth, means and variances of each target, where it is present again: its first box was given."""
+    parts = []
+    for target, (truth, *forecast) in enumerate(targets):
+        there = np.flatnonzero(is_present(truth))[1:]
+        parts.append((there, np.full(len(there), target), *(one[there] for one in (*forecast, truth))))
+    return Video(name, *(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def _boxes(name: str, value: Any, shape: str) -> NDArray[Any]:
@@ -404,10 +443,6 @@ class BoxScore:
         region = Boxes(ready.mean, ready.mean - reach, ready.mean + reach)
         return ConfidenceSets(region, partial(_largest, ready), limit, sound, tuple(ready.mean.shape))
 
-    def sizes(self, forecast: GaussianForecast, threshold: Any) -> Floats:
-        """`[R]` the half-diagonal of each set's bounding box, in pixels: the paper's size."""
-        return np.asarray(self.sets(forecast, threshold).size())
-
     def frame_scores(self, video: Video) -> Floats:
         """`[F]` the score of each frame: that of its worst target."""
         return video.per_frame(self.scores(video.forecast, video.truth))
@@ -420,39 +455,8 @@ class BoxScore:
         """The mean half-diagonal, in pixels, of a video's ``max`` boxes at T = 1; they grow with T."""
         return float(np.sqrt(self.prepared(video.forecast).var.sum(axis=1)).mean())
 
-    def fitted(self, videos: Iterable[Video]) -> BoxScore:
-        """Fit the temperature under which the true boxes are most likely (C of the paper)."""
-        squares = [((v.truth - v.mean) ** 2 / self.prepared(v.forecast).var).mean(axis=1) for v in videos]
-        return replace(self, tau=self.tau / float(np.maximum(np.concatenate(squares).mean(), 1e-12)))
-
-
-def choose_box_score(videos: Collection[Video], level: PACLevel, gamma: float) -> BoxScore:
-    """Choose the ``max`` score whose boxes are smallest on these tune videos at their own threshold."""
-    if not videos:
-        raise InvalidInput("videos must be one or more to choose a score on, got none")
-    scores = [[score.video_score(video, gamma) for video in videos] for score in CANDIDATES]
-    spreads = [[score.spread(video) for video in videos] for score in CANDIDATES]
-    return CANDIDATES[choose_smallest(np.array(scores), np.array(spreads), level)]
-
-
-def choose_smallest(scores: Floats, spreads: Floats, level: PACLevel) -> int:
-    """Which of C candidates has the smallest boxes, from scores and spreads `[C, n]` of n tune videos.
-
-    The size is the mean over videos of the mean half-diagonal in pixels, averaged over the thresholds at
-    epsilon n errors, one fewer and one more: with few videos one threshold is mostly chance.
-    """
-    n = scores.shape[1]
-    middle = int(level.epsilon * n)
-    errors = sorted({min(max(middle + step, 0), n - 1) for step in (-1, 0, 1)})
-    thresholds = np.sort(scores, axis=1)[:, ::-1][:, errors].mean(axis=1)
-    return int((thresholds * spreads.mean(axis=1)).argmin())
-
 
 def _largest(forecast: GaussianForecast, truth: Any) -> Floats:
     """`[R]` the largest error of the four sides, in deviations."""
     scores: Floats = (abs(truth - forecast.mean) / np.sqrt(forecast.var)).max(axis=1)
     return scores
-
-
-CANDIDATES = tuple(BoxScore("max", floor, power / 4) for power in range(5) for floor in (1.0, 25.0))
-"""What `choose_box_score` chooses from."""

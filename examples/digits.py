@@ -5,12 +5,11 @@ The promise: the set of a new digit drawn like these misses it with probability 
 """
 
 import numpy as np
-from PIL import Image
+from matplotlib import pyplot as plt
 from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
 
 from pac_core import LogitForecast, PACLevel, certify, evaluate, write_certificate
-from pac_vision.plots import Picture, picture_grid
 
 images, labels = load_digits(return_X_y=True)
 ids = np.array([f"digit-{i}" for i in range(len(images))])
@@ -27,11 +26,11 @@ print(made.certificates[0])
 test = made.parts.test.rows
 sets, truth = made.certificates[0].predictor.sets(forecast.take(test)), labels[rest][test]
 print(evaluate(sets, truth, PACLevel(0.02, 1e-4)))
-drawn = [Image.fromarray(np.uint8(255 - image.reshape(8, 8) * 15.9)) for image in images[rest][test]]
-pictures = [
-    Picture.of_set(image.copy, held, "0123456789", label=label)
-    for image, held, label in zip(drawn, sets.labels(), truth, strict=True)
-]
-doubtful = [pictures[i] for i in np.argsort(-sets.size(), kind="stable")[:24]]
-grid = [doubtful[i : i + 6] for i in range(0, 24, 6)]
-picture_grid(grid, title="Digits with the largest sets; red: the truth is missed").savefig("digits.png")
+held, inside = sets.labels(), sets.contains(truth)
+figure, panels = plt.subplots(4, 6, figsize=(9, 7.2), layout="constrained")
+for axes, i in zip(panels.flat, np.argsort(-sets.size(), kind="stable"), strict=False):
+    axes.imshow(-images[rest][test][i].reshape(8, 8), cmap="gray")
+    axes.set_title("{" + ", ".join(map(str, held[i])) + "}", color="black" if inside[i] else "red")
+    axes.set(xticks=[], yticks=[])
+figure.suptitle("Digits with the largest sets; red: the truth is missed")
+figure.savefig("digits.png")

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from pac_core import PACError
-from pac_core.plots import INK, canvas
 
+INK = ("#1b5e9e", "#c8553d", "#4f8a5b", "#7a5c99", "#8a6d3b")
 WIDTH = 118  # of a terminal
 PATH = click.Path(path_type=Path)
 
@@ -95,6 +95,22 @@ def say_refuted(found, yes="yes", no="no"):
 
 def say_level(level):
     return f"epsilon {level.epsilon:g}, delta {level.delta:g}"
+
+
+def canvas(width=6.0, height=4.0):
+    """A figure and its axes in the house style."""
+    figure, [[axes]] = panels(1, 1, (width, height))
+    return figure, axes
+
+
+def log_axis(axes):
+    """A logarithmic scale with numbers that can be read off, even within one power of ten."""
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+
+    axes.set_yscale("log", nonpositive="clip")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def new_panel(title, label="", size=(7.0, 4.2), **style):

@@ -1,4 +1,4 @@
-"""The program `pac`, with `pac min-n` and `pac plot bounds`: how many calibration units a level needs."""
+"""The program `pac`, with `pac min-n`: how many calibration units a level needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import io
 import os
 import sys
 import traceback
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,12 +14,11 @@ from pac_core.bounds import PACLevel, max_errors, min_samples
 from pac_core.cli.episodes import certify_episodes
 from pac_core.cli.evaluate import evaluate_command
 from pac_core.cli.fit import fit
-from pac_core.cli.options import FOLDER, PluginGroup, level_options, say
+from pac_core.cli.options import PluginGroup, level_options
 from pac_core.cli.report import report_command
 from pac_core.cli.sets import sets_command
 from pac_core.cli.verify import ledger_command, verify_command
 from pac_core.errors import PACError
-from pac_core.plots import plot_bounds
 
 EPILOG = """\
 Exit codes: 0 success, or yes; 1 the answer is no (refuted, does not follow);
@@ -116,21 +114,3 @@ def min_n(levels: list[PACLevel], errors: int, n: int | None) -> None:
         )
     else:
         click.echo(f"{n:,} calibration units prove it with up to {max_errors(n, level):,} outside their set")
-
-
-@main.group("plot")
-def plot() -> None:
-    """Draw figures."""
-
-
-@plot.command("bounds")
-@click.option("--delta", default=1e-5, show_default=True, help="Probability that the promise fails.")
-@click.option("--errors", multiple=True, default=(0, 1, 10, 50), show_default=True, help="Values of k.")
-@click.option(
-    "--out", type=FOLDER, default=Path("figures"), show_default=True, help="Folder for the figures."
-)
-def plot_bounds_command(delta: float, errors: tuple[int, ...], out: Path) -> None:
-    """Plot the units needed against epsilon: VC against direct bound, and the latter for several k."""
-    PACLevel(0.1, delta)
-    for path in plot_bounds(out, delta=delta, errors=errors):
-        say("wrote", str(path))

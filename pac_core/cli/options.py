@@ -22,7 +22,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)
 LEDGER = "pac-ledger"
 """What a ledger is called, unless the user gives it another name."""
-FOLDER = click.Path(file_okay=False, path_type=Path)
 
 ids_option = click.option("--ids", help="The array that names the units.  [default: ids, if present]")
 logits_option = click.option("--logits", help="The array of DATA with the logits.  [default: logits]")

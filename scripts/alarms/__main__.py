@@ -24,11 +24,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import common
 from alarms import rules
 from alarms.rules import OURS, PAPERS, PAPERS_SIZE
+from common import INK
 from tables.reading import read_table
 
 from pac_core import InvalidInput, NotEnoughData, PACLevel, write_certificate
 from pac_core.cli import ledger_beside
-from pac_core.plots import INK
 
 EPSILONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 PAPERS_LEVEL = PACLevel(0.02, 1e-5)

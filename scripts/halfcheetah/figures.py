@@ -13,19 +13,18 @@ from functools import partial
 
 import numpy as np
 from baselines import mass_gaussian_sets
-from common import draw_bands, draw_boxes, draw_errors, level_grid, new_panel, say_refuted
+from common import INK, draw_bands, draw_boxes, draw_errors, level_grid, log_axis, new_panel, say_refuted
+from halfcheetah.drawings import plot_step_sizes, plot_tubes
 from halfcheetah.experiment import ABLATIONS, PARTS, error_cells
 from scipy.stats import binom, binomtest
 
 from pac_core import NotEnoughData, PACLevel, evaluate
 from pac_core.bounds import Entry, joint_failure_probability, max_errors
 from pac_core.certificates import write_json
-from pac_core.plots import INK
 from pac_core.runs import certify_run
 from pac_core.thresholds import fit_threshold
 from pac_rl import forecast_plans
 from pac_rl.forecasts import BATCH
-from pac_rl.plots import log_axis, plot_step_sizes, plot_tubes
 from pac_rl.tasks import unit_seeds
 
 SIZE = "size of the tube (half-diagonal of its box, mean over steps)"

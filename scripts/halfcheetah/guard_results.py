@@ -17,7 +17,8 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from common import new_panel
+from common import INK, new_panel
+from halfcheetah.drawings import plot_episodes
 from halfcheetah.experiment import say
 from halfcheetah.guard import LEVEL, Guarded
 
@@ -26,12 +27,10 @@ from pac_core.certificates import Descent, descend, open_ledger, score_digest, v
 from pac_core.cli import refuse_unwritable
 from pac_core.datasets import file_digest
 from pac_core.evaluation import error_interval
-from pac_core.plots import INK
 from pac_core.risks import accepted_risk, claim_accepted_risk
 from pac_core.runs import Job, RunFolder, Stage, episodes_through
 from pac_rl import run_episodes
 from pac_rl.planning import MeanTubes
-from pac_rl.plots import plot_episodes
 from pac_rl.tasks import EPISODES, RunEpisodes, RunSelections, episodes_stage, read_arrays
 
 SCALES = (2.0, 1.6, 1.4, 1.2, 1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)

@@ -5,6 +5,7 @@ from functools import partial
 
 import common
 import numpy as np
+from common import INK
 from imagenet import pictures
 from imagenet.sets import OURS, PAPER, outcomes, say_infeasible
 
@@ -12,7 +13,6 @@ from pac_core import PACLevel
 from pac_core.arrays import round_up
 from pac_core.bounds import min_samples, vc_min_samples
 from pac_core.evaluation import calibration_error, error_interval
-from pac_core.plots import INK
 
 NUMBERS = ("mean size", "median", "smallest", "largest")
 SIZES = "labels in the set\n(line: median, diamond: mean)"

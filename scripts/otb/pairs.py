@@ -10,15 +10,23 @@ from typing import Any
 
 import numpy as np
 from baselines import fit_ablation
-from common import ResultFolder, draw_bands, draw_boxes, interval_text, new_panel, say_level, say_refuted
+from common import (
+    ResultFolder,
+    draw_bands,
+    draw_boxes,
+    interval_text,
+    log_axis,
+    new_panel,
+    say_level,
+    say_refuted,
+)
 from otb import regressor
+from otb.overlays import Overlay, overlay_grid, write_gif
 from otb.regressor import find_pairs, predict_no_motion, track_pairs
 
 import pac_vision as vision
 from pac_core import GaussianForecast, InvalidInput, NotEnoughData, PACLevel, evaluate
 from pac_core.bounds import max_errors
-from pac_rl.plots import log_axis
-from pac_vision.plots import Overlay, overlay_grid, write_gif
 
 PAPER_PAIRS = (20_882, 22_761, 22_761)
 """Pairs of frames to tune, calibrate and test in the paper, of 99 videos."""

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 from common import interval_text, say_level
 from otb import pairs
+from otb.overlays import Overlay, overlay_grid
 
 import pac_core as pac
 from pac_core.bounds import max_errors
@@ -16,7 +17,6 @@ from pac_core.sets import GivenScore
 from pac_core.splits import ids_digest
 from pac_core.thresholds import fit_threshold
 from pac_vision import BoxScore
-from pac_vision.plots import Overlay, overlay_grid
 from pac_vision.tracking import check_share, share_score
 
 PAPER = pac.PACLevel(0.01, 1e-5)

@@ -17,7 +17,6 @@ from cluster.commands.tune import (
     candidates,
     choose,
     fits,
-    heat_maps,
     held_out_sizes,
     sizes_by_tune,
     sweep,
@@ -279,14 +278,3 @@ def test_unknown_shapes_and_runs_without_forecasts_are_refused(finished: RunFold
     task = walking(tune=0, calibrate=UNITS, score="a score")
     with pytest.raises(InvalidInput, match="a sweep needs forecasts and tune units"):
         sweep(task.results(finished), LEVELS, tmp_path / "l.json")
-
-
-def test_heat_maps_are_drawn_and_refusals_are_named(tmp_path: Path) -> None:
-    rows = [
-        {"epsilon": e, "delta": d, "size": 1.0 / e, "test error": e / 2}
-        for e in (0.01, 0.1)
-        for d in (1e-5, 0.1)
-    ]
-    rows[0] |= {"size": "", "test error": ""}
-    assert heat_maps(rows, "a title").startswith(b"\x89PNG")
-    assert heat_maps(rows[1:], "a title") != heat_maps(rows, "a title")  # not asked for is not refused

@@ -298,13 +298,6 @@ def test_nearly_equal_levels_get_files_of_their_own(logits: Path, tmp_path: Path
     assert len(list((tmp_path / "n").glob("c-*.json"))) == 2
 
 
-def test_plot_draws_two_figures(tmp_path: Path) -> None:
-    result = run("plot", "bounds", "--out", tmp_path / "figures")
-    assert result.exit_code == 0, result.output
-    for name in ("bounds_vc_direct.png", "bounds_direct_errors.png"):
-        assert (tmp_path / "figures" / name).read_bytes().startswith(b"\x89PNG")
-
-
 def test_help_has_examples_and_no_promise_without_words() -> None:
     assert "pac fit logits.npz --epsilon 0.05" in run("--help").output
     assert "logits or probabilities [N, K], labels [N]" in run("fit", "--help").output

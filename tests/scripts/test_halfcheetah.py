@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from halfcheetah.__main__ import main
+from halfcheetah.drawings import plot_episodes
 from halfcheetah.experiment import SMOKE, Design, Experiment
 from halfcheetah.figures import REPEATS, count_beyond, largest_kept
 from halfcheetah.guard import GOVERNED, PARTS, PLANNED, TASKS, Guarded, SimulatePlanner, Sizes
@@ -315,3 +316,12 @@ def test_breaches_are_as_many_as_the_binomial_says() -> None:
     assert (counts == most).sum() > 20
     assert binomtest(int((counts > most).sum()), REPEATS, exact).pvalue > 1e-3
     assert binomtest(int((counts >= most).sum()), REPEATS, exact).pvalue < 1e-3
+
+
+def test_only_checked_steps_of_tubes_are_drawn() -> None:
+    tubes = np.zeros((2, 8, 4))
+    tubes[1, :, :2], tubes[1, :, 2:] = 1.0, 5.0
+    figure = plot_episodes({"ours": (np.full(8, 0.5), tubes)}, [2.0], "speed", "t", checked=2)
+    tops = [patch.get_data().values.max() for patch in figure.axes[0].patches]
+    assert len(tops) == 2 * 4, "each tube filled and with its upper end, to the last step"
+    assert max(tops) == 1.0

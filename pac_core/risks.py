@@ -1,4 +1,4 @@
-"""Risks beside P(miss): P(unsafe | accepted) of a guard, expected losses, which alarms may be suppressed."""
+"""Risks beside P(miss): P(unsafe | accepted) of a guard, and expected losses."""
 
 from __future__ import annotations
 
@@ -11,17 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.arrays import (
-    Floats,
-    check_array,
-    check_booleans,
-    check_labels,
-    check_numbers,
-    round_down,
-    round_up,
-)
+from pac_core.arrays import Floats, check_array, check_booleans, check_labels, round_down, round_up
 from pac_core.betting import check_losses
-from pac_core.bounds import Family, PACLevel, check_integer, check_level, check_probability
+from pac_core.bounds import Family, PACLevel, check_integer, check_probability
 from pac_core.certificates.certificate import json_digest
 from pac_core.certificates.descent import Descended, Descent, Scale, descend
 from pac_core.certificates.ledger import (
@@ -35,9 +27,7 @@ from pac_core.certificates.ledger import (
 )
 from pac_core.errors import InvalidInput, NothingAccepted, SecondLook
 from pac_core.evaluation import error_interval
-from pac_core.sets.kinds import widen_for_labels
 from pac_core.splits import ids_digest, unique_names, unit_names
-from pac_core.thresholds import Threshold, fit_threshold
 
 _STREAM = 0x57E9  # keeps the draw of the step apart from all else that an episode draws from its seed
 
@@ -266,104 +256,3 @@ def certify_losses(
         unit=unit,
     )
     return descend(plan, lambda setting, _: found[setting], ledger=ledger)
-
-
-@dataclass(frozen=True, repr=False)
-class AlarmRule:
-    """Suppress an alarm whose score under "true alarm" is above T, with the evidence for T.
-
-    threshold: fitted on true alarms alone, so that its n and its level are about those
-
-    A new true alarm is suppressed with probability at most epsilon, with confidence 1 - delta over the draw
-    of the calibration alarms, if both are independent draws from one distribution (alarms of one patient are
-    not) and the model was not chosen on them. Nothing is promised about false alarms.
-    """
-
-    threshold: Threshold
-
-    def suppress(self, scores: Any) -> NDArray[np.bool_]:
-        """`[N]` which alarms to suppress, from `scores` `[N]`, -log f(true|x); none if not finite."""
-        array = check_array("scores", scores, "[N]")
-        if array.dtype.kind not in "fiu":
-            raise InvalidInput(f"scores must be numbers, got dtype {array.dtype}")
-        return np.asarray(np.isfinite(array) & (array > widen_for_labels(self.threshold)))
-
-    def __repr__(self) -> str:
-        level = self.threshold.level
-        return (
-            f"Suppress an alarm whose score under 'true' is above {round_up(self.threshold.value)}: a true "
-            f"alarm is suppressed with probability at most {round_up(level.epsilon)}, with confidence "
-            f"1 - {round_up(level.delta)}, from {self.threshold.n:,} true alarms of which "
-            f"{self.threshold.errors:,} may lie above, for alarms drawn like these."
-        )
-
-
-def fit_alarm_rule(scores: Any, true: Any, level: PACLevel) -> AlarmRule:
-    """The rule that suppresses most and still proves the level for true alarms.
-
-    scores: `[N]` -log f(true|x) of the calibration alarms
-    true: `[N]` booleans, which of them were true; the scores of the others are not used
-
-    >>> rule = fit_alarm_rule(range(200), [i % 2 == 0 for i in range(200)], PACLevel(0.1, 0.05))
-    >>> rule.threshold.n, rule.threshold.value
-    (100, 190.0)
-    >>> rule.suppress([190.0, 191.0, float("nan"), float("inf")]).tolist()
-    [False, True, False, False]
-    """
-    values = check_numbers("scores", scores, "[N]")
-    chosen = check_booleans("true", true, len(values))
-    if not chosen.any():
-        raise InvalidInput(f"true must hold at least one true alarm, got none among {len(chosen):,}")
-    return AlarmRule(fit_threshold(values[chosen], check_level(level)))
-
-
-@dataclass(frozen=True, repr=False)
-class RiskGiven:
-    """What a promise about all units at `level` implies for one kind: an upper limit of P(miss | kind).
-
-    limit, confidence: epsilon / least, at most 1, and 1 - delta - doubt
-    least: exact lower limit of P(kind), one-sided Clopper-Pearson, from `count` of `n` fresh units
-    """
-
-    limit: float
-    least: float
-    confidence: float
-    kind: str
-    count: int
-    n: int
-    level: PACLevel
-
-    def __repr__(self) -> str:
-        return (
-            f"P(miss given {self.kind}) <= {round_up(self.limit, 4)} with confidence "
-            f"{round_down(self.confidence)}: P(miss) <= {round_up(self.level.epsilon)} divided by "
-            f"P({self.kind}) >= {round_down(self.least, 4)}, from "
-            f"{self.count:,} of {self.n:,} units."
-        )
-
-
-def risk_given(level: PACLevel, members: Any, *, kind: str, doubt: float = 0.01) -> RiskGiven:
-    """The limit of P(miss | kind) that follows from P(miss) <= epsilon alone.
-
-    level: that the sets were calibrated at
-    members: `[N]` booleans, which units are of the kind; none of them may have been calibrated on or used to
-        choose the kind, so take the test part
-    kind: in words, such as "suppressed": a miss is then a true alarm that was suppressed
-    doubt: the probability that the lower limit of P(kind) fails
-
-    P(miss and kind) is at most P(miss), so P(miss | kind) is at most epsilon / P(kind). With no unit of the
-    kind: `NothingAccepted`. The paper's experiment suppressed 189 of 817 alarms at (0.02, 1e-5), 13 of them
-    true: 6.9%, which contradicts "at most 2%" but not what follows:
-
-    >>> risk_given(PACLevel(0.02, 1e-5), [True] * 189 + [False] * 628, kind="suppressed")
-    P(miss given suppressed) <= 0.1012 with confidence 0.98999: P(miss) <= 0.02 divided by \
-P(suppressed) >= 0.1977, from 189 of 817 units.
-    """
-    level, chosen = check_level(level), check_booleans("members", members)
-    if isinstance(doubt, bool) or not isinstance(doubt, float) or not 0 < doubt < 1 - level.delta:
-        raise InvalidInput(f"doubt must lie strictly between 0 and 1 - delta, got {doubt!r}")
-    count, n = int(chosen.sum()), len(chosen)
-    if not count:
-        raise NothingAccepted(f"none of the {n:,} units is {kind}, so nothing is known about such units")
-    least = error_interval(count, n, doubt)[0]
-    return RiskGiven(min(1.0, level.epsilon / least), least, 1 - level.delta - doubt, kind, count, n, level)

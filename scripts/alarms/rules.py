@@ -1,6 +1,6 @@
 """Alarms that may be suppressed: the paper's rule and the rule for true alarms, on the same alarms."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,11 +13,10 @@ import pac_core as pac
 from pac_core import InvalidInput, LogitForecast, NotEnoughData, PACLevel
 from pac_core.bounds import max_errors
 from pac_core.certificates import Record, certify_scores, train_record
-from pac_core.errors import NothingAccepted
 from pac_core.evaluation import error_interval
-from pac_core.risks import fit_alarm_rule, risk_given
 from pac_core.scores import nll
 from pac_core.sets import Likelihood, label_sets
+from pac_core.sets.kinds import widen_for_labels
 from pac_core.splits import digest_of
 from pac_core.thresholds import fit_threshold
 
@@ -72,6 +71,34 @@ class RuleResult:
     given: Any = None
     refused: str = ""
     sets: Any = None
+
+
+def fit_true_alarms(scores, true, level):
+    """T, such that a new true alarm that scores above it, and is suppressed, has probability at most epsilon.
+
+    It is fitted on the true ones alone of the alarms with `scores` `[N]`, -log f(true|x).
+    """
+    if not true.any():
+        raise InvalidInput(f"true must hold at least one true alarm, got none among {len(true):,}")
+    return fit_threshold(scores[true], level)
+
+
+def suppress(threshold, scores):
+    """`[N]` which alarms to suppress: none without a finite score, and none for another CPU's last digits."""
+    return np.isfinite(scores) & (scores > widen_for_labels(threshold))
+
+
+def risk_given(level, members, *, doubt=0.01):
+    """The limit of P(miss | kind) that follows from P(miss) <= epsilon alone: epsilon / P(kind), at most 1.
+
+    members: `[N]` which of some fresh units are of the kind; P(kind) is bounded from below (Clopper-Pearson)
+    doubt: the probability that this bound fails; the limit has the confidence 1 - delta - doubt
+
+    None if no unit is of the kind, because nothing is known of such units then.
+    """
+    if not members.any():
+        return None
+    return min(1.0, level.epsilon / error_interval(int(members.sum()), len(members), doubt)[0])
 
 
 class Suppression(NamedTuple):
@@ -151,23 +178,19 @@ def suppress_by_the_paper(alarms, level):
     sets = label_sets(alarms.forecast.take(alarms.test), threshold)
     # An empty set suppresses nothing.
     quiet, true = sets.member[:, 0] & (sets.size() == 1), alarms.true[alarms.test]
-    result = RuleResult(PAPERS, level, threshold, found=count_suppressed(quiet, true), sets=sets)
-    try:
-        result = replace(result, promised=risk_given(level, true, kind="a true alarm").limit)
-        return replace(result, given=risk_given(level, quiet, kind="suppressed"))
-    except NothingAccepted:
-        return result
+    promised, given = risk_given(level, true), risk_given(level, quiet)
+    return RuleResult(PAPERS, level, threshold, promised, count_suppressed(quiet, true), given, sets=sets)
 
 
 def suppress_by_true_alarms(alarms, level):
     """By a threshold from true alarms alone, which bounds P(suppressed given true alarm) by epsilon."""
     rows, scores = alarms.calibrate, alarms.scores
     try:
-        rule = fit_alarm_rule(scores[rows], alarms.true[rows], level)
+        threshold = fit_true_alarms(scores[rows], alarms.true[rows], level)
     except NotEnoughData as error:
         return RuleResult(OURS, level, refused=f"refused: {error.needed:,} true alarms needed")
-    found = count_suppressed(rule.suppress(scores[alarms.test]), alarms.true[alarms.test])
-    return RuleResult(OURS, level, rule.threshold, level.epsilon, found)
+    found = count_suppressed(suppress(threshold, scores[alarms.test]), alarms.true[alarms.test])
+    return RuleResult(OURS, level, threshold, level.epsilon, found)
 
 
 def certify_rule(alarms, level, *, ledger):
@@ -200,7 +223,7 @@ def rule_row(result):
     quiet = found.true_suppressed + found.false_suppressed
     among = found.true_suppressed / quiet if quiet else None
     row |= {"share of false": found.share_of_false, "true among suppressed": among}
-    row |= {"implied limit": given.limit if given else None}
+    row |= {"implied limit": given}
     return row | {"verdict": "refuted" if refuted else "not refuted"}
 
 

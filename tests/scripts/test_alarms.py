@@ -18,18 +18,20 @@ from alarms.rules import (
     alarms_in,
     certify_rule,
     count_suppressed,
+    fit_true_alarms,
+    risk_given,
     sets_row,
+    suppress,
     suppress_by_the_paper,
     suppress_by_true_alarms,
 )
+from scipy.optimize import brentq
 from scipy.stats import binom, binomtest
 from script_runs import run_here, smoke_test, table_in
 from tables.reading import Table
 
-from pac_core import InvalidInput, LogitForecast, NotEnoughData, PACLevel, SecondLook, read_certificate
+from pac_core import InvalidInput, LogitForecast, PACLevel, SecondLook, read_certificate
 from pac_core.certificates import Record
-from pac_core.errors import NothingAccepted
-from pac_core.risks import fit_alarm_rule, risk_given
 from pac_core.scores import nll
 from pac_core.sets import LabelSets, label_sets
 from pac_core.thresholds import Threshold, fit_threshold
@@ -51,10 +53,10 @@ def test_the_rule_for_true_alarms_breaks_its_promise_as_often_as_the_binomial_sa
     for _ in range(repeats):
         true = rng.random(150) < 0.5  # how many are true is chance
         scores = np.where(true, rng.random(150), 0.5 * rng.random(150))
-        rule = fit_alarm_rule(scores, true, LEVEL)
+        threshold = fit_true_alarms(scores, true, LEVEL)
         n = int(true.sum())
-        assert rule.threshold.n == n
-        broken += 1 - rule.threshold.value > LEVEL.epsilon
+        assert threshold.n == n
+        broken += 1 - threshold.value > LEVEL.epsilon
         expected += breach(n) / repeats
         slipped += breach(n, 1) / repeats
     assert binomtest(broken, repeats, expected).pvalue > 1e-4
@@ -79,7 +81,7 @@ def test_a_suppressed_alarm_is_not_false_with_probability_one_minus_epsilon() ->
         quiet = member[:, 0] & ~member[:, 1]
         np.testing.assert_array_equal(quiet, x[500:] < c)
         claimed += c / 2 > level.epsilon
-        followed += c / 2 > risk_given(level, quiet, kind="suppressed").limit
+        followed += c / 2 > risk_given(level, quiet)
     assert claimed == 200
     assert followed == 0
 
@@ -90,54 +92,39 @@ def test_the_implied_limit_fails_for_exactly_the_counts_of_clopper_and_pearson(s
     level, n, doubt = PACLevel(0.02, 0.05), 60, 0.03
     wrong = set()
     for count in range(1, n + 1):
-        found = risk_given(level, [True] * count + [False] * (n - count), kind="suppressed", doubt=doubt)
-        assert found.confidence == pytest.approx(0.92)
-        assert (found.count, found.n) == (count, n)
-        if found.limit < level.epsilon / share:
+        if risk_given(level, np.arange(n) < count, doubt=doubt) < level.epsilon / share:
             wrong.add(count)
     assert wrong == {count for count in range(1, n + 1) if binom.sf(count - 1, n, share) < doubt}
     assert sum(binom.pmf(count, n, share) for count in wrong) < doubt
 
 
-def test_a_limit_is_never_above_one() -> None:
-    assert risk_given(LEVEL, [True] + [False] * 20, kind="suppressed").limit == 1.0
+def test_limits_of_many_few_and_none() -> None:
+    """The paper suppressed 189 of 817 at epsilon 0.02: more than 2% of those may be true."""
+    level = PACLevel(0.02, 1e-5)
+    assert risk_given(level, np.arange(817) < 189) == pytest.approx(0.02 / binom_least(189, 817), rel=1e-6)
+    assert risk_given(LEVEL, np.arange(21) < 1) == 1.0
+    assert risk_given(LEVEL, np.zeros(9, bool)) is None
+
+
+def binom_least(count: int, n: int) -> float:
+    """Where so many or more have the probability 0.01."""
+    return float(brentq(lambda p: binom.sf(count - 1, n, p) - 0.01, 1e-9, 1 - 1e-9))
 
 
 def test_where_the_model_fails_the_alarm_sounds() -> None:
-    rule = fit_alarm_rule(np.arange(100.0), [True] * 100, LEVEL)
-    assert rule.threshold.value == 95.0  # k* = 4: P[Binomial(100, 0.1) <= 4] = 0.024, <= 5: 0.058
-    assert not rule.suppress([95.0 + 1e-6]).any(), "another CPU's last digits suppress nothing"
-    assert rule.suppress([95.0, 95.1, math.nan, math.inf, -math.inf]).tolist() == [False, True] + [False] * 3
-    assert "a true alarm is suppressed with probability at most 0.1, with confidence 1 - 0.05" in repr(rule)
-    assert "from 100 true alarms of which 4 may lie above" in repr(rule)
+    threshold = fit_true_alarms(np.arange(100.0), np.ones(100, bool), LEVEL)
+    assert threshold.value == 95.0  # k* = 4: P[Binomial(100, 0.1) <= 4] = 0.024, <= 5: 0.058
+    assert not suppress(threshold, np.array([95.0 + 1e-6])).any(), "another CPU's digits suppress nothing"
+    scores = np.array([95.0, 95.1, math.nan, math.inf, -math.inf])
+    assert suppress(threshold, scores).tolist() == [False, True] + [False] * 3
 
 
 def test_false_alarms_do_not_move_the_threshold() -> None:
     true = np.arange(200) < 100
     scores = np.concatenate([np.arange(100.0), np.full(100, 1e6)])
-    assert fit_alarm_rule(scores, true, LEVEL).threshold.value == 95.0
-
-
-@pytest.mark.parametrize(
-    ("ask", "error", "said"),
-    [
-        (lambda: fit_alarm_rule([1.0, 2.0], [True, False], LEVEL), NotEnoughData, "at least 29 are needed"),
-        (lambda: fit_alarm_rule([1.0, 2.0], [False, False], LEVEL), InvalidInput, "at least one true alarm"),
-        (lambda: fit_alarm_rule([1.0, 2.0], [1, 0], LEVEL), InvalidInput, "true must be 2 booleans"),
-        (lambda: fit_alarm_rule([1.0, 2.0], [True], LEVEL), InvalidInput, "true must be 2 booleans"),
-        (lambda: fit_alarm_rule([math.nan] * 40, [True] * 40, LEVEL), InvalidInput, "must not contain NaN"),
-        (
-            lambda: risk_given(LEVEL, [False] * 9, kind="quiet"),
-            NothingAccepted,
-            "none of the 9 units is quiet",
-        ),
-        (lambda: risk_given(LEVEL, [True], kind="quiet", doubt=0.95), InvalidInput, "doubt must lie"),
-        (lambda: risk_given(LEVEL, [1, 0], kind="quiet"), InvalidInput, "members must be booleans"),
-    ],
-)
-def test_refusals_have_names(ask: Callable[[], object], error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
-        ask()
+    assert fit_true_alarms(scores, true, LEVEL).value == 95.0
+    with pytest.raises(InvalidInput, match="at least one true alarm"):
+        fit_true_alarms(scores, ~(true | True), LEVEL)
 
 
 def test_counts_by_hand() -> None:

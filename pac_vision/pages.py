@@ -114,13 +114,13 @@ def show_tracks(runs: Sequence[StoredRun]) -> Chapter:
 
 def _overlays(run: StoredRun) -> list[Section]:
     """Boxes in frames of some test videos, where the run scored stored tracks."""
-    if run.main is None or "frame_score" not in run.about:
+    if run.main is None or run.about.get("frame_score", "max") != "max":
         return []
     try:
         tracks = read_tracks(run.folder.get(DATA).decode())
     except (PACError, OSError):
         return []  # tracked from frames: the boxes were not stored
-    score, cards = BoxScore(run.about["frame_score"], power=run.about["power"]), []
+    score, cards = BoxScore(power=run.about["power"]), []
     threshold = run.main[0].predictor.threshold.value
     for name in run.results.units("test")[:FRAMES].tolist():
         video = tracks.video(name)

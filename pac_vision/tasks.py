@@ -145,8 +145,8 @@ def check_ids(ids: Sequence[str], units: Mapping[str, Any]) -> list[str]:
 class _ScoreVideos:
     """Scores sequences by their names.
 
-    A shard of n gets `ids` `[n]`, `scores` `[n]`, `frames` `[n]` that count, and with the score ``max`` the
-    `spreads` `[n]` of the boxes: T times the spread is the mean half-diagonal of a sequence's boxes.
+    A shard of n gets `ids` `[n]`, `scores` `[n]`, `frames` `[n]` that count, and the `spreads` `[n]` of the
+    boxes: T times the spread is the mean half-diagonal of a sequence's boxes.
     """
 
     units: Mapping[str, Any]
@@ -163,8 +163,7 @@ class _ScoreVideos:
             frames = self.score.frame_scores(video)
             rows.append((share_score(frames, self.gamma), len(frames), self.score.spread(video)))
         scores, counts, spreads = (np.array(column) for column in zip(*rows, strict=True))
-        found = {"ids": np.array(ids), "scores": scores, "frames": counts}
-        return found | ({"spreads": spreads} if self.score.kind == "max" else {})
+        return {"ids": np.array(ids), "scores": scores, "frames": counts, "spreads": spreads}
 
 
 class ScoreTracks(_ScoreVideos):
@@ -311,7 +310,6 @@ def track_task(
     sequences: Path | None = None,
     tracker: str | None = None,
     gamma: float,
-    score: str,
     power: float = 1.0,
     calibrate: int,
     seed: int,
@@ -324,7 +322,7 @@ def track_task(
         `load_tracker`; the sequences that it was trained on are left out
     """
     check_share("gamma", gamma)  # refuses here what would not do there
-    frame_score = BoxScore(score, power=power)
+    frame_score = BoxScore(power=power)
     about: dict[str, Any] = {}
     if tracks is not None:
         if sequences is not None or tracker is not None:
@@ -362,23 +360,20 @@ def track_task(
         calibrate=calibrate,
         seed=seed,
         gamma=gamma,
-        frame_score=score,
         power=power,
         cpus=cpus,
         **about,
     )
 
 
-def box_sizes(task: Task, folder: RunFolder, threshold: float) -> NDArray[np.float64] | None:
-    """`[n]` the mean half-diagonal, in pixels, of the boxes of each test sequence; None if not known."""
+def box_spreads(task: Task, folder: RunFolder) -> NDArray[np.float64]:
+    """`[n]` the mean half-diagonal, in pixels, of the boxes of each test sequence at T = 1."""
     parts = [spreads for _, _, spreads in task.results(folder).over("test", _Spreads())]
-    if not parts or parts[0] is None:
-        return None
-    return threshold * np.concatenate(parts)
+    return np.concatenate([np.zeros(0), *parts])
 
 
 class _Spreads(View):
     """Reads the spreads of sequences, see `_ScoreVideos`."""
 
     def __call__(self, arrays: Any) -> Any:
-        return arrays.get("spreads")
+        return arrays["spreads"]

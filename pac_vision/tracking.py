@@ -21,8 +21,7 @@ from pac_core import GaussianForecast, InvalidInput, PACError
 from pac_core.arrays import check_array, check_number, check_numbers, check_returned
 from pac_core.datasets import read_arrays
 from pac_core.errors import UnreadableFile
-from pac_core.scores import nll
-from pac_core.sets import Boxes, ConfidenceSets, gaussian_sets, threshold_value, widen
+from pac_core.sets import Boxes, ConfidenceSets, threshold_value, widen
 from pac_core.splits import unit_names
 from pac_vision.images.decoding import read_image
 
@@ -374,19 +373,14 @@ def check_share(name: str, value: Any) -> float:
     return number
 
 
-SCORES = ("nll", "max")
-
-
 @dataclass(frozen=True)
 class BoxScore:
-    """The score of a true box: larger is worse, and a set holds the boxes that score at most T.
+    """The score of a true box, the largest error of its four sides in deviations; a set holds the boxes that
+    score at most T.
 
-    kind: ``nll``, the paper's, whose sets are ellipsoids; ``max``, the largest error of the four sides in
-        deviations, whose sets are boxes
     floor: the least variance, in pixels squared; members that agree by chance are not certain
     power: p, from 0 to 1: a deviation is sigma^p times side^(1 - p), the side that of the forecast
         box; 1 trusts the forecast's spread, 0 ignores it
-    tau: the paper's temperature; it divides the variance, and matters to ``nll`` only
 
     >>> forecast = GaussianForecast(np.array([[0.0, 0, 10, 10]]), np.full((1, 4), 4.0))
     >>> truth = np.array([[1.0, -3, 10, 12]])
@@ -397,47 +391,36 @@ class BoxScore:
     ([[-3.0, -3.0, 7.0, 7.0]], [[3.0, 3.0, 13.0, 13.0]])
     """
 
-    kind: str = "max"
     floor: float = 1.0
     power: float = 1.0
-    tau: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in SCORES:
-            raise InvalidInput(f"score must be one of {', '.join(SCORES)}, got {self.kind!r}")
-        for name in ("floor", "power", "tau"):
+        for name in ("floor", "power"):
             object.__setattr__(self, name, check_number(name, getattr(self, name)))
         if not 0 <= self.power <= 1:
             raise InvalidInput(f"power must lie in [0, 1], got {self.power!r}")
-        for name, rule in (("floor", "a variance above 0"), ("tau", "a finite number above 0")):
-            if not 0 < getattr(self, name) < np.inf:
-                raise InvalidInput(f"{name} must be {rule}, got {getattr(self, name)!r}")
+        if not 0 < self.floor < np.inf:
+            raise InvalidInput(f"floor must be a variance above 0, got {self.floor!r}")
 
     def __str__(self) -> str:
-        words = [self.kind, f"variance at least {self.floor:g}"]
-        words += [f"power {self.power:g}"] if self.power != 1 else []
-        return ", ".join(words + ([f"tau {self.tau:.4g}"] if self.tau != 1 else []))
+        power = f", power {self.power:g}" if self.power != 1 else ""
+        return f"max, variance at least {self.floor:g}{power}"
 
     def prepared(self, forecast: GaussianForecast) -> GaussianForecast:
         """The forecast with the variances that the score uses."""
         var = np.maximum(forecast.var, self.floor)
         if self.power != 1:
             var = var**self.power * box_sides(forecast.mean) ** (2 - 2 * self.power)
-        return replace(forecast, var=var / self.tau)
+        return replace(forecast, var=var)
 
     def scores(self, forecast: GaussianForecast, truth: Any) -> Floats:
         """`[R]` the score of each true box `[R, 4]`."""
         ready = self.prepared(forecast)
-        if self.kind == "nll":
-            return np.asarray(nll(ready, truth))
         return _largest(ready, ready.check(truth))
 
     def sets(self, forecast: GaussianForecast, threshold: Any) -> ConfidenceSets:
         """Of each row, the boxes that score at most T."""
-        ready = self.prepared(forecast)
-        if self.kind == "nll":
-            return gaussian_sets(ready, threshold)
-        ready, sound = ready.for_sets()
+        ready, sound = self.prepared(forecast).for_sets()
         limit = widen(threshold_value(threshold))
         reach = limit * np.sqrt(ready.var)
         region = Boxes(ready.mean, ready.mean - reach, ready.mean + reach)
@@ -452,7 +435,7 @@ class BoxScore:
         return share_score(self.frame_scores(video), gamma)
 
     def spread(self, video: Video) -> float:
-        """The mean half-diagonal, in pixels, of a video's ``max`` boxes at T = 1; they grow with T."""
+        """The mean half-diagonal, in pixels, of a video's boxes at T = 1; they grow with T."""
         return float(np.sqrt(self.prepared(video.forecast).var.sum(axis=1)).mean())
 
 

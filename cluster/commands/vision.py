@@ -14,7 +14,7 @@ from pac_core.cli import FILE, batch_option, broken_option, preprocessing_option
 from pac_core.files import real_path
 from pac_core.runs import Finding, RunFolder, Task
 from pac_core.sets import LABEL_SCORES, resolve_score_name
-from pac_vision.tasks import box_sizes, image_task, track_task
+from pac_vision.tasks import box_spreads, image_task, track_task
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 MODELS = (
@@ -102,7 +102,6 @@ def run_imagenet(
 @click.option("--sequences", type=FOLDER, help="Or: OTB's folders of frames and boxes, to be tracked.")
 @click.option("--tracker", metavar="NAME", help="With them: python:MODULE:FACTORY, a tracker of yours.")
 @click.option("--gamma", default=0.1, show_default=True, help="Share of a video's frames that may be missed.")
-@click.option("--score", default="max", show_default=True, help="Of a frame: nll or max.")
 @click.option("--power", default=1.0, show_default=True, help="Trust in the forecast's spread, from 0 to 1.")
 @click.option("--calibrate", required=True, type=int, help="Sequences to prove on; the rest tests.")
 @engine_options
@@ -111,7 +110,6 @@ def run_otb(
     sequences: Path | None,
     tracker: str | None,
     gamma: float,
-    score: str,
     power: float,
     calibrate: int,
     seed: int,
@@ -122,7 +120,7 @@ def run_otb(
     """Tracks of videos: stored ones, or by a tracker that reads the frames; the unit is a whole sequence."""
     check_levels(calibrate, engine["levels"])
     videos: dict[str, Any] = {"tracks": tracks, "sequences": sequences, "tracker": tracker}
-    chosen: dict[str, Any] = {"gamma": gamma, "score": score, "power": power}
+    chosen: dict[str, Any] = {"gamma": gamma, "power": power}
     place = RunFolder(folder)
     with resumable(place):
         task = track_task(**videos, **chosen, calibrate=calibrate, seed=seed, cpus=cpus)
@@ -133,8 +131,8 @@ def run_otb(
 
 
 def _say_boxes(task: Task, place: RunFolder, findings: list[Finding]) -> None:
-    spreads = box_sizes(task, place, 1.0)
-    if spreads is None:
+    spreads = box_spreads(task, place)
+    if not len(spreads):
         return
     for threshold in (finding.certificate.predictor.threshold for finding in findings):
         sizes = threshold.value * spreads

@@ -242,7 +242,7 @@ def whole_benchmark(args, folder, train, sequences):
 
 def draw_sets(args, sequences, videos, parts, level):
     """The videos with their boxes at this level (C+D)."""
-    predictor, floored = fit_pairs(parts, level), vision.BoxScore("nll")
+    predictor, floored = fit_pairs(parts, level), vision.BoxScore()
     sets = [predictor.sets(floored.prepared(video.forecast)) for video in videos]
     return [Overlay.of(args.sequences, *known) for known in zip(sequences, videos, sets, strict=True)]
 

@@ -13,14 +13,15 @@ from pac_core.certificates import Record, SplitRecord, certify_scores
 from pac_core.cli import ledger_beside
 from pac_core.datasets import file_digest
 from pac_core.evaluation import error_interval
-from pac_core.sets import GivenScore
+from pac_core.scores import nll
+from pac_core.sets import GivenScore, gaussian_sets
 from pac_core.splits import ids_digest
 from pac_core.thresholds import fit_threshold
 from pac_vision import BoxScore
 from pac_vision.tracking import check_share, share_score
 
 PAPER = pac.PACLevel(0.01, 1e-5)
-CANDIDATES = tuple(BoxScore("max", floor, power / 4) for power in range(5) for floor in (1.0, 25.0))
+CANDIDATES = tuple(BoxScore(floor, power / 4) for power in range(5) for floor in (1.0, 25.0))
 
 
 def score_candidates(videos, gamma):
@@ -43,10 +44,9 @@ def choose_smallest(scores, spreads, level):
 
 
 def fit_temperature(videos):
-    """The paper's score with the temperature under which the true boxes are most likely (C)."""
-    plain = BoxScore("nll")
-    squares = [((v.truth - v.mean) ** 2 / plain.prepared(v.forecast).var).mean(axis=1) for v in videos]
-    return BoxScore("nll", tau=1 / float(np.maximum(np.concatenate(squares).mean(), 1e-12)))
+    """The temperature under which the true boxes are most likely (C)."""
+    squares = [((v.truth - v.mean) ** 2 / BoxScore().prepared(v.forecast).var).mean(axis=1) for v in videos]
+    return 1 / float(np.maximum(np.concatenate(squares).mean(), 1e-12))
 
 
 def by_sequence(args, folder, videos, sequences):
@@ -188,11 +188,13 @@ def compare_scores(args, folder, videos):
         for name, row in (("max, as forecast", plain), ("max, chosen on tune", chosen)):
             limit = fit_threshold(scores[row][calibrate], level).value
             found.setdefault(name, []).append((scores[row][test] > limit, limit * spreads[row][test]))
-        tempered = fit_temperature([everything[i] for i in tune])
-        for name, one in (("nll (D)", BoxScore("nll")), ("nll, temperature (C+D)", tempered)):
-            of = {i: one.video_score(everything[i], gamma) for i in (*calibrate, *test)}
+        tau = fit_temperature([everything[i] for i in tune])
+        for name, factor in (("nll (D)", 1.0), ("nll, temperature (C+D)", tau)):
+            ready = [BoxScore().prepared(video.forecast).tempered(factor) for video in everything]
+            rows = {i: nll(ready[i], everything[i].truth) for i in (*calibrate, *test)}
+            of = {i: share_score(everything[i].per_frame(row), gamma) for i, row in rows.items()}
             limit = fit_threshold([of[i] for i in calibrate], level).value
-            sizes = [one.sets(everything[i].forecast, limit).size().mean() for i in test]
+            sizes = [gaussian_sets(ready[i], limit).size().mean() for i in test]
             found.setdefault(name, []).append(([of[i] > limit for i in test], sizes))
     rows = []
     for name, of in found.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from pac_program import run as pac
 
 from pac_core import read_certificate
 from pac_core.runs import RunFolder
-from pac_vision.tasks import box_sizes, track_task
+from pac_vision.tasks import box_spreads, track_task
 
 TRACKER = "python:toy_tracker:make"
 LEVEL = ["--epsilon", 0.3, "--delta", 0.1, "--calibrate", 8]
@@ -61,25 +62,16 @@ def test_replaced_frames_are_noticed(home: Path, tmp_path: Path) -> None:
     assert pac(*once).exit_code == 0
 
 
-def test_box_sizes_grow_with_the_threshold(home: Path, tmp_path: Path) -> None:
-    given = {
-        "sequences": home / "videos",
-        "tracker": TRACKER,
-        "gamma": 0.1,
-        "score": "max",
-    }
-    task = track_task(**given, calibrate=8, seed=0)  # type: ignore[arg-type]
+def test_boxes_are_as_large_as_their_deviations(home: Path, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"sequences": home / "videos", "tracker": TRACKER, "gamma": 0.1}
+    task = track_task(**given, calibrate=8, seed=0)
     answer = pac(
         "run", "otb", "--sequences", home / "videos", "--tracker", TRACKER, *LEVEL,
         "--folder", tmp_path / "run", "--address", "none",
     )  # fmt: skip
     assert answer.exit_code == 0, answer.output
-    one, two = (box_sizes(task, RunFolder(str(tmp_path / "run")), value) for value in (1.0, 2.0))
-    assert one is not None
-    assert two is not None
-    assert len(one) == 3
-    assert (two == 2 * one).all()
-    np.testing.assert_allclose(one, 4)  # each of four sides has a deviation of two pixels
+    spreads = box_spreads(task, RunFolder(str(tmp_path / "run")))
+    np.testing.assert_allclose(spreads, 3 * [4])  # each of four sides has a deviation of two pixels
 
 
 def test_runs_are_refused_in_one_sentence(home: Path, tmp_path: Path) -> None:

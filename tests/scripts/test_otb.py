@@ -82,8 +82,8 @@ def video(name: str, rows: int, wrong: float, seed: int = 0, sure: float = 2.0) 
 
 def test_the_temperature_is_that_of_the_mean_squared_error() -> None:
     one = video("Deer", 4000, 6, sure=3.0)
-    assert fit_temperature([one]).tau == pytest.approx(9 / 36, rel=0.05)
-    assert fit_temperature([one]).tau == pytest.approx(1 / ((one.truth - one.mean) ** 2 / 9).mean())
+    assert fit_temperature([one]) == pytest.approx(9 / 36, rel=0.05)
+    assert fit_temperature([one]) == pytest.approx(1 / ((one.truth - one.mean) ** 2 / 9).mean())
 
 
 def test_a_forecast_that_is_not_to_be_trusted_is_not() -> None:

@@ -10,6 +10,7 @@ from otb.generated import write_sequences
 from otb.overlays import GREEN, RED, WHITE, YELLOW, Overlay, overlay_grid, some_frames, write_gif
 from PIL import Image
 
+from pac_core.sets import gaussian_sets
 from pac_vision import BoxScore, find_sequences
 from pac_vision.tracking import Sequence, Video
 
@@ -55,7 +56,7 @@ def test_a_gif_keeps_the_colours_of_the_boxes(overlay: Overlay, tmp_path: Path) 
 
 def test_empty_sets_are_not_drawn(overlay: Overlay) -> None:
     video = overlay.video
-    none = BoxScore("nll").sets(video.forecast, -100.0)
+    none = gaussian_sets(video.forecast, -100.0)
     empty = Overlay.of(overlay.folder, overlay.frames, video, none)
     assert np.isnan(empty.outer).all()
     assert empty.missed.all()

@@ -19,9 +19,7 @@ def video(name: str, rng: np.random.Generator, *, wrong: float, sure: float, row
     )
 
 
-@pytest.mark.parametrize(
-    "score", [BoxScore(), BoxScore("nll"), BoxScore(power=0.5), BoxScore("nll", tau=0.3)]
-)
+@pytest.mark.parametrize("score", [BoxScore(), BoxScore(power=0.5)])
 def test_a_set_holds_what_scores_at_most_its_threshold(score: BoxScore) -> None:
     rng = np.random.default_rng(0)
     one = video("Deer", rng, wrong=6, sure=4)
@@ -56,10 +54,9 @@ def test_a_power_of_zero_measures_in_sides_of_the_box() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"kind": "iou"}, "score must be one of nll, max, got 'iou'"),
         ({"floor": 0}, "floor must be a variance above 0, got 0"),
         ({"power": 1.5}, r"power must lie in \[0, 1\], got 1.5"),
-        ({"tau": np.nan}, "tau must be one number, got nan"),
+        ({"floor": np.nan}, "floor must be one number, got nan"),
     ],
 )
 def test_scores_are_refused_by_name(options: dict[str, object], said: str) -> None:

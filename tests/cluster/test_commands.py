@@ -344,7 +344,7 @@ def test_images_and_tracks_run_too(tmp_path: Path) -> None:
     assert re.search(r"\d of 20 sequences missed", answer.output)
 
 
-def test_tune_writes_table_maps_and_certificates(ensemble: Path, tmp_path: Path) -> None:
+def test_tune_writes_table_and_certificates(ensemble: Path, tmp_path: Path) -> None:
     assert pac(*rl(ensemble, tmp_path / "run", "--address", "none")).exit_code == 0
     levels = ["--level", "0.1,0.05", "--level", "0.2,0.06"]
     answer = pac("tune", tmp_path / "run", *levels, "--shape", "box", "--shape", "joint")

@@ -21,6 +21,7 @@ from pac_core.certificates import LedgerPath
 from pac_core.cli import LEDGER, LedgerName, ledger_beside, level_options, refuse_unwritable, say, say_cost
 from pac_core.errors import ShardFailed, TooManyFailures
 from pac_core.evaluation import describe_accuracy, error_interval
+from pac_core.exchangeability import describe_world
 from pac_core.files import real_path
 from pac_core.runs import (
     Finding,
@@ -249,6 +250,8 @@ def _certify(results: Results, levels: list[PACLevel], book: LedgerPath, **chose
         known = isinstance(made.score, RankedScore) or domains == {"labels"}
         say("tune", str(made.score) if known else f"{made.score.kind} from {task.tune:,} {task.unit}s")
     say_cost(len(levels), made.look.cost, book, made.refused)
+    for text in describe_world(made.certificates[0].world):
+        say("world", text)
     for finding in findings:
         say("calibrate", str(finding.certificate.predictor.threshold))
         for remark in finding.certificate.predictor.remarks:

@@ -19,6 +19,7 @@ from pac_core import plugins
 from pac_core.arrays import check_numbers
 from pac_core.bounds import BOUNDS, Family, PACLevel
 from pac_core.errors import BadCertificate, InvalidInput, PACError
+from pac_core.exchangeability import describe_world
 from pac_core.files import whole_file
 from pac_core.sets.label_scores import RankedScore
 from pac_core.sets.predictor import GivenScore, Likelihood, Predictor, Score
@@ -78,6 +79,7 @@ class Certificate:
     model, data: which model, and which file the units came from
     split, menu: how the parts were drawn, and what the look was for, where known
     versions: of the programs that made it
+    world: what the calibration scores were compared with in the same look, and the wealth: `describe_world`
     """
 
     predictor: Predictor
@@ -89,6 +91,7 @@ class Certificate:
     split: SplitRecord | None = None
     menu: MenuRecord | None = None
     versions: Mapping[str, str] = field(default_factory=_versions)
+    world: Mapping[str, float] | None = None
 
     @property
     def promise(self) -> str:
@@ -111,7 +114,9 @@ class Certificate:
         threshold = self.predictor.threshold
         records = {"model": self.model, "data": self.data, **self.parts}
         known = [f"  {name}: {_say(record)}" for name, record in records.items()]
-        return "\n".join([self.promise, f"  {threshold}", *known])
+        return "\n".join(
+            [self.promise, f"  {threshold}", *known, *(f"  {text}" for text in describe_world(self.world))]
+        )
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,7 @@ def issue(
     data: Record | None = None,
     split: SplitRecord | None = None,
     menu: MenuRecord | None = None,
+    world: Mapping[str, float] | None = None,
 ) -> Certificate:
     """The certificate of a predictor; refused unless its threshold follows from these scores.
 
@@ -156,7 +162,8 @@ def issue(
     calibrate = Record("calibrate", len(array), None if ids is None else ids_digest(ids))
     records = train or unknown, tune or unknown, calibrate, test or unknown
     parts, digest = dict(zip(PARTS, records, strict=True)), scores_digest(array)
-    return Certificate(predictor, unit, parts, digest, model or unknown, data or unknown, split, menu)
+    named = model or unknown, data or unknown
+    return Certificate(predictor, unit, parts, digest, *named, split, menu, world=world)
 
 
 def check_words(name: str, value: Any, rule: str = "a line of text") -> None:
@@ -244,6 +251,8 @@ def as_document(certificate: Certificate) -> dict[str, Any]:
         "menu": menu,
         "versions": dict(certificate.versions),
     }
+    if certificate.world:
+        document["world"] = dict(certificate.world)
     try:
         _score(json.loads(json.dumps(document, allow_nan=False))["score"])
     except BadCertificate as error:
@@ -287,7 +296,8 @@ def read_certificate(path: str | os.PathLike[str], content: bytes | None = None)
 
 
 def _from_document(document: dict[str, Any]) -> Certificate:
-    _check_fields("the certificate", document, _FIELDS | _types(Certificate, without=("predictor",)))
+    absent = ("predictor",) if "world" in document else ("predictor", "world")  # as in earlier ones
+    _check_fields("the certificate", document, _FIELDS | _types(Certificate, without=absent))
     if seal(document) != document["seal"]:
         raise BadCertificate("it was changed after it was written: its seal does not fit its content")
     check_unit(document["unit"])
@@ -309,6 +319,9 @@ def _from_document(document: dict[str, Any]) -> Certificate:
     read = {name: document[name] for name in ("unit", "scores", "versions")} | {"parts": parts}
     for name, kind in {"model": Record, "data": Record, "split": SplitRecord, "menu": MenuRecord}.items():
         read[name] = None if document[name] is None else _build(kind, name, document[name])
+    if (world := document.get("world")) is not None:
+        _check_fields("world", world, dict.fromkeys(world, (float,)))
+        read["world"] = world
     certificate = Certificate(Predictor(score, threshold, domain), **read)
     if certificate.promise != document["promise"]:
         raise BadCertificate("the promise in words is not the promise of its numbers")

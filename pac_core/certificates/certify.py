@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from pac_core.arrays import Array, check_labels, check_list, convert_like
+from pac_core.arrays import Array, check_labels, check_list, check_numbers, convert_like
 from pac_core.bounds import Entry, PACLevel, max_errors, min_samples
 from pac_core.certificates.certificate import (
     Certificate,
@@ -19,9 +19,11 @@ from pac_core.certificates.certificate import (
     as_document,
     check_unit,
     issue,
+    scores_digest,
 )
-from pac_core.certificates.ledger import Opening, open_split, read_family, score_digest
+from pac_core.certificates.ledger import Opening, open_split, read_family, read_ledger, score_digest
 from pac_core.errors import InvalidInput, TooManyFailures
+from pac_core.exchangeability import ORDER, compare_scores, sort_by
 from pac_core.fitting import score_fitter
 from pac_core.forecasts import GaussianForecast, LogitForecast, check_forecast, drop_failed, with_lengths
 from pac_core.sets.predictor import FitScore, Likelihood, Predictor, Score, score_units
@@ -35,6 +37,7 @@ class Request:
 
     scores: called after the ledger is written; returns them `[n]` or as `ShardedScores`
     of: which forecasts, where several of the same units are at hand: the same score of others is another
+    held_out: `[m]` scores of other units, which it was not fitted on, to compare with; None if there are none
     """
 
     score: Score
@@ -42,6 +45,7 @@ class Request:
     scores: Callable[[], Any]
     domain: tuple[Any, ...] | None = None
     of: str = ""
+    held_out: Any = None
 
     @property
     def digest(self) -> str:
@@ -86,6 +90,8 @@ def certify(
     train: str = "not named",
     model: Record | None = None,
     data: Record | None = None,
+    order: Any = None,
+    held_out: tuple[Any, Any] | None = None,
 ) -> Certified:
     """Certificates at one or more levels from one look at `calibrate` of the units.
 
@@ -98,6 +104,9 @@ def certify(
     ledger: a folder; the menu goes into it before any calibration score is computed, and a look that
         shares a unit with an earlier one is refused
     unit, train, train_ids, model, data: for the certificate; a unit among `train_ids` is refused
+    order: `[N]` when each unit was collected, numbers or times; by default in the order of the rows
+    held_out: forecast and truth of units of another collection, on which nothing was fitted. In the same look
+        the calibration scores are compared with both, for the report only: `Certificate.world`
 
     What can be refused without a look is refused before the ledger is written. If too many calibration units
     failed for some of the levels, those are in `refused`; for all: `TooManyFailures`.
@@ -132,6 +141,7 @@ def certify(
     if len(truth) != len(names):
         raise InvalidInput(f"forecast and ids must be of as many units, got {len(truth)} and {len(names)}")
     tuning, rows = parts.tune.rows, parts.calibrate.rows
+    times = None if order is None else np.argsort(sort_by(order, len(names)))[rows]
     chosen, chosen_truth = forecast.take(rows), truth[rows]
     if fit is not None and score is not None:
         raise InvalidInput(f"fit and score both say what is fitted: give one, got score={score!r} as well")
@@ -139,6 +149,8 @@ def certify(
     if not tune and (fit is not None or score not in (None, "plain")):
         raise InvalidInput(f"{'fit' if fit else f'score={score!r}'} is fitted on tune units, but tune is 0")
     fitted = choose(*drop_failed(forecast.take(tuning), truth[tuning]), wanted[0]) if tune else Likelihood()
+    if held_out is None and tune and fit is None and score == "plain":  # which looks at no tune unit
+        held_out = forecast.take(tuning), truth[tuning]
     return certify_scores(
         fitted,
         lambda: score_units(fitted, chosen, chosen_truth),
@@ -155,6 +167,8 @@ def certify(
         model=model,
         source=data,
         split=SplitRecord(seed, ids_digest(names), ids_name),
+        order=times,
+        held_out=None if held_out is None else score_units(fitted, *held_out),
     )
 
 
@@ -192,16 +206,16 @@ def certify_scores(
     ledger: str | os.PathLike[str],
     data: str,
     domain: tuple[Any, ...] | None = None,
-    parts: Splits | None = None,
-    source: Record | None = None,
+    held_out: Any = None,
     **about: Any,
 ) -> Certified:
     """The same for a score that is fitted already; `scores()` is called after the ledger is written.
 
-    data: a digest of what the scores come from; about: of `issue`: unit, train, tune, test, model, split
+    data: a digest of what the scores come from; held_out: `[m]` scores of units on which nothing was fitted
+    about: of `certify_several`: parts, source, order; of `issue`: unit, train, tune, test, model, split
     """
-    asked = Request(score, tuple(_levels(levels)), scores, domain)
-    made = certify_several([asked], ids=ids, ledger=ledger, data=data, parts=parts, source=source, **about)[0]
+    asked = Request(score, tuple(_levels(levels)), scores, domain, held_out=held_out)
+    made = certify_several([asked], ids=ids, ledger=ledger, data=data, **about)[0]
     if not made.certificates:
         fit_threshold(made.scores, made.refused[-1])  # raises the reason, with its numbers
     return made
@@ -216,15 +230,20 @@ def certify_several(
     parts: Splits | None = None,
     source: Record | None = None,
     plan: Mapping[str, Any] | None = None,
+    order: Any = None,
     **about: Any,
 ) -> list[Certified]:
     """Certificates for several scores from one look at the same calibration units, in their order.
 
     The menu, and the `plan` that led to it in plain JSON, goes into the ledger before any calibration score
-    is computed. A score none of whose levels can be proved has no certificates.
+    is computed, and so does what the scores are compared with (`compare_scores`), for the report only. A
+    score none of whose levels can be proved has no certificates.
+    order: `[n]` when each unit was collected, by default as they come
     """
     check_unit(about.get("unit"))
     names = unique_names("ids", ids)
+    places = None if order is None else sort_by(order, len(names))
+    references = [{ORDER: ()} | _held_out(asked.held_out) for asked in menu]
     for level in (level for asked in menu for level in asked.levels):
         max_errors(len(names), level)
     for asked in menu:  # what could not be issued or written is refused before the look, with made-up scores
@@ -232,18 +251,30 @@ def certify_several(
         predictor = Predictor(asked.score, fit_threshold(draft, asked.levels[0]), asked.domain)
         as_document(issue(predictor, draft, data=source, **about))
     entries = [Entry(asked.digest, level.epsilon, level.delta) for asked in menu for level in asked.levels]
-    look = open_split(ledger, Opening.of(ids, entries, data, plan))
+    compared = list(dict.fromkeys(name for some in references for name in some))
+    look = open_split(ledger, replace(Opening.of(ids, entries, data, plan), compared=compared))
+    known = next(one.compared for one in read_ledger(ledger) if one == look) or ()  # if it is repeated
     about["menu"] = MenuRecord(len(entries), look.cost, read_family(ledger))
     made = []
-    for asked in menu:
+    for asked, some in zip(menu, references, strict=True):
         found = asked.scores()
         issued, refused = [], []
+        ordered = found if places is None else check_numbers("scores", found, "[N]")[places]
+        world = {name: compare_scores(ordered, some[name]) for name in some if name in known}
         for level in asked.levels:
             try:
                 predictor = Predictor(asked.score, fit_threshold(found, level), asked.domain)
             except TooManyFailures:
                 refused.append(level)
             else:
-                issued.append(issue(predictor, found, ids=ids, data=source, **about))
+                issued.append(issue(predictor, found, ids=ids, data=source, world=world, **about))
         made.append(Certified(look, asked.score, ids, found, tuple(issued), parts, tuple(refused)))
     return made
+
+
+def _held_out(scores: Any) -> dict[str, Any]:
+    """Scores to compare with, by what the ledger calls them."""
+    if scores is None:
+        return {}
+    array = check_numbers("held_out", scores, "[M]")
+    return {f"{len(array):,} held-out units {scores_digest(array)[:12]}": array}

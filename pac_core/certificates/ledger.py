@@ -20,7 +20,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
@@ -58,6 +58,7 @@ class Opening:
     menu: every certificate asked for; empty if the plan holds its delta, as that of a claim does
     data: digest of what is said of the units: with other data, the same units and menu are another look
     plan: what else was laid down beforehand, such as the scales of a descent
+    compared: with what the scores are compared, for the report only; it does not make another look
     hashes, units: `[n]` a 64-bit hash of each id, sorted (None where they are in the ledger's folder), and
         their SHA-256
     """
@@ -68,6 +69,7 @@ class Opening:
     data: str
     units: str
     plan: Mapping[str, Any] | None = None
+    compared: Sequence[str] | None = field(default=None, compare=False)
     hashes: NDArray[np.uint64] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -77,7 +79,7 @@ class Opening:
         digests = b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names)
         hashes, units = _hashes(digests)
         ordered = sorted(menu, key=lambda entry: (entry.score, entry.epsilon, entry.delta))
-        return cls(ids_digest(ids), len(names), tuple(ordered), data, units, plan, hashes)
+        return cls(ids_digest(ids), len(names), tuple(ordered), data, units, plan, None, hashes)
 
     @property
     def cost(self) -> float:

@@ -32,11 +32,13 @@ from pac_core.datasets import (
     Dataset,
     file_digest,
     label_files,
+    read_arrays,
     read_dataset,
     write_arrays,
 )
 from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.evaluation import calibration_error, describe_accuracy
+from pac_core.exchangeability import describe_world
 from pac_core.files import real_path
 from pac_core.fitting import command_fitter, resolve_score
 from pac_core.forecasts import LogitForecast, check_forecast, drop_failed
@@ -69,6 +71,8 @@ NOT_NAMED = "not named"
 @click.option("--model-file", type=FILE, help="The model's weights; the certificate records their digest.")
 @click.option("--train", default=NOT_NAMED, help="What the model was trained on, in words.")
 @click.option("--train-ids", type=FILE, help="Ids it was trained on, one per line; refused as units.")
+@click.option("--order", help="The array of DATA that says when units were collected.  [default: by row]")
+@click.option("--held-out", type=FILE, help="Units of another collection, none fitted on, to compare with.")
 @click.option("--out", type=FILE, default=Path("certificate.json"), show_default=True, help="To write.")
 @click.option("--ledger", type=LedgerName(), help="The record of looks.  [default: pac-ledger beside DATA]")
 @click.option("--force", is_flag=True, help="Replace existing files.")
@@ -91,6 +95,8 @@ def fit(
     model_file: Path | None,
     train: str,
     train_ids: Path | None,
+    order: str | None,
+    held_out: Path | None,
     out: Path,
     ledger: LedgerPath | None,
     force: bool,
@@ -104,7 +110,8 @@ def fit(
 
     Each row must be an independent unit; frames of one video are not. The calibration units are recorded in a
     ledger beside the data before they are used, and no later certificate may use them: ask for every epsilon
-    and delta at once.
+    and delta at once. In the same look their scores are compared with the order of collection and with
+    --held-out, for you to read: T does not depend on it.
     """
     several = [f"{out.stem}-{level.epsilon!r}-{level.delta!r}{out.suffix}" for level in levels]
     targets = [out] if len(levels) == 1 else [out.with_name(name) for name in several]
@@ -134,12 +141,21 @@ def fit(
         say("note", "the logits are float16: the promise is about sets from logits rounded to float16")
     source = Record(data.name, len(units.ids), file_digest(data))
     seen = [] if train_ids is None else _lines(train_ids)
+    if order is not None and order not in (arrays := read_arrays(data)):
+        raise InvalidInput(f"--order must name an array of {data}, got {order!r}")
+    about["order"] = None if order is None else arrays[order]
+    others = None if held_out is None else read_dataset(held_out, ids=ids, labels=labels, logits=logits)
+    if others is not None:
+        refuse_overlap({"held-out": others.ids, "tune, calibrate or test": units.ids})
+        if (others.scores is None) != (units.scores is None) or others.scores is others.truth is None:
+            raise InvalidInput(f"--held-out must hold what {data} does: scores, or forecasts and their truth")
     if units.forecast is None:
         if tune is not None or calibrate is not None:
             raise InvalidInput("--tune and --calibrate split forecasts, but the file holds scores")
         refuse_overlap({"train": seen, "calibrate": units.ids})
         scores = units.scores
         about |= {"data": scores_digest(scores), "train": train_record(train, seen), "source": source}
+        about["held_out"] = others and others.scores
         made = certify_scores(GivenScore(score_name), lambda: scores, levels, **about)
     else:
         if units.truth is None:
@@ -156,7 +172,9 @@ def fit(
             tune=tune or 0,
             calibrate=calibrate,
             seed=seed,
-            fit=choose if tune else None,
+            fit=choose if tune and kind != "plain" else None,
+            score="plain" if kind == "plain" else None,
+            held_out=None if others is None else (others.forecast, others.truth),
             train=train,
             train_ids=seen,
             data=source,
@@ -164,6 +182,8 @@ def fit(
         )
         _say_tuned(made, units)
     say_cost(len(levels), made.look.cost, book, made.refused)
+    for text in describe_world(made.certificates[0].world):
+        say("world", text)
     where = dict(zip(levels, targets, strict=True))
     for certificate in made.certificates:
         target = where[certificate.predictor.threshold.level]

@@ -18,6 +18,7 @@ from pac_core.cli.options import PluginGroup, level_options
 from pac_core.cli.report import report_command
 from pac_core.cli.sets import sets_command
 from pac_core.cli.verify import ledger_command, verify_command
+from pac_core.cli.watch import watch_command
 from pac_core.errors import PACError
 
 EPILOG = """\
@@ -85,6 +86,7 @@ def main() -> None:
     pac verify certificate.json scores.npz          check that the certificate follows
     pac certify-episodes runs.csv --epsilon 0.05 --delta 0.01   a controller, from its log
     pac verify descent.json --ledger pac-ledger     check the certificate of a controller
+    pac watch certificate.json new-scores.csv       at run time: is it still the same world?
     pac run rl --folder cheetah --epsilon 0.01 --delta 1e-5     on Ray, from a simulator
     pac report cheetah                              one page to show and to send
     """
@@ -93,6 +95,7 @@ def main() -> None:
 OWN = (fit, evaluate_command, sets_command, certify_episodes, verify_command, ledger_command, report_command)
 for command in OWN:
     main.add_command(command)
+main.add_command(watch_command)
 
 
 @main.command("min-n")

@@ -268,6 +268,8 @@ def ledger_command(path: LedgerPath, budget: float | None) -> None:
         click.echo(f"{opening.n:,} units {opening.calibrate[:12]}: joint failure probability < {cost}")
         for entry in opening.menu:
             click.echo(f"  score {entry.score[:12]}  epsilon={entry.epsilon:g}  delta={entry.delta:g}")
+        for other in opening.compared or ():
+            click.echo(f"  compared with the {other}")
         for name, value in (opening.plan or {}).items():
             click.echo(f"  {name}: {json.dumps(value)}")
     for note in read_notes(path):

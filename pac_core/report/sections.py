@@ -12,6 +12,7 @@ from pac_core.arrays import round_up
 from pac_core.certificates.certificate import Certificate
 from pac_core.errors import InvalidInput
 from pac_core.evaluation import Evaluation, error_interval
+from pac_core.exchangeability import describe_world
 from pac_core.report.charts import (
     Series,
     at_least,
@@ -112,6 +113,7 @@ def coverage_sections(run: StoredRun) -> list[Section]:
     for name, one in run.certificates.items():
         test, level = run.tests[name], one.predictor.threshold.level
         notes += [paragraph(remark, "note") for remark in one.predictor.remarks]
+        notes += [paragraph(f"{text[0].upper()}{text[1:]}", "small") for text in describe_world(one.world)]
         if test is None:
             continue
         at = f"ε = {level.epsilon:g}, δ = {level.delta:g}"

@@ -1,8 +1,8 @@
-"""Limits on states, the checker of tubes, the run-time monitor."""
+"""Limits on states, the checker of tubes, the run-time monitors."""
 
 from pac_core.safety.checker import CheckResult, TubeChecker
 from pac_core.safety.limits import FeatureLimit, HalfSpace, KeepOutBall, KeepOutBox, Limit, StayIn, TubeLike
-from pac_core.safety.monitor import Monitor, detection_times
+from pac_core.safety.monitor import Monitor, ScoreMonitor
 
 __all__ = [
     "CheckResult",
@@ -12,8 +12,8 @@ __all__ = [
     "KeepOutBox",
     "Limit",
     "Monitor",
+    "ScoreMonitor",
     "StayIn",
     "TubeChecker",
     "TubeLike",
-    "detection_times",
 ]

@@ -1,30 +1,34 @@
-"""The run-time monitor: does the certified system still keep its promise?
+"""The run-time monitors: does the certified system still keep its promise, and is it still the same world?
 
-H0: an episode exits (what the certificate calls an error) with probability at most epsilon, whatever happened
-before. The monitor bets against H0, starting with wealth 1. After episode i, with X_i = 1 for an exit and 0
-otherwise, the wealth is multiplied by 1 + lambda_i (X_i - epsilon), where 0 <= lambda_i < 1/epsilon is fixed
-before the episode. Under H0 the wealth is a supermartingale (an e-process), so it ever reaches 1/alpha, where
-the alarm is raised, with probability at most alpha (Ville's inequality). The unit is the episode, settled
-once: overlapping windows of one gave 69% false alarms at alpha = 1% in a simulation.
+`Monitor` counts exits. H0: an episode exits (what the certificate calls an error) with probability at most
+epsilon, whatever happened before. The monitor bets against H0, starting with wealth 1. After episode i, with
+X_i = 1 for an exit and 0 otherwise, the wealth is multiplied by 1 + lambda_i (X_i - epsilon), where 0 <=
+lambda_i < 1/epsilon is fixed before the episode. Under H0 the wealth is a supermartingale (an e-process), so
+it ever reaches 1/alpha, where the alarm is raised, with probability at most alpha (Ville's inequality). The
+unit is the episode, settled once: overlapping windows of one gave 69% false alarms at alpha = 1% in a
+simulation.
+
+`ScoreMonitor` ranks scores; see `pac_core.exchangeability`. Each has its own alpha, and they add up.
 """
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pac_core.arrays import check_numbers, round_up
 from pac_core.bounds import check_integer, check_probability
-from pac_core.certificates.certificate import check_words, read_json, seal, write_json
+from pac_core.certificates.certificate import check_words, read_json, scores_digest, seal, write_json
 from pac_core.certificates.ledger import RESET, add_note
 from pac_core.errors import BadCertificate, InvalidInput
+from pac_core.exchangeability import BETS, RankBets
 
-FORMAT = "pac-sets monitor"
 VERSION = 1
 ODDS = np.array([1.5, 2.0, 4.0])
 """The alternatives to bet on: so many times the odds of epsilon."""
@@ -47,7 +51,86 @@ def settle(stakes: Any, episode: Any, exited: Any, *, epsilon: float, alpha: flo
     return stakes * (1 + np.multiply.outer(enough * (exited - epsilon), bets))
 
 
-class Monitor:
+class _KeptTest:
+    """A test whose state is in a sealed file that one process keeps."""
+
+    _format: ClassVar[str]
+    _fixed: ClassVar[tuple[str, ...]]
+    """of the state: what makes it another test"""
+    _clear: Callable[[], None]
+    _state: Callable[[], dict[str, Any]]
+    _restore: Callable[[dict[str, Any]], None]
+    wealth: Any
+    alarm: bool
+
+    def __init__(self, path: str | os.PathLike[str] | None, on_alarm: Callable[[Any], None] | None) -> None:
+        self.path = None if path is None else Path(path)
+        self.on_alarm = on_alarm
+        self._told, self._written, self._phase = False, "", "between"
+        self._clear()
+        if self.path is not None and self.path.exists():
+            self._load(self.path)
+            self._take_over()
+        self._save()
+        self._tell()
+
+    def _take_over(self) -> None:
+        """Settle what a restart cut off."""
+
+    def reset(self, ledger: str | os.PathLike[str], reason: str) -> None:
+        """Start again with wealth 1, after recording in the ledger what is given up, and why.
+
+        Each life may raise a false alarm with probability alpha, which the ledger counts and charges to its
+        budget, if it has one.
+        """
+        check_words("reason", reason)
+        self._owned("reset")
+        if self._phase != "between":
+            raise InvalidInput("reset must come between episodes: finish the running one first")
+        hidden = ("format", "version", "scores")
+        facts = {name: value for name, value in self._state().items() if name not in hidden}
+        add_note(ledger, RESET, facts | {"wealth": self.wealth, "reason": reason})
+        self._clear()
+        self._told = False
+        self._save()
+
+    def _owned(self, what: str) -> None:
+        if self._phase == "read":
+            raise InvalidInput(f"{what} needs the process that keeps the monitor; this one was only read")
+
+    def _tell(self) -> None:
+        if self.alarm and not self._told:
+            self._told = True
+            if self.on_alarm is not None:
+                self.on_alarm(self)
+
+    def _save(self) -> None:
+        if self.path is None:
+            return
+        if self.path.exists() and read_json(self.path).get("seal") != self._written:
+            raise InvalidInput(f"{self.path} was changed by somebody else: one monitor keeps one file")
+        document = self._state()
+        self._written = seal(document)
+        write_json(self.path, document | {"seal": self._written})
+
+    def _load(self, path: Path) -> None:
+        """Take over the state in a file; refuse a changed file, and one of another test."""
+        document = read_json(path)
+        if document.get("format") != self._format or document.get("version") != VERSION:
+            raise BadCertificate(f"{path} is not a {self._format} of version {VERSION}")
+        if set(document) != {*self._state(), "seal"} or seal(document) != document["seal"]:
+            raise BadCertificate(f"{path} was changed after it was written: its seal does not match")
+        for name in self._fixed:
+            if document[name] != self._state()[name]:
+                raise InvalidInput(
+                    f"{path} keeps a monitor with {name}={document[name]}, got {self._state()[name]}: "
+                    "reset that one, or keep this one elsewhere"
+                )
+        self._restore(document)
+        self.alarm, self._written = document["alarm"], document["seal"]
+
+
+class Monitor(_KeptTest):
     """A test of "an episode exits with probability at most epsilon" that may be read at every step.
 
     epsilon: of the certificate; alpha: the false-alarm probability over the monitor's lifetime
@@ -70,6 +153,9 @@ class Monitor:
     no alarm after 5 episodes with 5 exits, wealth 79.87 against P(exit) <= 0.05, alarm at 100
     """
 
+    _format = "pac-sets monitor"
+    _fixed = ("epsilon", "alpha", "odds")
+
     def __init__(
         self,
         epsilon: float,
@@ -78,17 +164,7 @@ class Monitor:
         on_alarm: Callable[[Monitor], None] | None = None,
     ) -> None:
         self.epsilon, self.alpha = check_probability("epsilon", epsilon), check_probability("alpha", alpha)
-        self.path = None if path is None else Path(path)
-        self.on_alarm = on_alarm
-        self._told, self._written, self._phase = False, "", "between"
-        self._clear()
-        if self.path is not None and self.path.exists():
-            self._load(self.path)
-            if self._phase == "running":
-                self._settle(exited=True)
-            self._phase = "between"
-        self._save()
-        self._tell()
+        super().__init__(path, on_alarm)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Monitor:
@@ -140,22 +216,6 @@ class Monitor:
         self._save()
         return self.alarm
 
-    def reset(self, ledger: str | os.PathLike[str], reason: str) -> None:
-        """Start again with wealth 1, after recording in the ledger what is given up, and why.
-
-        Each life may raise a false alarm with probability alpha, which the ledger counts and charges to its
-        budget, if it has one.
-        """
-        check_words("reason", reason)
-        self._owned("reset")
-        if self._phase != "between":
-            raise InvalidInput("reset must come between episodes: finish the running one first")
-        facts = {name: value for name, value in self._state().items() if name not in ("format", "version")}
-        add_note(ledger, RESET, facts | {"wealth": self.wealth, "reason": reason})
-        self._clear()
-        self._told = False
-        self._save()
-
     def __repr__(self) -> str:
         word = "ALARM" if self.alarm else "no alarm"
         return (
@@ -164,13 +224,14 @@ class Monitor:
             f"alarm at {1 / self.alpha:g}"
         )
 
-    def _owned(self, what: str) -> None:
-        if self._phase == "read":
-            raise InvalidInput(f"{what} needs the process that keeps the monitor; this one was only read")
-
     def _clear(self) -> None:
         self.episodes, self.exits, self.alarm = 0, 0, False
         self._stakes: NDArray[np.float64] = np.zeros(len(ODDS))
+        self._phase = "between"
+
+    def _take_over(self) -> None:
+        if self._phase == "running":
+            self._settle(exited=True)
         self._phase = "between"
 
     def _settle(self, *, exited: bool) -> None:
@@ -182,69 +243,92 @@ class Monitor:
         )
         self.alarm = self.wealth >= 1 / self.alpha
 
-    def _tell(self) -> None:
-        if self.alarm and not self._told:
-            self._told = True
-            if self.on_alarm is not None:
-                self.on_alarm(self)
-
     def _state(self) -> dict[str, Any]:
-        test = {"format": FORMAT, "version": VERSION, "epsilon": self.epsilon, "alpha": self.alpha}
+        test = {"format": self._format, "version": VERSION, "epsilon": self.epsilon, "alpha": self.alpha}
         stakes = {"odds": ODDS.tolist(), "stakes": self._stakes.tolist(), "episodes": self.episodes}
         return test | stakes | {"exits": self.exits, "alarm": self.alarm, "phase": self._phase}
 
-    def _save(self) -> None:
-        if self.path is None:
-            return
-        if self.path.exists() and read_json(self.path).get("seal") != self._written:
-            raise InvalidInput(f"{self.path} was changed by somebody else: one monitor keeps one file")
-        document = self._state()
-        self._written = seal(document)
-        write_json(self.path, document | {"seal": self._written})
-
-    def _load(self, path: Path) -> None:
-        """Take over the state in a file; refuse a changed file, and one of another test."""
-        document = read_json(path)
-        if document.get("format") != FORMAT or document.get("version") != VERSION:
-            raise BadCertificate(f"{path} is not a {FORMAT} of version {VERSION}")
-        if set(document) != {*self._state(), "seal"} or seal(document) != document["seal"]:
-            raise BadCertificate(f"{path} was changed after it was written: its seal does not match")
-        for name in ("epsilon", "alpha", "odds"):
-            if document[name] != self._state()[name]:
-                raise InvalidInput(
-                    f"{path} keeps a monitor with {name}={document[name]}, got {self._state()[name]}: "
-                    "reset that one, or keep this one elsewhere"
-                )
+    def _restore(self, document: dict[str, Any]) -> None:
         self._stakes = np.array(document["stakes"], dtype=np.float64)
-        self.episodes, self.exits, self.alarm = (document[name] for name in ("episodes", "exits", "alarm"))
-        self._phase, self._written = document["phase"], document["seal"]
+        self.episodes, self.exits, self._phase = (document[name] for name in ("episodes", "exits", "phase"))
 
 
-def detection_times(
-    epsilon: float, alpha: float, p: Any, *, lives: int, seed: int, longest: int = 5_000
-) -> NDArray[np.float64]:
-    """`[lives]` the episode at which a simulated monitor raises the alarm, infinite if it does not.
+class ScoreMonitor(_KeptTest):
+    """A test of "new units are drawn as the calibration units were" that may be read after every unit.
 
-    p: the true probability of an exit, for `longest` episodes, or `[T]` that of each episode
+    calibration: `[n]` the calibration scores of a certificate; with others its file is refused
+    alpha: the false-alarm probability over the monitor's lifetime and the draw of the calibration units; it
+        adds to that of a `Monitor` of exits
+    path, on_alarm: as of `Monitor`; seed: of the smoothing of ranks; scores: those bet on so far
 
-    >>> times = detection_times(0.05, 0.01, 0.1, lives=500, seed=0)
-    >>> bool(np.median(times) <= 235 and np.quantile(times, 0.9) <= 514)
-    True
+    Hand in the score of each whole unit, in the order in which they began, computed as the calibration scores
+    were; +inf for one that failed or was lost. The absence of an alarm does not prove that all is well.
+
+    >>> rng = np.random.default_rng(0)
+    >>> monitor = ScoreMonitor(rng.normal(size=1000), alpha=0.01)
+    >>> monitor.observe(rng.normal(size=500)), monitor.observe(rng.normal(0.5, size=500))
+    (False, True)
+    >>> monitor
+    ALARM after 575 units, wealth 106.6 against one source of scores, alarm at 100
     """
-    epsilon, alpha = check_probability("epsilon", epsilon), check_probability("alpha", alpha)
-    chances = np.atleast_1d(check_numbers("p", np.atleast_1d(p), "[T]", finite=True))
-    if chances.min() < 0 or chances.max() > 1:
-        raise InvalidInput(f"p must lie from 0 to 1, got {chances.min()} to {chances.max()}")
-    if np.ndim(p) == 0:
-        chances = np.full(check_integer("longest", longest, least=1), chances[0])
-    rng = np.random.default_rng(check_integer("seed", seed, least=0))
-    stakes = np.zeros((check_integer("lives", lives, least=1), len(ODDS)))
-    times = np.full(len(stakes), np.inf)
-    for episode, chance in enumerate(chances.tolist(), start=1):
-        exited = rng.random(len(stakes)) < chance
-        stakes = settle(stakes, episode, exited, epsilon=epsilon, alpha=alpha)
-        reached = stakes.sum(-1) + 1 / (episode + 1) >= 1 / alpha
-        times[reached & np.isinf(times)] = episode
-        if np.isfinite(times).all():
-            break
-    return times
+
+    _format = "pac-sets score monitor"
+    _fixed = ("calibration", "alpha", "seed", "bets")
+
+    def __init__(
+        self,
+        calibration: Any,
+        alpha: float,
+        path: str | os.PathLike[str] | None = None,
+        on_alarm: Callable[[ScoreMonitor], None] | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        scores = check_numbers("calibration", calibration, "[N]").astype(np.float64)
+        self.alpha, self.seed = check_probability("alpha", alpha), check_integer("seed", seed, least=0)
+        self.digest, self.scores = scores_digest(scores), list[float]()
+        self._calibration: list[float] = scores.tolist()
+        self._bets = RankBets(self._calibration, self.seed)
+        super().__init__(path, on_alarm)
+
+    @property
+    def wealth(self) -> float:
+        """The wealth after the last unit."""
+        return self._bets.wealth
+
+    def observe(self, scores: Any) -> bool:
+        """Whether the alarm stands, after the score of one more unit, or those of several in their order.
+
+        They are settled and on disk when it returns; after the alarm the test is over.
+        """
+        self._owned("observe")
+        for score in check_numbers("scores", np.atleast_1d(scores), "[N]").astype(np.float64).tolist():
+            if self.alarm:
+                break
+            self.scores.append(score)
+            self.alarm = self._bets.bet(score, self.alpha)
+        self._save()
+        self._tell()
+        return self.alarm
+
+    def __repr__(self) -> str:
+        word = "ALARM" if self.alarm else "no alarm"
+        against = f"wealth {self.wealth:.4g} against one source of scores, alarm at {1 / self.alpha:g}"
+        return f"{word} after {self._bets.units:,} units, {against}"
+
+    def _clear(self) -> None:
+        self.alarm = False
+        self._bets.stakes, self._bets.units = np.zeros(len(BETS)), 0
+        # Ranks go on among all that was seen, so that what led to a reset does not bias the life after it.
+
+    def _state(self) -> dict[str, Any]:
+        test = {"format": self._format, "version": VERSION, "calibration": self.digest}
+        test |= {"alpha": self.alpha, "seed": self.seed, "bets": BETS.tolist()}
+        scores = base64.b64encode(np.array(self.scores, "<f8").tobytes()).decode()  # JSON has no infinity
+        life = {"stakes": self._bets.stakes.tolist(), "units": self._bets.units, "alarm": self.alarm}
+        return test | life | {"scores": scores}
+
+    def _restore(self, document: dict[str, Any]) -> None:
+        self.scores = np.frombuffer(base64.b64decode(document["scores"]), dtype="<f8").tolist()
+        self._bets = RankBets(self._calibration, self.seed, self.scores)
+        self._bets.stakes, self._bets.units = np.array(document["stakes"]), document["units"]

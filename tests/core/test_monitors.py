@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from benchmarks.monitor import detection_times
 from pac_core import InvalidInput, Monitor
 from pac_core.certificates import read_notes
 from pac_core.errors import BadCertificate
-from pac_core.safety import detection_times
 from pac_core.safety.monitor import ODDS, settle
 
 LOST = 1 / (1 + (ODDS - 1) * 0.05)  # what each stake is multiplied by without an exit

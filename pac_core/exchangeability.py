@@ -30,8 +30,8 @@ SHARES = np.array([4, 8, 4, 2, 4, 2, 3, 1]) / 28  # of new stakes, for each of t
 _POWERS = BETS.T - 1
 _SCALES = np.array([math.gamma(a + b) / math.gamma(a) / math.gamma(b) for a, b in BETS.tolist()])
 _STREAM = 0x70AC  # of the smoothing: whoever simulates scores with the same seed draws other numbers
-ORDER, LEVEL, MOST = "order of collection", 0.01, 10_000
-"""Of comparisons: their false-alarm probability, and how many scores they take, evenly spread."""
+GIVEN, AS_THEY_COME, LEVEL, MOST = "order of collection", "order of the units", 0.01, 10_000
+"""Of comparisons: with what, their false-alarm probability, and how many scores they take, evenly spread."""
 
 
 def settle_ranks(stakes: Any, unit: int, p: Any) -> Any:
@@ -102,7 +102,10 @@ def describe_world(world: Mapping[str, float] | None) -> list[str]:
         for name, wealth in (world or {}).items()
     ]
     caveat = "after a random split, only the order of collection or a separate collection can show a "
-    caveat += "difference; T does not depend on it, and stopping because of it counts as an attempt"
+    caveat += (
+        "difference, and units that were sorted (by class, say) show one in any world; T does not depend "
+    )
+    caveat += "on it, and stopping because of it counts as an attempt"
     return [*found, caveat] if found else []
 
 

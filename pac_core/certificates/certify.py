@@ -23,7 +23,7 @@ from pac_core.certificates.certificate import (
 )
 from pac_core.certificates.ledger import Opening, open_split, read_family, read_ledger, score_digest
 from pac_core.errors import InvalidInput, TooManyFailures
-from pac_core.exchangeability import ORDER, compare_scores, sort_by
+from pac_core.exchangeability import AS_THEY_COME, GIVEN, compare_scores, sort_by
 from pac_core.fitting import score_fitter
 from pac_core.forecasts import GaussianForecast, LogitForecast, check_forecast, drop_failed, with_lengths
 from pac_core.sets.predictor import FitScore, Likelihood, Predictor, Score, score_units
@@ -243,7 +243,8 @@ def certify_several(
     check_unit(about.get("unit"))
     names = unique_names("ids", ids)
     places = None if order is None else sort_by(order, len(names))
-    references = [{ORDER: ()} | _held_out(asked.held_out) for asked in menu]
+    first = AS_THEY_COME if order is None else GIVEN
+    references = [{first: ()} | _held_out(asked.held_out) for asked in menu]
     for level in (level for asked in menu for level in asked.levels):
         max_errors(len(names), level)
     for asked in menu:  # what could not be issued or written is refused before the look, with made-up scores

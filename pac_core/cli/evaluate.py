@@ -1,7 +1,8 @@
-"""The command `pac evaluate`: error, interval and set sizes on test units."""
+"""The commands `pac evaluate`, error and sizes on test units, and `pac watch`, is it still the same world?"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,17 @@ from typing import Any
 import click
 import numpy as np
 
-from pac_core.certificates.certificate import Certificate
+from pac_core.arrays import check_numbers
+from pac_core.certificates.certificate import Certificate, scores_digest
 from pac_core.cli.options import FILE, ids_option, labels_option, say
 from pac_core.cli.verify import read_both, same_split, scores_beside
-from pac_core.datasets import ROWS, Dataset, read_arrays
-from pac_core.errors import InvalidInput
+from pac_core.datasets import ROWS, Dataset, read_arrays, read_dataset
+from pac_core.errors import InvalidInput, PACError
 from pac_core.evaluation import calibration_error, evaluate
 from pac_core.forecasts import LogitForecast, check_forecast, drop_failed
-from pac_core.sets.predictor import GivenScore, Likelihood
-from pac_core.splits import ids_digest
+from pac_core.safety.monitor import ScoreMonitor
+from pac_core.sets.predictor import GivenScore, Likelihood, score_units
+from pac_core.splits import ids_digest, refuse_overlap
 
 
 @click.command("evaluate")
@@ -92,3 +95,57 @@ def _groups(data: Path, names: tuple[str, ...], rows: Any) -> dict[str, Any]:
         if name not in arrays or arrays[name].shape != rows.shape or (arrays[name] != arrays[name]).any():
             raise InvalidInput(f"--by must name an array of {data} with a value for each unit, got {name!r}")
     return {name: arrays[name][rows] for name in names}
+
+
+@click.command("watch")
+@click.argument("certificate", type=FILE)
+@click.argument("data", type=FILE)
+@click.option("--alpha", default=0.01, show_default=True, help="Probability of a false alarm, ever.")
+@click.option("--state", type=FILE, help="What was seen so far.  [default: CERTIFICATE.watch.json]")
+@ids_option
+@labels_option
+def watch_command(
+    certificate: Path,
+    data: Path,
+    alpha: float,
+    state: Path | None,
+    ids: str | None,
+    logits: str | None,
+    labels: str | None,
+) -> None:
+    """Watch the scores of new units, and raise an alarm if they are of another source.
+
+    DATA holds all units since the certificate, in the order in which they began: scores, or forecasts with
+    their truth. It may grow: each call goes on after the units that it has seen, which must stay as they are.
+    The exit code is 1 while the alarm stands. A failed or lost unit scores inf; none may be left out.
+
+    \b
+    pac watch certificate.json new-scores.csv --alpha 0.01
+    """
+    document, units = read_both(certificate, data, ids, labels, logits)
+    if units.scores is None and units.truth is None:
+        raise InvalidInput(f"{data} must hold scores, or forecasts with their truth")
+    folder, known = certificate.parent, Dataset(units.ids[:0], True)
+    for path in sorted([*folder.glob("*.scores.npz"), *folder.glob("scores*.parquet")]):
+        with contextlib.suppress(PACError):
+            beside = read_dataset(path)
+            if beside.scores is not None and scores_digest(beside.scores) == document.scores:
+                known = beside
+    if known.scores is None:
+        raise InvalidInput(f"the scores that {certificate} was made from must lie beside it: put them there")
+    refuse_overlap({"calibrate": known.ids, "new units": units.ids})
+    scores = units.scores
+    if scores is None:
+        scores = score_units(document.predictor.score, units.forecast, units.truth)
+    scores = check_numbers("scores", scores, "[N]").astype(np.float64)
+    monitor = ScoreMonitor(known.scores, alpha, state or certificate.with_suffix(".watch.json"))
+    seen = len(monitor.scores)
+    if scores[:seen].tolist() != monitor.scores:
+        raise InvalidInput(
+            f"{data} must begin with the {seen:,} units that were seen, as they were: units are added at the "
+            "end, and none is changed or left out"
+        )
+    if len(scores) > seen:
+        monitor.observe(scores[seen:])
+    click.echo(repr(monitor))
+    sys.exit(1 if monitor.alarm else 0)

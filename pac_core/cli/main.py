@@ -12,13 +12,12 @@ import click
 
 from pac_core.bounds import PACLevel, max_errors, min_samples
 from pac_core.cli.episodes import certify_episodes
-from pac_core.cli.evaluate import evaluate_command
+from pac_core.cli.evaluate import evaluate_command, watch_command
 from pac_core.cli.fit import fit
 from pac_core.cli.options import PluginGroup, level_options
 from pac_core.cli.report import report_command
 from pac_core.cli.sets import sets_command
 from pac_core.cli.verify import ledger_command, verify_command
-from pac_core.cli.watch import watch_command
 from pac_core.errors import PACError
 
 EPILOG = """\
@@ -92,10 +91,9 @@ def main() -> None:
     """
 
 
-OWN = (fit, evaluate_command, sets_command, certify_episodes, verify_command, ledger_command, report_command)
-for command in OWN:
+MAKE = (fit, evaluate_command, sets_command, certify_episodes, report_command)
+for command in (*MAKE, verify_command, ledger_command, watch_command):
     main.add_command(command)
-main.add_command(watch_command)
 
 
 @main.command("min-n")

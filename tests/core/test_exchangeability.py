@@ -260,13 +260,14 @@ def world_of(folder: Path, **options: Any) -> Any:
 def test_the_look_reports_the_order_of_collection_and_nothing_else_changes(tmp_path: Path) -> None:
     shuffled = np.random.default_rng(5).permutation(600)
     plain, mixed = world_of(tmp_path / "a"), world_of(tmp_path / "b", order=shuffled)
-    assert list(plain.world) == ["order of collection"], "never with tune units that it was fitted on"
-    assert plain.world["order of collection"] >= 1 / LEVEL > mixed.world["order of collection"]
+    assert list(plain.world) == ["order of the units"], "never with tune units that it was fitted on"
+    assert plain.world["order of the units"] >= 1 / LEVEL > mixed.world["order of collection"]
     assert plain.predictor.threshold == mixed.predictor.threshold
     assert "A difference" in str(plain)
     assert "stopping because of it counts as an attempt" in str(mixed)
     days = np.datetime64("2024-01-01") + np.arange(600)
-    assert world_of(tmp_path / "c", order=days).world == plain.world
+    dated = world_of(tmp_path / "c", order=days).world
+    assert dated == {"order of collection": plain.world["order of the units"]}
     with pytest.raises(InvalidInput, match="order must be a time or a number for each of 600 units"):
         world_of(tmp_path / "d", order=[math.nan] * 600)
     with pytest.raises(InvalidInput, match="order must be a time or a number for each of 600 units"):
@@ -294,7 +295,7 @@ def test_the_comparison_is_in_the_ledger_before_a_score_is_read(tmp_path: Path) 
 
     about: Any = {"ids": range(300), "ledger": ledger, "data": "d", "unit": "unit"}
     first = certify_scores(GivenScore("x"), scores, PACLevel(0.1, 0.01), **about)
-    assert asked == [["order of collection"]]
+    assert asked == [["order of the units"]]
     again = certify_scores(
         GivenScore("x"), scores, PACLevel(0.1, 0.01), **about, held_out=CALIBRATION[:50] + 1
     )
@@ -307,7 +308,7 @@ def test_the_document_keeps_it_and_earlier_documents_have_none(tmp_path: Path) -
     write_certificate(certificate, path)
     assert read_certificate(path).world == certificate.world
     document = json.loads(path.read_text())
-    for wrong in ({"order of collection": "1"}, [1.0]):
+    for wrong in ({"order of the units": "1"}, [1.0]):
         broken = document | {"world": wrong}
         path.write_text(json.dumps(broken | {"seal": seal(broken)}))
         with pytest.raises(BadCertificate, match="world"):

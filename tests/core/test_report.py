@@ -71,7 +71,7 @@ def test_the_page_says_what_was_promised_and_how_many_test_units_were_missed(tmp
     assert "contains the truth with probability at least 90%, with confidence 95%" in text
     assert f"{missed} of 100 test units were missed" in text
     assert "What voids it" in text
-    assert "compared with the order of collection: A difference" in text, "the numbers grow with the ids"
+    assert "compared with the order of the units: A difference" in text, "the numbers grow with the ids"
 
 
 @pytest.mark.parametrize("name", ["rl", "imagenet", "otb"])

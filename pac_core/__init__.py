@@ -9,12 +9,14 @@ from pac_core.forecasts import GaussianForecast, LogitForecast, Trajectories
 from pac_core.safety import FeatureLimit, HalfSpace, KeepOutBall, KeepOutBox, Monitor, StayIn, TubeChecker
 from pac_core.sets import Predictor
 from pac_core.splits import split
+from pac_core.thresholds import Groups
 from pac_core.tubes import LinearFeatures, fit_tube
 
 __all__ = [
     "Certificate",
     "FeatureLimit",
     "GaussianForecast",
+    "Groups",
     "HalfSpace",
     "InvalidInput",
     "KeepOutBall",

@@ -41,6 +41,20 @@ class NotEnoughData(PACError):
         )
 
 
+class SmallGroups(NotEnoughData):
+    """Groups with too few units to prove the level at their share of delta: `small` has how many each has."""
+
+    def __init__(self, small: dict[str, int], needed: int, level: PACLevel) -> None:
+        super().__init__(min(small.values()), needed, level)
+        self.args, self.small = (small, needed, level), small
+
+    def __str__(self) -> str:
+        names = ", ".join(f"{name!r} has {n:,}" for name, n in self.small.items())
+        need = f"each group must have at least {self.needed:,} calibration units to prove "
+        level = f"epsilon={self.level.epsilon:g} at its share of delta, {self.level.delta:g}"
+        return f"{need}{level}, but {names}: collect more, or join groups (merge_small makes one of them)."
+
+
 class TooFewAccepted(NotEnoughData):
     """Of the reweighted units too few remain to prove the level."""
 
@@ -70,13 +84,14 @@ class NothingAccepted(PACError):
 class TooManyFailures(PACError):
     """More units failed (score +inf) than the level allows errors, so no finite threshold exists."""
 
-    def __init__(self, failed: int, allowed: int, n: int) -> None:
-        super().__init__(failed, allowed, n)
-        self.failed, self.allowed, self.n = failed, allowed, n
+    def __init__(self, failed: int, allowed: int, n: int, group: str | None = None) -> None:
+        super().__init__(failed, allowed, n, group)
+        self.failed, self.allowed, self.n, self.group = failed, allowed, n, group
 
     def __str__(self) -> str:
+        of = "" if self.group is None else f" of the group {self.group!r}"
         return (
-            f"{self.failed:,} of {self.n:,} calibration units failed (score +inf) but the level "
+            f"{self.failed:,} of {self.n:,} calibration units{of} failed (score +inf) but the level "
             f"allows {self.allowed:,} errors: no finite threshold keeps the promise. Mend the failures, or "
             "ask for a larger epsilon, on new units: these have been looked at, and dropping the "
             "failed ones would void the promise."

@@ -13,18 +13,21 @@ from pac_core.bounds import PACLevel, check_level
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import LogitForecast
 from pac_core.scores import label_nll
+from pac_core.thresholds import Groups, Threshold
 
 _DOUBT = 0.01  # one-sided, on each end of the interval
 QUANTILES = (0.05, 0.25, 0.75, 0.95)
 
 
 class Outcomes(NamedTuple):
-    """`[N]` whether each set missed its truth, its size, and whether it is empty; and what sizes are in."""
+    """`[N]` whether each set missed its truth, its size, and whether it is empty; what sizes are in; and
+    `[N]` the groups that have a promise of their own, if any."""
 
     missed: Any
     size: Any
     empty: Any
     size_in: str
+    groups: Any = None
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The verdict of the test part on a promise, and one row per group.
+    """The verdict of the test part on a promise, with a row for all units, and one for each group.
 
-    The promise is about all units together; nothing is promised about a group.
+    promised: how many of the first rows the promise is about: 1, for all units together, unless each group
+        has a threshold of its own. Nothing is promised about any other row
     """
 
     level: PACLevel
     rows: tuple[Row, ...]
     size_in: str
+    promised: int = 1
 
     @property
     def all(self) -> Row:
@@ -68,16 +73,20 @@ class Evaluation:
 
     @property
     def refuted(self) -> bool:
-        """Whether the 99% lower limit of the error exceeds epsilon."""
-        return self.all.interval[0] > self.level.epsilon
+        """Whether the 99% lower limit of the error exceeds epsilon; of several rows, that of any, with the
+        same doubt for all of them together."""
+        doubt, rows = _DOUBT / self.promised, self.rows[: self.promised]
+        return any(error_interval(row.errors, row.n, doubt)[0] > self.level.epsilon for row in rows)
 
     @property
     def verdict(self) -> str:
         word = "refuted" if self.refuted else "not refuted"
-        low, high = self.all.interval
+        worst = max(self.rows[1 : self.promised] or self.rows[:1], key=lambda row: row.error)
+        low, high = worst.interval
+        each, of = ("", "") if self.promised == 1 else (" in each group", f" where {worst.name}")
         return (
-            f"error at most {self.level.epsilon:g}: {word} by {self.all.n:,} test units "
-            f"(measured {self.all.error:.4f}, 98% interval {low:.4f} to {high:.4f})"
+            f"error at most {self.level.epsilon:g}{each}: {word} by {self.all.n:,} test units "
+            f"(measured {worst.error:.4f}{of}, 98% interval {low:.4f} to {high:.4f})"
         )
 
     def __str__(self) -> str:
@@ -93,11 +102,14 @@ def format_table(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(cells).rstrip() for cells in padded)
 
 
-def evaluate(sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | None = None) -> Evaluation:
+def evaluate(
+    sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | None = None, groups: Any = None
+) -> Evaluation:
     """Error, exact interval and sizes of `sets` on the test part.
 
     `sets` has `contains(truth)`, `size()` and `empty`; `by` maps a name to a label per unit `[N]`, and each
-    distinct label gives a row.
+    distinct label gives a row. `groups` are those that have a threshold, and so a promise, of their own:
+    `Groups` of labels, or names of the units' groups (where small ones were merged, as `names_of` says).
 
     >>> from pac_core.sets import LabelSets
     >>> sets = LabelSets(np.array([[True, False], [True, True], [False, True], [True, False]]))
@@ -107,25 +119,30 @@ def evaluate(sets: Any, truth: Any, level: PACLevel, *, by: Mapping[str, Any] | 
     level = check_level(level)
     if by is not None and not isinstance(by, Mapping):
         raise InvalidInput(f"by must map names to a label for each unit, got {type(by).__name__}")
-    missed, size, empty, size_in = measure_sets(sets, truth)
+    classes = np.shape(getattr(sets, "member", 0))[1:]
+    known = Groups.of(groups, truth, ("labels", *classes))
+    columns = {} if known is None else {known.column: known.names}
+    columns |= {name: values for name, values in (by or {}).items() if name not in columns}
+    missed, size, empty, size_in, _ = measure_sets(sets, truth)
     rows = [_row("all", missed, size, empty)]
-    for name, values in (by or {}).items():
+    for name, values in columns.items():
         labels = check_array(name, values, "[N]")
         if len(labels) != len(missed):
             raise InvalidInput(f"{name} must have one entry per unit, got {len(labels)} for {len(missed)}")
-        for label in np.unique(labels):
-            mask = labels == label
-            rows.append(_row(f"{name}={label}", missed[mask], size[mask], empty[mask]))
-    return Evaluation(level, tuple(rows), size_in)
+        rows += _rows_by(name, labels, missed, size, empty)
+    return Evaluation(level, tuple(rows), size_in, 1 if known is None else 1 + len(np.unique(known.names)))
 
 
-def evaluate_outcomes(outcomes: Sequence[Outcomes], level: PACLevel) -> Evaluation:
-    """The same from what `measure_sets` says of each shard: a few bytes of each unit."""
-    level = check_level(level)
+def evaluate_outcomes(outcomes: Sequence[Outcomes], threshold: Threshold) -> Evaluation:
+    """The same from what `measure_sets` says of shards: a few bytes of each unit."""
+    level, column = threshold.level, getattr(threshold, "column", "")
     if not outcomes:
         raise InvalidInput("outcomes must be of one or more shards, got none")
-    whole = (np.concatenate(part) for part in zip(*(one[:3] for one in outcomes), strict=True))
-    return Evaluation(level, (_row("all", *whole),), outcomes[-1].size_in)
+    whole = [np.concatenate(part) for part in zip(*(one[:3] for one in outcomes), strict=True)]
+    rows = [_row("all", *whole)]
+    if outcomes[0].groups is not None:
+        rows += _rows_by(column, np.concatenate([one.groups for one in outcomes]), *whole)
+    return Evaluation(level, tuple(rows), outcomes[-1].size_in, len(rows))
 
 
 def error_interval(errors: int, n: int, doubt: float = _DOUBT) -> tuple[float, float]:
@@ -169,8 +186,8 @@ def calibration_error(forecast: LogitForecast, labels: Any, *, bins: int = 15) -
     return float(abs(gaps).sum() / len(truth))
 
 
-def measure_sets(sets: Any, truth: Any) -> Outcomes:
-    """What `evaluate` needs to know of sets and their truths."""
+def measure_sets(sets: Any, truth: Any, groups: Any = None) -> Outcomes:
+    """What `evaluate` needs to know of sets and their truths; `groups` are those with their own promise."""
     if not hasattr(sets, "contains"):
         raise InvalidInput(f"sets must have contains(truth), size() and empty, got {type(sets).__name__}")
     return Outcomes(
@@ -178,7 +195,14 @@ def measure_sets(sets: Any, truth: Any) -> Outcomes:
         np.asarray(sets.size(), dtype=np.float64),
         np.asarray(sets.empty, dtype=bool),
         getattr(sets, "size_in", "as the sets measure it"),
+        groups,
     )
+
+
+def _rows_by(name: str, labels: Any, *measured: Any) -> list[Row]:
+    """A row for each distinct label."""
+    masks = ((label, labels == label) for label in np.unique(labels))
+    return [_row(f"{name}={label}", *(part[mask] for part in measured)) for label, mask in masks]
 
 
 def _row(name: str, missed: Any, size: Any, empty: Any) -> Row:

@@ -65,6 +65,7 @@ def fit_sets(
     *,
     score: str | None = None,
     bound: Bound = max_errors,
+    groups: Any = None,
 ) -> Predictor:
     """A predictor: its score chosen and fitted on the tune split, T proved on the calibrate split.
 
@@ -74,6 +75,7 @@ def fit_sets(
     score: for labels "smallest", the default (see `choose_label_score`), "paper", -log f with the tune
         split's temperature, or "plain", -log f as it is; for vectors "paper", the default, or "plain"; for a
         horizon the tube shape, see `fit_tube`
+    groups: `[N]` names of the calibration units' groups, or `Groups`: a threshold for each (Mondrian)
 
     >>> from pac_core import LogitForecast
     >>> rng = np.random.default_rng(0)
@@ -86,7 +88,7 @@ def fit_sets(
     """
     tune = drop_failed(tune_forecast, tune_truth)
     fitted = score_fitter(tune_forecast.domain, score, calibrate=len(cal_truth))(*tune, level)
-    return calibrate(fitted, cal_forecast, cal_truth, level, bound=bound)
+    return calibrate(fitted, cal_forecast, cal_truth, level, bound=bound, groups=groups)
 
 
 def resolve_score(forecast: Any, score: str | None, temperature: bool | None) -> str:

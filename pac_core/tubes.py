@@ -443,6 +443,7 @@ def fit_tube(
     *,
     shape: str = "box",
     bound: Bound = max_errors,
+    groups: Any = None,
     **options: Any,
 ) -> Predictor:
     """A predictor whose `.tube(forecast)` holds the whole trajectory with the promised probability.
@@ -452,6 +453,8 @@ def fit_tube(
     keeps watch, with ids).
 
     shape: "joint", "max", "box", "features", or a plugin's
+    groups: `[B]` names of the calibration units' groups: a threshold for each (Mondrian), see `Groups`; then
+        `.tube(forecast, groups)`
     options: `features=LinearFeatures(names, matrix)` for "features"; for it and "box" `sides`, 1 or -1 for
         each dimension of which only the upper or the lower end counts, 0 for both, and `units`, what counts
         as one where widths are traded against each other (by default the deviation on the tune split)
@@ -465,7 +468,7 @@ def fit_tube(
     ((400, 5), True)
     """
     score = fit_shape(tune_forecast, tune_states, level, shape=shape, **options)
-    return calibrate(score, cal_forecast, cal_states, level, bound=bound)
+    return calibrate(score, cal_forecast, cal_states, level, bound=bound, groups=groups)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -52,20 +54,62 @@ def make_robot(env: Robot) -> Environment:
     return make_environment(env) if isinstance(env, str) else env()
 
 
+@dataclass(frozen=True)
+class StartGroups:
+    """Groups of rollouts by a number of their start `[n, D]`: below a bound, between two, or from the last.
+
+    >>> StartGroups("forward velocity", 0, (2.0,))(np.array([[1.0, 9.0], [2.0, 0.0]])).tolist()
+    ['forward velocity below 2', 'forward velocity from 2']
+    """
+
+    name: str
+    number: int
+    bounds: tuple[float, ...]
+
+    @classmethod
+    def parse(cls, environment: Environment, text: str) -> StartGroups:
+        """Of NAME=BOUND,BOUND, where NAME is one of the state's numbers."""
+        name, _, ends = text.partition("=")
+        with suppress(ValueError):
+            bounds = tuple(float(end) for end in ends.split(","))
+            if name in environment.names and all(a < b for a, b in pairwise((*bounds, np.inf))):
+                return cls(name, environment.names.index(name), bounds)
+        rule = f"one of {', '.join(environment.names)}, and rising bounds, as in NAME=1,2"
+        raise InvalidInput(f"--group must be {rule}, got {text!r}")
+
+    def __call__(self, start: NDArray[np.float64]) -> NDArray[np.str_]:
+        inner = [f"{low:g} to {high:g}" for low, high in pairwise(self.bounds)]
+        names = [f"below {self.bounds[0]:g}", *inner, f"from {self.bounds[-1]:g}"]
+        place = np.searchsorted(self.bounds, start[:, self.number], side="right")
+        return np.array([f"{self.name} {name}" for name in names])[place]
+
+
 class SimulateRollouts:
-    """True rollouts of a policy: `start` `[n, D]`, its `physics`, `truth` `[n, H, D]`, `lengths` `[n]`."""
+    """True rollouts of a policy: `start` `[n, D]`, its `physics`, `truth` `[n, H, D]`, `lengths` `[n]`.
+
+    groups: from starts `[n, D]` to the name of the group of each, `group` `[n]`
+    """
 
     def __init__(
-        self, env: Robot, policy: Policy, horizon: int, burn_in: tuple[int, int], *, device: str = "cpu"
+        self,
+        env: Robot,
+        policy: Policy,
+        horizon: int,
+        burn_in: tuple[int, int],
+        groups: Callable[[Any], Any] | None = None,
+        *,
+        device: str = "cpu",
     ) -> None:
         self.environment = make_robot(env)
         self.policy = check_policy(self.environment, policy)
-        self.horizon, self.burn_in = horizon, burn_in
+        self.horizon, self.burn_in, self.groups = horizon, burn_in, groups
 
     def __call__(self, shard: Any, given: Arrays) -> Arrays:
         seeds = np.asarray(shard.ids)
         done = simulate(self.environment, self.policy, seeds, horizon=self.horizon, burn_in=self.burn_in)
         found = {"ids": done.seeds, "start": done.start, "physics": done.physics}
+        if self.groups is not None:
+            found["group"] = np.asarray(self.groups(done.start))
         return found | {"truth": done.states, "lengths": done.lengths}
 
 
@@ -116,7 +160,8 @@ class ForecastRollouts:
     def __call__(self, shard: Any, given: Arrays) -> Arrays:
         if self.kinds[""][0].trained_on is not None:
             self.kinds[""][0].refuse_seen(shard.ids)
-        found = {name: given[name] for name in ("ids", "truth", "lengths")}
+        kept = {"ids", "truth", "lengths", "group"}
+        found = {name: array for name, array in given.items() if name in kept}
         for suffix, kind in self.kinds.items():
             forecast = self.forecast(given, *kind)
             found |= {f"mean{suffix}": forecast.mean, f"var{suffix}": forecast.var}
@@ -214,6 +259,7 @@ def rl_task(
     burn_in: tuple[int, int],
     propagation: str,
     members: Sequence[int],
+    groups: str | None = None,
     cpus: int = 1,
     **units: Any,
 ) -> Task:
@@ -221,9 +267,10 @@ def rl_task(
 
     ensemble: a file, or what makes it; it is made last, because that may take long
     trained_on: see `_with_training`; a unit that the ensemble was trained on is refused
+    groups: of the starts, as NAME=BOUND,BOUND, see `StartGroups`
     units: tune, calibrate, test and seed, see `unit_seeds`
     """
-    seeds = unit_seeds(**units)
+    seeds, by = unit_seeds(**units), groups and StartGroups.parse(make_environment(env), groups)
     check_integer("horizon", horizon, least=1)
     burn_in_range(burn_in)
     controller = load_policy(policy, std=policy_std, vecnormalize=vecnormalize, sees=policy_sees)
@@ -252,6 +299,7 @@ def rl_task(
         burn_in=burn_in,
         propagation=propagation,
         members=members,
+        groups=by or None,
         cpus=cpus,
         policy_std=policy_std,
         **units,
@@ -273,6 +321,7 @@ def rollout_task(
     propagation: str = "particles",
     members: Sequence[int] = (),
     also: Sequence[str] = (),
+    groups: Callable[[Any], Any] | None = None,
     tune: int,
     calibrate: int,
     test: int,
@@ -287,12 +336,14 @@ def rollout_task(
     plans: whether what is forecast is a plan that is carried out whatever happens, see `CarryOutPlans`;
         otherwise the policy acts at each step
     members, also: see `ForecastRollouts`
+    groups: from starts `[n, D]` to names of groups `[n]`, kept as "group": for `certify_run(groups="group")`
     about: what else decides the result, as JSON can hold it
     """
     seeds = unit_seeds(tune=tune, calibrate=calibrate, test=test, seed=seed)
     if model.trained_on is not None:
         model.refuse_seen(seeds)
-    usual = (env, policy, check_integer("horizon", horizon, least=1), burn_in_range(burn_in))
+    usual: Any = (env, policy, check_integer("horizon", horizon, least=1), burn_in_range(burn_in))
+    usual += () if groups is None else (groups,)
     forecasting = (env, policy, model, propagation, tuple(members), tuple(also))
     ForecastRollouts(*forecasting)  # refuses here what would not do there
     planning = [Stage(CarryOutPlans, (env, policy, model), cpus, None, NEEDS)] if plans else []

@@ -15,7 +15,7 @@ import click
 import numpy as np
 
 from cluster.session import ADDRESSES, STORE, connected, run_on_ray
-from pac_core import InvalidInput, PACLevel
+from pac_core import Groups, InvalidInput, PACLevel
 from pac_core.bounds import max_errors
 from pac_core.certificates import LedgerPath
 from pac_core.cli import LEDGER, LedgerName, ledger_beside, level_options, refuse_unwritable, say, say_cost
@@ -61,11 +61,12 @@ def launch(
     estimate: bool,
     score: str | None = None,
     features: Sequence[str] = (),
+    groups: str | Groups | None = None,
     data: Path | None = None,
 ) -> list[Finding]:
     """Runs a task where the user wants it, and certifies what was asked for.
 
-    score: by name, for trajectories the tube shape
+    score, groups: see `certify_run`
     data: what the units are read from, if they are; the ledger is beside it
     """
     check_levels(task.calibrate, levels)
@@ -76,7 +77,7 @@ def launch(
     refuse_unwritable("--ledger", book)
     task.write(folder)
     if levels:
-        refuse_second_look(results, levels, book)
+        refuse_second_look(results, levels, book, None if groups is None else {"groups": None})
     if data is not None:
         folder.put_text(DATA, str(real_path(data)))
     say("units", f"{task.job.units:,} {task.unit}s in {len(task.job.shards):,} shards, kept in {folder}")
@@ -95,7 +96,8 @@ def launch(
         return []
     _say_accuracy(results)
     with saying_failures(results, PARTS if levels else PARTS[:1]):
-        return _certify(results, levels, book, score=score, features=features) if levels else []
+        chosen: Any = {"score": score, "features": features, "groups": groups}
+        return _certify(results, levels, book, **chosen) if levels else []
 
 
 @contextmanager

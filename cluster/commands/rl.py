@@ -64,6 +64,11 @@ def trained(
 @click.option("--calibrate", default=5000, show_default=True, help="Rollouts to prove it on.")
 @click.option("--test", default=5000, show_default=True, help="Rollouts to measure it on.")
 @shape_options
+@click.option(
+    "--group",
+    metavar="NAME=BOUND,...",
+    help="A tube for each group of starts, cut at bounds of one number of the state: 'forward velocity=2'.",
+)
 @engine_options
 def run_rl(
     env: str,
@@ -82,6 +87,7 @@ def run_rl(
     test: int,
     shape: str | None,
     features: tuple[str, ...],
+    group: str | None,
     seed: int,
     cpus: int,
     folder: str,
@@ -114,10 +120,11 @@ def run_rl(
             burn_in=burn_in,
             propagation=propagation,
             members=members,
+            groups=group,
             tune=tune,
             calibrate=calibrate,
             test=test,
             seed=seed,
             cpus=cpus,
         )
-        launch(task, place, score=shape, features=features, **engine)
+        launch(task, place, score=shape, features=features, groups=group and "group", **engine)

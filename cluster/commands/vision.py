@@ -9,8 +9,8 @@ import click
 import numpy as np
 
 from cluster.commands.launch import check_levels, engine_options, launch, resumable
-from pac_core import InvalidInput
-from pac_core.cli import FILE, batch_option, broken_option, preprocessing_options, say
+from pac_core import Groups, InvalidInput
+from pac_core.cli import FILE, batch_option, broken_option, preprocessing_options, read_lines, say
 from pac_core.files import real_path
 from pac_core.runs import Finding, RunFolder, Task
 from pac_core.sets import LABEL_SCORES, resolve_score_name
@@ -34,6 +34,9 @@ MODELS = (
 @click.option("--temperature/--no-temperature", default=None, help="Of the paper's score; see pac fit.")
 @click.option("--tune", required=True, type=int, help="Images to choose the score on.")
 @click.option("--calibrate", required=True, type=int, help="Images to prove on; the rest tests.")
+@click.option(
+    "--group", metavar="label|label:FILE", help="A threshold for each group of labels; see pac fit."
+)
 @engine_options
 def run_imagenet(
     images: str,
@@ -47,6 +50,7 @@ def run_imagenet(
     temperature: bool | None,
     tune: int,
     calibrate: int,
+    group: str | None,
     seed: int,
     cpus: int,
     folder: str,
@@ -72,6 +76,10 @@ def run_imagenet(
     left out. The logits can be had with pac logits, sets for new images with pac sets --images.
     """
     check_levels(calibrate, engine["levels"])
+    word, _, file = (group or "label").partition(":")
+    if word != "label":
+        raise InvalidInput(f"--group must be label or label:FILE, got {group!r}")
+    groups = Groups(labels=read_lines(Path(file)), column="label") if file else group
     place, named = RunFolder(folder), resolve_score_name(score, temperature)
     if not tune and named != "plain" and engine["levels"]:
         raise InvalidInput(f"--tune must be above 0 to fit --score {named}, got 0; plain needs none")
@@ -94,7 +102,7 @@ def run_imagenet(
             cpus=cpus,
         )
         home = Path(images) if Path(images).is_dir() else Path(images).absolute().parent
-        launch(task, place, score=named, data=home, **engine)
+        launch(task, place, score=named, data=home, groups=groups, **engine)
 
 
 @click.command("otb")

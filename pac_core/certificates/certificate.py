@@ -24,7 +24,7 @@ from pac_core.files import whole_file
 from pac_core.sets.label_scores import RankedScore
 from pac_core.sets.predictor import GivenScore, Likelihood, Predictor, Score
 from pac_core.splits import add_digests, digest_of, ids_digest, unit_names
-from pac_core.thresholds import ShardedScores, Threshold, fit_threshold
+from pac_core.thresholds import OTHER, Groups, GroupThreshold, ShardedScores, Threshold, fit_threshold
 from pac_core.tubes import TUBES
 
 
@@ -77,6 +77,7 @@ class Certificate:
     parts: records of "train", "tune", "calibrate" and "test"
     scores: digest of the calibration scores
     model, data: which model, and which file the units came from
+    memberships: where each group has a threshold of its own, digest of which unit is in which group
     split, menu: how the parts were drawn, and what the look was for, where known
     versions: of the programs that made it
     world: what the calibration scores were compared with in the same look, and the wealth: `describe_world`
@@ -92,20 +93,24 @@ class Certificate:
     menu: MenuRecord | None = None
     versions: Mapping[str, str] = field(default_factory=_versions)
     world: Mapping[str, float] | None = None
+    memberships: str | None = None
 
     @property
     def promise(self) -> str:
         """The promise in words, with what it rests on."""
-        level, menu, more = self.predictor.threshold.level, self.menu, ""
+        threshold, menu, more = self.predictor.threshold, self.menu, ""
+        level = threshold.level
         if menu is not None and menu.asked > 1:
             more = f" It is one of {menu.asked} asked for in one look, of which any fails with "
             more += f"probability below {menu.cost!r}."
         if menu is not None and menu.family is not None:
             more += f" {menu.family}"
+        if isinstance(threshold, GroupThreshold):
+            return _promise_by_group(threshold, self.unit) + more
         return (
             f"The set of a new {self.unit} misses its truth with probability at most "
             f"{level.epsilon!r}; this holds with confidence at least 1 - {level.delta!r} over the draw "
-            f"of the {self.predictor.threshold.n} calibration units, if they and the new ones are "
+            f"of the {threshold.n} calibration units, if they and the new ones are "
             "independent draws from one source, and if neither the model nor the score was chosen by "
             "looking at them. It is a promise about all units together, not about each kind of unit." + more
         )
@@ -117,6 +122,29 @@ class Certificate:
         return "\n".join(
             [self.promise, f"  {threshold}", *known, *(f"  {text}" for text in describe_world(self.world))]
         )
+
+
+def _promise_by_group(threshold: GroupThreshold, unit: str) -> str:
+    """The promise of a threshold per group, which tells groups of units from groups of labels."""
+    level, names = threshold.level, list(threshold.groups)
+    shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    if threshold.labels is None:
+        what = f"in each {threshold.column}, which must be known when the set is made ({shown})"
+        more = "about each group and every mixture of groups, not about each kind of unit within one."
+    else:
+        what = f"in whichever group its true label is, which nobody needs to know ({shown})"
+        more = "given the group of the true label, not given what the set or the prediction is."
+    if threshold.merged:
+        more += f" {OTHER!r} is {', '.join(threshold.merged)}, in the proportions of the calibration units."
+    if always := threshold.always:
+        more += f" The labels of {', '.join(always)} are in every set: there were too few units of them."
+    return (
+        f"The set of a new {unit} misses its truth with probability at most {level.epsilon!r} {what}; this "
+        f"holds for all groups together with confidence at least 1 - {level.delta!r} over the draw of the "
+        f"{threshold.n} calibration units, given their groups, if they and the new ones of the same group "
+        "are independent draws from one source, and if neither the model nor the score nor the groups were "
+        f"chosen by looking at them. It is a promise {more}"
+    )
 
 
 @dataclass(frozen=True)
@@ -142,18 +170,19 @@ def issue(
     split: SplitRecord | None = None,
     menu: MenuRecord | None = None,
     world: Mapping[str, float] | None = None,
+    groups: Groups | None = None,
 ) -> Certificate:
     """The certificate of a predictor; refused unless its threshold follows from these scores.
 
     It keeps no ledger and cannot know of other looks at these units; `certify` does.
-    scores, ids: `[n]` the calibration scores, or `ShardedScores`, and the ids of their units
+    scores, ids, groups: `[n]` the calibration scores, or `ShardedScores`, ids and groups of their units
     """
     array = scores if isinstance(scores, ShardedScores) else check_numbers("scores", scores, "[N]")
     stated = predictor.threshold
     if stated.bound not in BOUNDS:
         raise InvalidInput(f"a certificate needs a bound of {sorted(BOUNDS)}, got {stated.bound!r}")
-    refit = fit_threshold(array, stated.level, bound=BOUNDS[stated.bound])
-    if (refit.n, refit.errors) != (stated.n, stated.errors) or stated.value < refit.value:
+    refit = fit_threshold(array, stated.level, bound=BOUNDS[stated.bound], groups=groups)
+    if not all(check.holds for check in _compare(stated, refit)):
         raise BadCertificate(f"the threshold does not follow from these scores, which give: {refit}")
     check_unit(unit)
     if ids is not None and len(np.unique(unit_names("ids", ids))) != len(array):
@@ -162,8 +191,9 @@ def issue(
     calibrate = Record("calibrate", len(array), None if ids is None else ids_digest(ids))
     records = train or unknown, tune or unknown, calibrate, test or unknown
     parts, digest = dict(zip(PARTS, records, strict=True)), scores_digest(array)
-    named = model or unknown, data or unknown
-    return Certificate(predictor, unit, parts, digest, *named, split, menu, world=world)
+    members = None if groups is None else memberships_digest(groups, ids)
+    known = model or unknown, data or unknown, split, menu
+    return Certificate(predictor, unit, parts, digest, *known, world=world, memberships=members)
 
 
 def check_words(name: str, value: Any, rule: str = "a line of text") -> None:
@@ -175,24 +205,28 @@ def check_words(name: str, value: Any, rule: str = "a line of text") -> None:
 check_unit = partial(check_words, "unit", rule="a word such as 'image'")
 
 
-def verify(certificate: Certificate, scores: Any, ids: Any = None) -> list[Check]:
-    """Whether the certificate follows from these calibration scores, point by point and to the last bit."""
+def verify(certificate: Certificate, scores: Any, ids: Any = None, groups: Any = None) -> list[Check]:
+    """Whether the certificate follows from these calibration scores, point by point and to the last bit;
+    `groups` are those of the units, where each has a threshold of its own."""
     array = check_numbers("scores", scores, "[N]")
     threshold, n = certificate.predictor.threshold, len(array)
     checks = [Check("n", n == threshold.n, f"{n} scores, the certificate says {threshold.n}")]
+    known = None
     try:
-        refit = fit_threshold(array, threshold.level, bound=BOUNDS[threshold.bound])
+        if isinstance(threshold, GroupThreshold):
+            if groups is None:
+                raise InvalidInput("groups must be given, one for each score, got none")
+            known = Groups(groups, threshold.labels, bool(threshold.merged), threshold.column)
+            same = memberships_digest(known, ids) == certificate.memberships
+            text = f"the units are {'in the groups' if same else 'not in the groups'} that are stated"
+            checks.append(Check("memberships", same, text))
+        refit = fit_threshold(array, threshold.level, bound=BOUNDS[threshold.bound], groups=known)
     except PACError as error:
         return [*checks, Check("T", False, str(error))]
-    found, stated_value = refit.value, threshold.value
-    word = "the same" if stated_value == found else "smaller, hence void"
-    word = "larger, hence safe" if stated_value > found else word
     equal = scores_digest(array) == certificate.scores
     those = "those" if equal else "others than those"
-    allowed = f"{refit.errors} errors allowed, stated {threshold.errors}"
     checks += [
-        Check("k", refit.errors == threshold.errors, allowed),
-        Check("T", stated_value >= found, f"T is {found!r}, stated {stated_value!r}: {word}"),
+        *_compare(threshold, refit)[1:],
         Check("scores", equal, f"the scores are {those} the certificate was made from"),
     ]
     stated = certificate.parts["calibrate"].digest
@@ -200,6 +234,32 @@ def verify(certificate: Certificate, scores: Any, ids: Any = None) -> list[Check
         return [*checks, Check("ids", None, "the unit ids were not compared: none given")]
     same = ids_digest(ids) == stated
     return [*checks, Check("ids", same, f"the unit ids are {'those' if same else 'not those'} stated")]
+
+
+def _compare(stated: Threshold, refit: Threshold) -> list[Check]:
+    """Whether a threshold follows from what was found: n, k and T, of all units and of each group."""
+    found, value = refit.value, stated.value
+    word = "the same" if value == found else "larger, hence safe" if value > found else "smaller, hence void"
+    checks = [
+        Check("n", refit.n == stated.n, f"{refit.n} scores, the certificate says {stated.n}"),
+        Check("k", refit.errors == stated.errors, f"{refit.errors} errors allowed, stated {stated.errors}"),
+        Check("T", value >= found, f"T is {found!r}, stated {value!r}: {word}"),
+    ]
+    groups, ours = (getattr(one, "groups", {}) for one in (stated, refit))
+    if groups or ours:
+        same = (sorted(groups), getattr(stated, "merged", ())) == (sorted(ours), getattr(refit, "merged", ()))
+        checks.append(Check("groups", same, f"the groups are {', '.join(ours)}, stated {', '.join(groups)}"))
+    for name in sorted(groups.keys() & ours.keys()):
+        own = _compare(groups[name], ours[name])
+        text = f"{name!r}: {'; '.join(check.text for check in own)}"
+        checks.append(Check("group", all(check.holds for check in own), text))
+    return checks
+
+
+def memberships_digest(groups: Groups, ids: Any = None) -> str:
+    """A fingerprint of which unit is in which group, whatever their order."""
+    names = unit_names("ids", ids) if ids is not None else [""] * len(groups.names)
+    return digest_of(f"{name}\0{group}".encode() for name, group in zip(names, groups.names, strict=False))
 
 
 def scores_digest(scores: Any) -> str:
@@ -231,7 +291,8 @@ def as_document(certificate: Certificate) -> dict[str, Any]:
     if not isinstance(certificate, Certificate):
         raise InvalidInput(f"certificate must be a Certificate, got {type(certificate).__name__}")
     threshold, score = certificate.predictor.threshold, certificate.predictor.score
-    stated, menu = asdict(threshold), asdict(certificate.menu) if certificate.menu else None
+    stated = {name: getattr(threshold, name) for name in ("value", "n", "errors", "bound")}
+    menu = asdict(certificate.menu) if certificate.menu else None
     if menu is not None and menu["family"] is None:
         del menu["family"]  # as in documents from before it was kept
     document = {
@@ -239,7 +300,7 @@ def as_document(certificate: Certificate) -> dict[str, Any]:
         "version": VERSION,
         "promise": certificate.promise,
         "unit": certificate.unit,
-        "level": stated.pop("level"),
+        "level": asdict(threshold.level),
         "threshold": stated,
         "forecast": None if certificate.predictor.domain is None else list(certificate.predictor.domain),
         "score": {"kind": score.kind} | score.to_json(),
@@ -253,6 +314,8 @@ def as_document(certificate: Certificate) -> dict[str, Any]:
     }
     if certificate.world:
         document["world"] = dict(certificate.world)
+    if isinstance(threshold, GroupThreshold):
+        document["groups"] = _groups_document(threshold, certificate.memberships)
     try:
         _score(json.loads(json.dumps(document, allow_nan=False))["score"])
     except BadCertificate as error:
@@ -263,6 +326,42 @@ def as_document(certificate: Certificate) -> dict[str, Any]:
             f"or its records: {error}"
         ) from None
     return document | {"seal": seal(document)}
+
+
+def _groups_document(threshold: GroupThreshold, memberships: str | None) -> dict[str, Any]:
+    """What a document says of groups; T and delta are null where the labels of a group are in every set."""
+    each: dict[str, Any] = {}
+    for name, one in threshold.groups.items():
+        proved = {"value": one.value, "delta": one.level.delta} if one.value < np.inf else {}
+        each[name] = {"n": one.n, "errors": one.errors, "value": None, "delta": None} | proved
+    labels, merged = threshold.labels and list(threshold.labels), list(threshold.merged)
+    about = {"column": threshold.column, "labels": labels, "merged": merged}
+    return about | {"memberships": memberships, "thresholds": each}
+
+
+def _read_groups(threshold: Threshold, document: dict[str, Any]) -> GroupThreshold:
+    """The thresholds of groups from their document, refused unless they fit together."""
+    level, bound, each, spent = threshold.level, threshold.bound, {}, []
+    for name, one in document["thresholds"].items():
+        n, errors, value = one["n"], one["errors"], one["value"]
+        if value is None:
+            each[name] = Threshold(np.inf, n, errors, level)
+            continue
+        each[name] = Threshold(value, n, errors, PACLevel(level.epsilon, one["delta"]), bound)
+        spent.append(one["delta"])
+        if BOUNDS[bound](n, each[name].level) != errors:
+            raise BadCertificate(f"n = {n} units of {name!r} do not allow the stated {errors} errors")
+    labels = document["labels"] and tuple(document["labels"])
+    more = each, tuple(document["merged"]), labels, document["column"]
+    made = GroupThreshold(threshold.value, threshold.n, threshold.errors, level, bound, *more)
+    sums = [sum(getattr(one, name) for one in each.values()) for name in ("n", "errors")]
+    largest = max(one.value for one in each.values() if one.value < np.inf)
+    fit = (*sums, largest) == (threshold.n, threshold.errors, threshold.value)
+    if not fit or math.fsum(spent) > level.delta * (1 + 1e-12) or set(labels or each) != set(each):
+        raise BadCertificate("the groups do not add up to n, errors, value, delta and labels")
+    if (labels is None and made.always) or _groups_document(made, document["memberships"]) != document:
+        raise BadCertificate("the groups have fields that are not understood, or no threshold")
+    return made
 
 
 def seal(document: Mapping[str, Any]) -> str:
@@ -296,8 +395,12 @@ def read_certificate(path: str | os.PathLike[str], content: bytes | None = None)
 
 
 def _from_document(document: dict[str, Any]) -> Certificate:
-    absent = ("predictor",) if "world" in document else ("predictor", "world")  # as in earlier ones
-    _check_fields("the certificate", document, _FIELDS | _types(Certificate, without=absent))
+    fields = _types(Certificate, without=("predictor", "memberships", "world"))
+    known = {
+        name: (dict,) for name in ("groups", "world") if name in document
+    }  # as they are absent in others
+    groups = "groups" in document
+    _check_fields("the certificate", document, _FIELDS | fields | known)
     if seal(document) != document["seal"]:
         raise BadCertificate("it was changed after it was written: its seal does not fit its content")
     check_unit(document["unit"])
@@ -307,7 +410,9 @@ def _from_document(document: dict[str, Any]) -> Certificate:
         raise BadCertificate(f"threshold.value must be finite, got {threshold.value}")
     if threshold.bound not in BOUNDS:
         raise BadCertificate(f"threshold.bound must be one of {sorted(BOUNDS)}, got {threshold.bound!r}")
-    if BOUNDS[threshold.bound](threshold.n, level) != threshold.errors:
+    if groups:
+        threshold = _read_groups(threshold, document["groups"])
+    elif BOUNDS[threshold.bound](threshold.n, level) != threshold.errors:
         raise BadCertificate(f"n = {threshold.n} units do not allow the stated {threshold.errors} errors")
     _check_fields("parts", document["parts"], dict.fromkeys(PARTS, (dict,)))
     parts = {name: _build(Record, f"parts.{name}", document["parts"][name]) for name in PARTS}
@@ -316,12 +421,16 @@ def _from_document(document: dict[str, Any]) -> Certificate:
     score, domain = _score(document["score"]), _domain(document["forecast"])
     if isinstance(score, Likelihood) and domain is not None:
         _refuse_misfit(score, domain)
+    labels = getattr(threshold, "labels", None)
+    if labels is not None and domain != ("labels", len(labels)):
+        raise BadCertificate(f"groups.labels must be one for each label, got {len(labels)} for {domain}")
     read = {name: document[name] for name in ("unit", "scores", "versions")} | {"parts": parts}
     for name, kind in {"model": Record, "data": Record, "split": SplitRecord, "menu": MenuRecord}.items():
         read[name] = None if document[name] is None else _build(kind, name, document[name])
     if (world := document.get("world")) is not None:
         _check_fields("world", world, dict.fromkeys(world, (float,)))
         read["world"] = world
+    read["memberships"] = document["groups"]["memberships"] if groups else None
     certificate = Certificate(Predictor(score, threshold, domain), **read)
     if certificate.promise != document["promise"]:
         raise BadCertificate("the promise in words is not the promise of its numbers")

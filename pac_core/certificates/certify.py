@@ -19,6 +19,7 @@ from pac_core.certificates.certificate import (
     as_document,
     check_unit,
     issue,
+    memberships_digest,
     scores_digest,
 )
 from pac_core.certificates.ledger import Opening, open_split, read_family, read_ledger, score_digest
@@ -28,7 +29,7 @@ from pac_core.fitting import score_fitter
 from pac_core.forecasts import GaussianForecast, LogitForecast, check_forecast, drop_failed, with_lengths
 from pac_core.sets.predictor import FitScore, Likelihood, Predictor, Score, score_units
 from pac_core.splits import Splits, digest_of, ids_digest, split, unique_names, unit_names
-from pac_core.thresholds import fit_threshold
+from pac_core.thresholds import Groups, fit_threshold
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +85,7 @@ def certify(
     seed: int = 0,
     score: str | None = None,
     fit: FitScore | None = None,
+    groups: Any = None,
     unit: str = "unit",
     train_ids: Iterable[Any] = (),
     ids_name: str = "ids",
@@ -101,6 +103,7 @@ def certify(
         left in `parts.test`
     score: by name, with the same default as `fit_sets`; with tune=0, "plain", the forecast as it is
     fit: instead of a name, chooses the score on the tune part, for the first level
+    groups: `[N]` names of all units' groups, or `Groups`: a threshold for each (Mondrian)
     ledger: a folder; the menu goes into it before any calibration score is computed, and a look that
         shares a unit with an earlier one is refused
     unit, train, train_ids, model, data: for the certificate; a unit among `train_ids` is refused
@@ -142,6 +145,7 @@ def certify(
         raise InvalidInput(f"forecast and ids must be of as many units, got {len(truth)} and {len(names)}")
     tuning, rows = parts.tune.rows, parts.calibrate.rows
     times = None if order is None else np.argsort(sort_by(order, len(names)))[rows]
+    grouping = Groups.of(groups, truth, forecast.domain)
     chosen, chosen_truth = forecast.take(rows), truth[rows]
     if fit is not None and score is not None:
         raise InvalidInput(f"fit and score both say what is fitted: give one, got score={score!r} as well")
@@ -169,6 +173,7 @@ def certify(
         split=SplitRecord(seed, ids_digest(names), ids_name),
         order=times,
         held_out=None if held_out is None else score_units(fitted, *held_out),
+        groups=grouping and replace(grouping, names=grouping.names[rows]),
     )
 
 
@@ -212,13 +217,22 @@ def certify_scores(
     """The same for a score that is fitted already; `scores()` is called after the ledger is written.
 
     data: a digest of what the scores come from; held_out: `[m]` scores of units on which nothing was fitted
-    about: of `certify_several`: parts, source, order; of `issue`: unit, train, tune, test, model, split
+    about: of `certify_several`: parts, source, order, groups; of `issue`: unit, train, tune, test, model,
+        split
     """
     asked = Request(score, tuple(_levels(levels)), scores, domain, held_out=held_out)
     made = certify_several([asked], ids=ids, ledger=ledger, data=data, **about)[0]
     if not made.certificates:
-        fit_threshold(made.scores, made.refused[-1])  # raises the reason, with its numbers
+        fit_threshold(made.scores, made.refused[-1], groups=about.get("groups"))  # raises why, with numbers
     return made
+
+
+def plan_groups(groups: Groups, ids: Any) -> dict[str, Any]:
+    """What the ledger holds of groups before the look: who is in which, as a digest, and how many."""
+    names, counts = (part.tolist() for part in np.unique(groups.names, return_counts=True))
+    of, members = "units" if groups.labels is None else "labels", memberships_digest(groups, ids)
+    about = {"column": groups.column, "of": of, "merge_small": groups.merge_small, "memberships": members}
+    return about | {"n": dict(zip(names, counts, strict=True))}
 
 
 def certify_several(
@@ -231,13 +245,14 @@ def certify_several(
     source: Record | None = None,
     plan: Mapping[str, Any] | None = None,
     order: Any = None,
+    groups: Groups | None = None,
     **about: Any,
 ) -> list[Certified]:
     """Certificates for several scores from one look at the same calibration units, in their order.
 
     The menu, and the `plan` that led to it in plain JSON, goes into the ledger before any calibration score
-    is computed, and so does what the scores are compared with (`compare_scores`), for the report only. A
-    score none of whose levels can be proved has no certificates.
+    is computed, and so does what the scores are compared with (`compare_scores`), for the report only, and
+    who is in which of the `groups`. A score none of whose levels can be proved has no certificates.
     order: `[n]` when each unit was collected, by default as they come
     """
     check_unit(about.get("unit"))
@@ -248,10 +263,13 @@ def certify_several(
     for level in (level for asked in menu for level in asked.levels):
         max_errors(len(names), level)
     for asked in menu:  # what could not be issued or written is refused before the look, with made-up scores
-        draft = np.zeros(min_samples(asked.levels[0]))
-        predictor = Predictor(asked.score, fit_threshold(draft, asked.levels[0]), asked.domain)
-        as_document(issue(predictor, draft, data=source, **about))
+        draft = np.zeros(min_samples(asked.levels[0]) if groups is None else len(names))
+        for level in asked.levels if groups is not None else asked.levels[:1]:
+            predictor = Predictor(asked.score, fit_threshold(draft, level, groups=groups), asked.domain)
+            as_document(issue(predictor, draft, data=source, groups=groups, **about))
     entries = [Entry(asked.digest, level.epsilon, level.delta) for asked in menu for level in asked.levels]
+    if groups is not None:
+        plan = {**(plan or {}), "groups": plan_groups(groups, ids)}
     compared = list(dict.fromkeys(name for some in references for name in some))
     look = open_split(ledger, replace(Opening.of(ids, entries, data, plan), compared=compared))
     known = next(one.compared for one in read_ledger(ledger) if one == look) or ()  # if it is repeated
@@ -264,11 +282,12 @@ def certify_several(
         world = {name: compare_scores(ordered, some[name]) for name in some if name in known}
         for level in asked.levels:
             try:
-                predictor = Predictor(asked.score, fit_threshold(found, level), asked.domain)
+                predictor = Predictor(asked.score, fit_threshold(found, level, groups=groups), asked.domain)
             except TooManyFailures:
                 refused.append(level)
             else:
-                issued.append(issue(predictor, found, ids=ids, data=source, world=world, **about))
+                kept: Any = {"world": world, "groups": groups}
+                issued.append(issue(predictor, found, ids=ids, data=source, **kept, **about))
         made.append(Certified(look, asked.score, ids, found, tuple(issued), parts, tuple(refused)))
     return made
 

@@ -86,6 +86,8 @@ class Opening:
         """The probability that any statement of this look fails is below this."""
         if self.plan and not self.menu:
             return float(self.plan["delta"])
+        if self.plan and "groups" in self.plan:  # each level shares its delta among groups of fewer units
+            return min(1.0, math.fsum(entry.delta for entry in self.menu))
         return joint_failure_probability(self.n, self.menu)
 
     @property
@@ -215,11 +217,13 @@ def refuse_spent(
     path: LedgerPath, ids: Any, levels: Iterable[PACLevel], plan: Mapping[str, Any] | None = None
 ) -> bool:
     """Refuse before long work what `open_split` would refuse after it: units that were looked at before, and
-    levels that the budget does not cover even for one score. Returns whether it is the same look again."""
+    levels that the budget does not cover even for one score. Returns whether it is the same look again; with
+    a plan of groups that are not known yet, {"groups": None}, whether it may be."""
     ledger, wanted, mine = _read(path), set(levels), Opening.of(ids, (), "")
     for earlier in ledger.book.openings:
         asked = {entry.level for entry in earlier.menu}
-        if (earlier.calibrate, earlier.plan, asked) == (mine.calibrate, plan, wanted):
+        same = earlier.plan == plan or (plan == {"groups": None} and "groups" in (earlier.plan or {}))
+        if same and (earlier.calibrate, asked) == (mine.calibrate, wanted):
             return True
     _refuse_shared(mine, ledger)
     if ledger.book.budget is not None:

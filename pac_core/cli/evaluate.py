@@ -12,8 +12,8 @@ import numpy as np
 
 from pac_core.arrays import check_numbers
 from pac_core.certificates.certificate import Certificate, scores_digest
-from pac_core.cli.options import FILE, ids_option, labels_option, say
-from pac_core.cli.verify import read_both, same_split, scores_beside
+from pac_core.cli.options import FILE, group_option, ids_option, labels_option, say
+from pac_core.cli.verify import groups_in, read_both, same_split, scores_beside
 from pac_core.datasets import ROWS, Dataset, read_arrays, read_dataset
 from pac_core.errors import InvalidInput, PACError
 from pac_core.evaluation import calibration_error, evaluate
@@ -21,6 +21,7 @@ from pac_core.forecasts import LogitForecast, check_forecast, drop_failed
 from pac_core.safety.monitor import ScoreMonitor
 from pac_core.sets.predictor import GivenScore, Likelihood, score_units
 from pac_core.splits import ids_digest, refuse_overlap
+from pac_core.thresholds import Groups
 
 
 @click.command("evaluate")
@@ -29,6 +30,7 @@ from pac_core.splits import ids_digest, refuse_overlap
 @ids_option
 @labels_option
 @click.option("--by", multiple=True, help="An array of DATA; each of its values gets a row.")
+@group_option
 def evaluate_command(
     certificate: Path,
     data: Path,
@@ -36,6 +38,7 @@ def evaluate_command(
     logits: str | None,
     labels: str | None,
     by: tuple[str, ...],
+    group: str | None,
 ) -> None:
     """Measure error and set sizes on test units.
 
@@ -51,7 +54,8 @@ def evaluate_command(
     if not unknown.any():
         raise InvalidInput("no units are left to test: all were tuned or calibrated on")
     left_out = f"; {(~unknown).sum():,} tuned or calibrated on are left out" if not unknown.all() else ""
-    groups = _groups(data, by, unknown)
+    groups, own = _groups(data, by, unknown), groups_in(document, data, units, group)
+    own = None if own is None else own[unknown]
     units = units.take(np.flatnonzero(unknown))
     say("test", f"{len(units.ids):,} units{left_out}")
     failed = check_forecast(units.forecast).failed
@@ -60,8 +64,11 @@ def evaluate_command(
     if isinstance(units.forecast, LogitForecast):
         right = np.where(units.forecast.predictions() == units.truth, "right", "wrong")
         groups["prediction"] = right if failed is None else np.where(failed, "none, failed", right)
-    sets = document.predictor.sets(units.forecast)
-    result = evaluate(sets, units.truth, document.predictor.threshold.level, by=groups)
+    threshold = document.predictor.threshold
+    names = threshold.names_of(own, units.truth)
+    promised = None if names is None else Groups(names, column=getattr(threshold, "column", ""))
+    sets = document.predictor.sets(units.forecast, own)
+    result = evaluate(sets, units.truth, threshold.level, by=groups, groups=promised)
     click.echo(str(result))
     score = document.predictor.score
     some = failed is None or not failed.all()

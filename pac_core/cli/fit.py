@@ -19,6 +19,8 @@ from pac_core.cli.options import (
     ids_option,
     labels_option,
     level_options,
+    read_groups,
+    read_lines,
     refuse_existing,
     refuse_unwritable,
     say,
@@ -36,7 +38,7 @@ from pac_core.datasets import (
     read_dataset,
     write_arrays,
 )
-from pac_core.errors import InvalidInput, UnreadableFile
+from pac_core.errors import InvalidInput
 from pac_core.evaluation import calibration_error, describe_accuracy
 from pac_core.exchangeability import describe_world
 from pac_core.files import real_path
@@ -65,6 +67,13 @@ NOT_NAMED = "not named"
 )
 @click.option("--temperature/--no-temperature", default=None, help="The same as --score paper, or plain.")
 @shape_options
+@click.option(
+    "--group",
+    metavar="COLUMN|label|label:FILE",
+    help="A threshold for each group: of units, known when a set is made, by an array of DATA; or of labels, "
+    "each its own, or by a file with the group of each label on a line.",
+)
+@click.option("--merge-small", is_flag=True, help="Make one group, other, of those with too few units.")
 @click.option("--score-name", default=NOT_NAMED, help="For a file of scores: what they are, in words.")
 @click.option("--unit", default="unit", show_default=True, help="What is drawn independently, in one word.")
 @click.option("--model", default=NOT_NAMED, help="The model, in words.  [default: what DATA states, if any]")
@@ -89,6 +98,8 @@ def fit(
     temperature: bool | None,
     shape: str | None,
     features: tuple[str, ...],
+    group: str | None,
+    merge_small: bool,
     score_name: str,
     unit: str,
     model: str,
@@ -139,8 +150,10 @@ def fit(
     about: dict[str, Any] = {"unit": unit, "model": record, "ids": units.ids, "ledger": book}
     if rounded:
         say("note", "the logits are float16: the promise is about sets from logits rounded to float16")
+    domain = None if units.forecast is None else units.forecast.domain
+    groups = about["groups"] = read_groups(data, group, domain, merge_small)
     source = Record(data.name, len(units.ids), file_digest(data))
-    seen = [] if train_ids is None else _lines(train_ids)
+    seen = [] if train_ids is None else read_lines(train_ids)
     if order is not None and order not in (arrays := read_arrays(data)):
         raise InvalidInput(f"--order must name an array of {data}, got {order!r}")
     about["order"] = None if order is None else arrays[order]
@@ -194,6 +207,9 @@ def fit(
         say("wrote", str(target))
     tuned = units.ids[made.parts.tune.rows] if made.parts else np.array([], dtype=str)
     stored = {"scores": made.scores, "ids": made.ids, "tune_ids": tuned, "score": score_digest(made.score)}
+    if groups is not None:
+        of = groups.names if groups.labels is None else groups.labels[units.truth]
+        stored["group"] = of if made.parts is None else of[made.parts.calibrate.rows]
     write_arrays(scores_path(out), **stored)
     say("wrote", f"{scores_path(out)}, for pac verify" + ("" if made.parts is None else " and pac evaluate"))
 
@@ -220,15 +236,6 @@ def _say_tuned(made: Certified, units: Dataset) -> None:
         say("tune", f"{made.score}; {gain}")
     else:
         say("tune", str(made.score))
-
-
-def _lines(path: Path) -> list[str]:
-    """The ids in a text file, one per line."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-        return [line.strip() for line in lines if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableFile(f"--train-ids {path} cannot be read as lines of text: {error}") from None
 
 
 def scores_path(out: Path) -> Path:

@@ -14,8 +14,10 @@ from pac_core import plugins
 from pac_core.arrays import round_up
 from pac_core.bounds import PACLevel
 from pac_core.certificates.ledger import LedgerPath, read_family
-from pac_core.errors import InvalidInput
+from pac_core.datasets import read_arrays
+from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.files import real_path
+from pac_core.thresholds import Groups
 from pac_core.tubes import SHAPES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -58,6 +60,37 @@ def labels_option(function: Function) -> Function:
     """--logits and --labels: which arrays of the file hold them; labels may be in a file of their own."""
     text = "The array of DATA with the labels, or a file of them, FILE or FILE:ARRAY.  [default: labels]"
     return logits_option(click.option("--labels", help=text)(function))
+
+
+group_option = click.option("--group", metavar="COLUMN", help="The array with the group of each unit.")
+
+
+def read_groups(data: Path, group: str | None, domain: Any, merge_small: bool) -> Groups | None:
+    """What --group of `pac fit` asks for: an array of the file, `label`, or `label:FILE`."""
+    if group is None:
+        if merge_small:
+            raise InvalidInput("--merge-small is for --group COLUMN, got no --group")
+        return None
+    if group.partition(":")[0] != "label":
+        arrays = read_arrays(data)
+        if group not in arrays:
+            raise InvalidInput(
+                f"--group must be label or an array of {data}, {', '.join(arrays)}, got {group!r}"
+            )
+        return Groups(arrays[group], merge_small=merge_small, column=group)
+    if domain is None or domain[0] != "labels":
+        raise InvalidInput(f"--group label is for forecasts of labels, which {data} does not hold")
+    lines = range(domain[1]) if group == "label" else read_lines(Path(group.partition(":")[2]))
+    return Groups(labels=lines, merge_small=merge_small, column="label")
+
+
+def read_lines(path: Path) -> list[str]:
+    """The names in a text file, one per line."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        return [line.strip() for line in lines if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnreadableFile(f"{path} cannot be read as lines of text: {error}") from None
 
 
 def shape_options(function: Function) -> Function:

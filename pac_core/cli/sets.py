@@ -18,13 +18,14 @@ from pac_core.cli.options import (
     FILE,
     batch_option,
     broken_option,
+    group_option,
     ids_option,
     logits_option,
     preprocessing_options,
     refuse_existing,
     say,
 )
-from pac_core.cli.verify import read_both
+from pac_core.cli.verify import groups_in, read_both
 from pac_core.datasets import read_classes, write_arrays
 from pac_core.errors import InvalidInput
 from pac_core.files import whole_file
@@ -66,6 +67,7 @@ class Forecasts(Protocol):
 @click.option("--device", default="cpu", show_default=True, help="Where the model runs: cpu or cuda.")
 @ids_option
 @logits_option
+@group_option
 @click.option("--out", type=FILE, help="Write to this csv or npz instead of the terminal.")
 @click.option("--force", is_flag=True, help="Replace --out if it exists.")
 def sets_command(
@@ -80,6 +82,7 @@ def sets_command(
     device: str,
     ids: str | None,
     logits: str | None,
+    group: str | None,
     out: Path | None,
     force: bool,
 ) -> None:
@@ -117,7 +120,7 @@ def sets_command(
         raise InvalidInput(f"{data} must hold forecasts (logits, probabilities, or mean and var)")
     if names is not None and units.forecast.domain != ("labels", len(names)):
         raise InvalidInput(f"{classes} names {len(names):,} labels, which are not those of {data}")
-    sets = document.predictor.sets(units.forecast)
+    sets = document.predictor.sets(units.forecast, groups_in(document, data, units, group))
     if isinstance(sets, LabelSets) and isinstance(units.forecast, LogitForecast):
         _write_labels([(units.ids, units.forecast, sets)], names, out)
     else:

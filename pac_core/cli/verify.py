@@ -38,6 +38,7 @@ from pac_core.forecasts import EXACT_TO, LogitForecast, drop_failed
 from pac_core.sets.label_scores import RankedScore, choose_label_score
 from pac_core.sets.predictor import Likelihood, score_units
 from pac_core.splits import Splits, ids_digest, split
+from pac_core.thresholds import GroupThreshold, group_names
 
 
 @click.command("verify")
@@ -70,11 +71,16 @@ def verify_command(
     if data is None:
         raise InvalidInput("DATA must be given: the scores or forecasts that the certificate was made from")
     document, units = read_both(certificate, data, ids, labels, logits)
+    groups = groups_in(document, data, units)
+    if groups is None:
+        groups = document.predictor.threshold.names_of(None, units.truth)
+    known = {} if groups is None else dict(zip(units.ids.tolist(), groups.tolist(), strict=True))
     if units.scores is None:
         units, checks = _scores_again(document, units, certificate)
     else:
         checks = [_same_score(document, data)]
-    checks += verify(document, units.scores, units.ids)
+    mine = [known[name] for name in units.ids.tolist()] if known else None
+    checks += verify(document, units.scores, units.ids, mine)
     if ledger is not None:
         checks.append(_in_ledger(document, ledger))
     _answer(checks, "the certificate follows from these scores", "the certificate does NOT follow")
@@ -107,6 +113,8 @@ def _in_ledger(document: Certificate, ledger: LedgerPath) -> Check:
     """Whether the ledger records a look at these units for this score and level, and what else it holds."""
     predictor, units = document.predictor, document.parts["calibrate"].digest
     looks = [one for one in read_ledger(ledger) if one.calibrate == units]
+    members = document.memberships
+    looks = [one for one in looks if (one.plan or {}).get("groups", {}).get("memberships") == members]
     known = any(
         (entry.score, entry.level) == (score_digest(predictor.score, of), predictor.threshold.level)
         for look in looks
@@ -129,6 +137,23 @@ def read_both(
     units = read_dataset(data, ids=ids, labels=labels, logits=logits)
     refuse_other_model(document, units, data)
     return document, units
+
+
+def groups_in(document: Certificate, data: Path, units: Dataset, group: str | None = None) -> Any:
+    """`[N]` the group of each unit of a file, where sets or scores need it; else None."""
+    threshold = document.predictor.threshold
+    known = isinstance(threshold, GroupThreshold) and threshold.labels is None
+    if group is not None and not known:
+        raise InvalidInput("--group is for a threshold per group of units, which this certificate has not")
+    if not isinstance(threshold, GroupThreshold) or not (known or units.scores is not None):
+        return None
+    arrays = read_arrays(data)
+    column = next((name for name in (group or threshold.column, "group") if name in arrays), None)
+    if column is None or (group is not None and column != group):
+        raise InvalidInput(
+            f"{data} must hold the group of each unit as {group or threshold.column!r}; or --group"
+        )
+    return group_names(arrays[column])
 
 
 def refuse_other_model(document: Certificate, units: Dataset, data: Path) -> None:

@@ -26,8 +26,9 @@ from pac_core.report.charts import (
     table,
 )
 from pac_core.report.stored import Chapter, Headline, Section, StoredRun
-from pac_core.runs.reading import ALL
+from pac_core.runs.reading import ALL, read_groups
 from pac_core.sets.kinds import relative_widths, width_remarks
+from pac_core.thresholds import GroupThreshold, Threshold
 
 VOIDS = (
     "{unit}s from another source, or under other conditions, than the calibration {unit}s",
@@ -60,9 +61,13 @@ def certificate_headlines(run: StoredRun) -> list[Headline]:
         level, test = one.predictor.threshold.level, run.tests[name]
         kind = {"labels": "label set", "vectors": "region", "trajectories": "tube"}
         what = kind.get(one.predictor.domain[0], "set") if one.predictor.domain else "set"
+        threshold, each = one.predictor.threshold, ""
+        if isinstance(threshold, GroupThreshold):
+            known = f"in each {threshold.column}, which is known"
+            each = f" {known if threshold.labels is None else 'whatever the group of its true label is'}"
         promise = (
             f"The {what} of a new {one.unit} contains the truth with probability at least "
-            f"{at_least(level.epsilon)}, with confidence {at_least(level.delta)}."
+            f"{at_least(level.epsilon)}{each}, with confidence {at_least(level.delta)}."
         )
         found.append(Headline(promise, *_say_test(test, one), _say_about(run, one), _voids(one.unit)))
     if issued := [row for row in run.sweep if row["file"] != "refused"]:
@@ -91,7 +96,7 @@ def _say_test(test: Evaluation | tuple[int, int] | None, one: Certificate) -> tu
     pair = isinstance(test, tuple)
     errors, n = test if isinstance(test, tuple) else (test.all.errors, test.all.n)
     low, high = error_interval(errors, n) if pair else test.all.interval  # type: ignore[union-attr]
-    held = low <= one.predictor.threshold.level.epsilon
+    held = low <= one.predictor.threshold.level.epsilon and (isinstance(test, tuple) or not test.refuted)
     return (
         (
             f"{errors:,} of {n:,} test {one.unit}s were missed: {share_text(errors / n)} "
@@ -130,6 +135,7 @@ def coverage_sections(run: StoredRun) -> list[Section]:
             row |= {"empty sets": whole.empty}
             notes.append(paragraph(f"Sizes ({test.size_in}) compare sets of the same kind of unit.", "small"))
             charts += _size_charts(run, name)
+            charts += _groups_table(one.predictor.threshold, test)
         rows.append(row)
     looked = ("calibrate", "test") if run.certificates else ()  # before the look, nobody reads that part
     failed = {part: len(run.results.failed(part)) for part in looked}
@@ -138,6 +144,24 @@ def coverage_sections(run: StoredRun) -> list[Section]:
         notes.append(paragraph(f"{words} have no forecast; they count as errors.", "note"))
     body = Markup("").join([table(rows), *charts, *dict.fromkeys(notes)])
     return [Section("Coverage and sizes", body)] if body else []
+
+
+def _groups_table(threshold: Threshold, test: Evaluation) -> list[Markup]:
+    """Each group with its threshold and what the test part says of it."""
+    if not isinstance(threshold, GroupThreshold):
+        return []
+    tested, rows = {row.name.partition("=")[2]: row for row in test.rows[1 : test.promised]}, []
+    for name, one in threshold.groups.items():
+        row: dict[str, Any] = {"group": name, "n": one.n, "k": one.errors, "T": round_up(one.value, 4)}
+        row["δ"] = one.level.delta if one.value < np.inf else 0
+        if found := tested.get(name):
+            low, high = map(share_text, found.interval)
+            row |= {"tested": found.n, "missed": found.errors, "98% interval": f"{low} to {high}"}
+        rows.append(row)
+    known = (
+        f"by {threshold.column}, known when a set is made" if threshold.labels is None else "of true labels"
+    )
+    return [paragraph(f"A threshold for each group, {known}:"), table(rows)]
 
 
 def _size_charts(run: StoredRun, name: str) -> list[Markup]:
@@ -172,8 +196,10 @@ def tube_sections(run: StoredRun, names: Sequence[str] = ()) -> list[Section]:
     if not chosen or run.task is None or not run.results.parts.test.n:
         return []
     _, one = chosen[0]
-    _, rows, (_, forecast, truth) = next(iter(run.results.over("test", ALL)))
-    sets = one.predictor.sets(forecast)
+    threshold = one.predictor.threshold
+    some = run.results.each("test", lambda read: (*read(ALL)[1:], read_groups(threshold, read)))
+    _, rows, (forecast, truth, groups) = next(iter(some))
+    sets = one.predictor.sets(forecast, groups)
     inside = np.asarray(sets.contains(truth))
     picked = [*np.flatnonzero(~inside)[:2].tolist(), *np.flatnonzero(inside).tolist()][:SHOWN]
     lower, upper = (np.asarray(end)[picked] for end in sets.box())

@@ -18,7 +18,7 @@ from pac_core.evaluation import Evaluation, Outcomes, evaluate_outcomes, measure
 from pac_core.runs.driver import read_certificates
 from pac_core.runs.folders import RunFolder
 from pac_core.runs.jobs import Arrays
-from pac_core.runs.reading import ALL, Task
+from pac_core.runs.reading import ALL, Task, read_groups
 from pac_core.sets.kinds import ConfidenceSets, LabelSets
 from pac_core.sets.predictor import GivenScore
 
@@ -130,15 +130,16 @@ class StoredRun:
 
         def measure(read: Callable[..., Any]) -> list[Any]:
             scores, forecast, truth = read(ALL)
+            groups = [read_groups(one.predictor.threshold, read) for one in chosen]
             found: list[Any] = []
-            for one in chosen:
+            for one, own in zip(chosen, groups, strict=True):
                 if isinstance(one.predictor.score, GivenScore):
-                    found.append((int((scores > one.predictor.threshold.value).sum()), len(scores)))
+                    found.append((int((scores > one.predictor.threshold.at(own)).sum()), len(scores)))
                     continue
-                sets = one.predictor.sets(forecast)
+                sets, names = one.predictor.sets(forecast, own), one.predictor.threshold.names_of(own, truth)
                 steps = sets.step_size() if isinstance(sets, ConfidenceSets) else None
                 labels = np.bincount(np.asarray(sets.size(), int)) if isinstance(sets, LabelSets) else None
-                found.append((measure_sets(sets, truth), steps, labels))
+                found.append((measure_sets(sets, truth, names), steps, labels))
             return found
 
         shards = [found for _, _, found in self.results.each("test", measure)]
@@ -149,7 +150,7 @@ class StoredRun:
                 tested[name] = sum(p[0] for p in pieces), sum(p[1] for p in pieces)
                 continue
             outcomes: list[Outcomes] = [piece[0] for piece in pieces]
-            tested[name] = evaluate_outcomes(outcomes, one.predictor.threshold.level)
+            tested[name] = evaluate_outcomes(outcomes, one.predictor.threshold)
             self._sizes[name] = [piece[1:] for piece in pieces]
         return tested
 

@@ -17,7 +17,7 @@ from pac_core.certificates.certificate import (
     format_json,
     read_certificate,
 )
-from pac_core.certificates.certify import Certified, Request, certify_several
+from pac_core.certificates.certify import Certified, Request, certify_several, plan_groups
 from pac_core.certificates.ledger import (
     LedgerPath,
     ledger_exists,
@@ -30,10 +30,10 @@ from pac_core.errors import BadCertificate, InvalidInput
 from pac_core.evaluation import Evaluation, Outcomes, evaluate_outcomes, measure_sets
 from pac_core.fitting import score_fitter
 from pac_core.runs.folders import LEDGER, RunFolder
-from pac_core.runs.reading import ALL, Results, Task, View
+from pac_core.runs.reading import ALL, Results, Task, View, read_groups
 from pac_core.sets.predictor import GivenScore, Likelihood, Score
 from pac_core.splits import ids_digest
-from pac_core.thresholds import fit_threshold
+from pac_core.thresholds import Groups, fit_threshold
 
 Place: TypeAlias = tuple[str, PACLevel]
 """Of a certificate in a run folder: the prefix of its file, and its level."""
@@ -58,20 +58,36 @@ def certify_run(
     *,
     score: str | None = None,
     features: Sequence[str] = (),
+    groups: str | Groups | None = None,
     results: Results | None = None,
 ) -> tuple[Certified, list[Finding]]:
     """Certificates of a finished run at these levels, written into its folder, and their test.
 
     score: by name, for trajectories the tube shape; see `score_fitter`
+    groups: a threshold for each, see `Groups`: the name of the stored array with the group of each unit;
+        groups of labels; or "label", each label its own
     results: of this run, if something was read of it already; each part is read once
     """
     results = results or task.results(folder)
-    refuse_second_look(results, levels, ledger)
+    known = None if groups is None else _read_groups(results, groups)
+    plan = None if known is None else {"groups": plan_groups(known, results.units("calibrate"))}
+    refuse_second_look(results, levels, ledger, plan)
     fitted = _fit_score(results, score, levels, features)
-    (made,), findings = certify_choices(results, {("", level): (fitted, ALL) for level in levels}, ledger)
+    chosen = {("", level): (fitted, ALL) for level in levels}
+    (made,), findings = certify_choices(results, chosen, ledger, groups=known)
     if not made.certificates:
-        fit_threshold(made.scores, made.refused[-1])  # raises the reason, with its numbers
+        fit_threshold(made.scores, made.refused[-1], groups=known)  # raises the reason, with its numbers
     return made, list(findings.values())
+
+
+def _read_groups(results: Results, groups: str | Groups) -> Groups | None:
+    """The groups of the calibrate part, without its forecasts."""
+    domain = results.domain() or ("nothing",)
+    if groups == "label" and domain[0] == "labels":
+        groups = Groups(labels=range(domain[1]), column="label")
+    if isinstance(groups, str):
+        return Groups(results.column("calibrate", groups), column=groups)
+    return Groups.of(groups, results.column("calibrate", "labels"), domain)
 
 
 def refuse_second_look(
@@ -107,6 +123,7 @@ def certify_choices(
     chosen: Mapping[Place, tuple[Score, View]],
     ledger: LedgerPath,
     plan: Mapping[str, Any] | None = None,
+    groups: Groups | None = None,
 ) -> tuple[list[Certified], dict[Place, Finding]]:
     """One look at the calibrate part for all that was chosen; the folder remembers its ledger.
 
@@ -126,7 +143,7 @@ def certify_choices(
     @cache
     def write_scores() -> list[Any]:  # called when the ledger is written, before the calibrate part is read
         folder.put_text(LEDGER, ledger_name(ledger))
-        return results.write_scores(wanted)
+        return results.write_scores(wanted, None if groups is None else groups.names)
 
     def request(number: int, places: Sequence[Place]) -> Request:
         score, _, view = wanted[number]
@@ -149,6 +166,7 @@ def certify_choices(
         train=task.train,
         split=SplitRecord(task.seed, ids_digest(task.names), "ids"),
         plan=plan,
+        groups=groups,
     )
     issued = {
         place: certificate
@@ -170,10 +188,12 @@ def _test(results: Results, issued: Mapping[Place, tuple[Certificate, View]]) ->
         found: list[Outcomes | int] = []
         for certificate, view in issued.values():
             predictor, (scores, forecast, truth) = certificate.predictor, read(view)
+            groups = read_groups(predictor.threshold, read)
             if isinstance(predictor.score, GivenScore):
-                found.append(int((scores > predictor.threshold.value).sum()))
+                found.append(int((scores > predictor.threshold.at(groups)).sum()))
             else:
-                found.append(measure_sets(predictor.sets(forecast), truth))
+                names = predictor.threshold.names_of(groups, truth)
+                found.append(measure_sets(predictor.sets(forecast, groups), truth, names))
         return found
 
     shards = [outcomes for _, _, outcomes in results.each("test", measure)] if issued else []
@@ -184,7 +204,7 @@ def _test(results: Results, issued: Mapping[Place, tuple[Certificate, View]]) ->
         if isinstance(certificate.predictor.score, GivenScore):
             errors = (sum(outcomes), results.parts.test.n) if outcomes else None
         elif outcomes:
-            evaluation = evaluate_outcomes(outcomes, certificate.predictor.threshold.level)
+            evaluation = evaluate_outcomes(outcomes, certificate.predictor.threshold)
             errors = evaluation.all.errors, evaluation.all.n
         findings[place] = Finding(certificate, certificate_file(place), evaluation, errors)
     return findings

@@ -26,7 +26,7 @@ from pac_core.runs.folders import RunFolder
 from pac_core.runs.jobs import Arrays, Ids, Job, Receipt, Shard, Stage, cut, digest_shards, pack, unpack
 from pac_core.sets.predictor import GivenScore, Score, score_units
 from pac_core.splits import Part, Splits, ids_digest, split
-from pac_core.thresholds import ShardedScores
+from pac_core.thresholds import GroupThreshold, ShardedScores, Threshold
 
 Result = TypeVar("Result")
 Replaced: TypeAlias = Callable[[Arrays], str | None]
@@ -160,6 +160,12 @@ class View:
         return parse_arrays("the run", arrays, own=True)
 
 
+def read_groups(threshold: Threshold, read: Callable[[Any], Any]) -> Any:
+    """`[n]` the groups of the units that `read` reads, if their sets need them; else None."""
+    known = isinstance(threshold, GroupThreshold) and threshold.labels is None
+    return read(threshold.column) if known else None  # type: ignore[attr-defined]
+
+
 ALL = View()
 """Every member and step that was stored."""
 
@@ -190,11 +196,12 @@ class Results:
         return self.task.names[self._rows(part)]
 
     def each(
-        self, part: str, function: Callable[[Callable[[View], Any]], Result]
+        self, part: str, function: Callable[[Callable[[Any], Any]], Result]
     ) -> Iterator[tuple[Shard, NDArray[np.int64], Result]]:
         """Each shard with units of the part, their rows among all units, and what `function` makes of them.
 
-        function: called in a thread, with what reads these units: from a view to what it reads
+        function: called in a thread, with what reads these units: from a view, or the name of a stored array,
+            to what it reads
         """
         rows, starts = self._rows(part), self._starts()
 
@@ -204,7 +211,11 @@ class Results:
             units = {name: array[mine - first] for name, array in arrays.items()}
 
             @cache
-            def read(view: View) -> Any:
+            def read(view: Any) -> Any:
+                if isinstance(view, str):
+                    if view not in units:
+                        raise InvalidInput(f"groups must be stored by the run, which has no array {view!r}")
+                    return units[view]
                 found = view(units)
                 if type(view) is View:
                     self._note(part, shard, mine, view, found[1])
@@ -234,8 +245,15 @@ class Results:
         whole = self.gather(part, [view])[view]
         return whole if failed else drop_failed(*whole)
 
-    def write_scores(self, wanted: Sequence[tuple[Score, str, View]]) -> list[ShardedScores]:
-        """The calibration scores, each kept in its parquet file, computed in one pass over the shards."""
+    def column(self, part: str, name: str) -> NDArray[Any]:
+        """A stored array of the units of a part, in the order of their rows."""
+        return np.concatenate([found for _, _, found in self.each(part, lambda read: read(name))])
+
+    def write_scores(
+        self, wanted: Sequence[tuple[Score, str, View]], groups: Any = None
+    ) -> list[ShardedScores]:
+        """The calibration scores, each kept in its parquet file, computed in one pass over the shards; with
+        the `groups` of the units, if there are some."""
 
         def compute(read: Callable[[View], Any]) -> list[NDArray[np.float64]]:
             found = []
@@ -246,13 +264,17 @@ class Results:
             return found
 
         schema = pa.schema({"id": pa.string(), "score": pa.float64()})
+        schema = schema if groups is None else schema.append(pa.field("group", pa.string()))
+        order = self._rows("calibrate")
         with ExitStack() as stack:
             files = [stack.enter_context(self.folder.create(target)) for _, target, _ in wanted]
             writers = [stack.enter_context(pq.ParquetWriter(file, schema)) for file in files]
             for _, rows, columns in self.each("calibrate", compute):
-                ids = self.task.names[rows].tolist()
+                cells: dict[str, Any] = {"id": self.task.names[rows].tolist()}
+                if groups is not None:
+                    cells["group"] = groups[np.searchsorted(order, rows)].tolist()
                 for writer, values in zip(writers, columns, strict=True):
-                    writer.write_table(pa.table({"id": ids, "score": values}, schema=schema))
+                    writer.write_table(pa.table(cells | {"score": values}, schema=schema))
         return [read_scores(self.folder, target) for _, target, _ in wanted]
 
     def digest(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, TypeAlias
 
@@ -24,11 +24,13 @@ from pac_core.arrays import (
 from pac_core.errors import InvalidInput
 from pac_core.forecasts import EXACT_TO, GaussianForecast, LogitForecast, check_forecast, truth_for_sets
 from pac_core.scores import gaussian_nll, label_nll, volume_term
-from pac_core.thresholds import Threshold
+from pac_core.thresholds import GroupThreshold, Threshold
 
 
 def threshold_value(threshold: Threshold | float) -> float:
     """T as a number, from a `Threshold` or a bare number."""
+    if isinstance(threshold, GroupThreshold):
+        raise InvalidInput("threshold must be one number, got one for each group: use Predictor.sets")
     value = threshold.value if isinstance(threshold, Threshold) else threshold
     return check_number("threshold", value)
 
@@ -210,7 +212,7 @@ class ConfidenceSets:
     """One set per unit, with one region per step if it is a tube.
 
     region: geometry with batch shape `[B]`, or `[B, H]` for a tube
-    score, limit: `contains` is score(truth) `[B]` <= limit, the event that the promise is about. For the
+    score, limit: `contains` is score(truth) `[B]` <= limit, a number or `[B]`, as promised. For the
         paper's `joint` shape a truth may be in every region, a projection, and still outside
     sound: `[B]` whether the forecast is Gaussian; if not, the set is empty
     shape: of the truth, `[B, D]` or `[B, H, D]`
@@ -218,7 +220,7 @@ class ConfidenceSets:
 
     region: Region
     score: Callable[[Array], Array]
-    limit: float
+    limit: Any
     sound: Array
     shape: tuple[int, ...]
     size_in: ClassVar[str] = "half-diagonal of the bounding box"
@@ -275,6 +277,24 @@ class ConfidenceSets:
 
     def _mean_over_steps(self, values: Array) -> Array:
         return array_namespace(values).mean(values, axis=-1) if values.ndim == 2 else values
+
+
+def join_sets(parts: Sequence[tuple[NDArray[np.int64], Any]]) -> Any:
+    """Sets of some units each as sets of all, in their order: rows `[n]` among all units, and sets."""
+    order, first = np.argsort(np.concatenate([rows for rows, _ in parts])), parts[0][1]
+
+    def join(values: list[Any]) -> Any:
+        if is_dataclass(one := values[0]):
+            names = [field.name for field in fields(one)]
+            return replace(one, **{name: join([getattr(part, name) for part in values]) for name in names})  # type: ignore[type-var]
+        return None if any(v is None for v in values) else array_namespace(*values).concat(values)[order]
+
+    if isinstance(first, LabelSets):
+        return join([sets for _, sets in parts])
+    made: dict[str, Any] = {name: join([getattr(s, name) for _, s in parts]) for name in ("region", "sound")}
+    limits = np.concatenate([np.full(len(rows), sets.limit) for rows, sets in parts])[order]
+    made["limit"], made["shape"] = convert_like(made["region"].center, limits), (len(order), *first.shape[1:])
+    return replace(first, score=lambda states: join([s.score(states[rows]) for rows, s in parts]), **made)
 
 
 def gaussian_sets(

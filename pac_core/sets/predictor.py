@@ -20,8 +20,8 @@ from pac_core.forecasts import (
     with_lengths,
 )
 from pac_core.scores import Temperature, fit_temperature, gaussian_nll, nll
-from pac_core.sets.kinds import ConfidenceSets, LabelSets, gaussian_sets, label_sets, width_remarks
-from pac_core.thresholds import Threshold, fit_threshold
+from pac_core.sets.kinds import ConfidenceSets, LabelSets, gaussian_sets, join_sets, label_sets, width_remarks
+from pac_core.thresholds import Groups, GroupThreshold, Threshold, fit_threshold
 
 
 def score_units(score: Any, forecast: Any, truth: Any) -> Array:
@@ -57,6 +57,22 @@ def make_sets(score: Any, forecast: Any, threshold: Any) -> Any:
     if not failed.all():
         member[~failed] = score.sets(forecast.take(~failed), threshold).member
     return LabelSets(member)
+
+
+def _sets_by_group(score: Any, forecast: Any, threshold: GroupThreshold, groups: Any) -> Any:
+    """Each unit's set by its group's T; of groups of labels, the labels that the T of their group lets in."""
+    if threshold.labels is not None:
+        member, of = np.ones(forecast.logits.shape, bool), np.array(threshold.labels)
+        for name, one in threshold.groups.items():
+            if one.value < np.inf:  # +inf lets in even the labels of a failed unit
+                member[:, of == name] = make_sets(score, forecast, one).member[:, of == name]
+        return LabelSets(member)
+    names = threshold.names_of(groups)
+    if len(names) != (n := count_units(forecast)):
+        raise InvalidInput(f"groups must have one entry per unit, got {len(names)} for {n}")
+    rows = {name: np.flatnonzero(names == name) for name in np.unique(names).tolist()}
+    each = [(mine, make_sets(score, forecast.take(mine), threshold.groups[g])) for g, mine in rows.items()]
+    return join_sets(each)
 
 
 AnyForecast: TypeAlias = LogitForecast | GaussianForecast
@@ -205,11 +221,18 @@ class Predictor:
     domain: tuple[Any, ...] | None = None
     """of the calibration forecasts, such as ("labels", 10); None if not known"""
 
-    def sets(self, forecast: Any) -> Any:
-        """The sets of new units, whose forecasts must be of the calibrated kind."""
+    def sets(self, forecast: Any, groups: Any = None) -> Any:
+        """The sets of new units, whose forecasts must be of the calibrated kind.
+
+        groups: `[N]` the group of each, where each group of units has a threshold of its own
+        """
         if self.domain is not None and check_forecast(forecast).domain != self.domain:
             domains = f"{describe_domain(self.domain)}, as calibrated, got {describe_domain(forecast.domain)}"
             raise InvalidInput(f"the forecast must be of {domains}")
+        if isinstance(self.threshold, GroupThreshold):
+            return _sets_by_group(self.score, forecast, self.threshold, groups)
+        if groups is not None:
+            raise InvalidInput("groups must not be given: one threshold was calibrated for all of them")
         return make_sets(self.score, forecast, self.threshold)
 
     tube = sets
@@ -233,10 +256,11 @@ def describe_domain(domain: tuple[Any, ...]) -> str:
 
 
 def calibrate(
-    score: Score, forecast: Any, truth: Any, level: PACLevel, *, bound: Bound = max_errors
+    score: Score, forecast: Any, truth: Any, level: PACLevel, *, bound: Bound = max_errors, groups: Any = None
 ) -> Predictor:
-    """The predictor of this score, from the calibrate part."""
+    """The predictor of this score, from the calibrate part; `groups` are names of its units, or `Groups`."""
+    known = Groups.of(groups, truth, forecast.domain)
     scores, n = score_units(score, forecast, truth), count_units(forecast)
     if (shape := tuple(np.shape(scores))) != (n,):  # fewer would be another number of units
         raise InvalidInput(f"scores must be one for each of {n} units, got shape {shape}")
-    return Predictor(score, fit_threshold(scores, level, bound=bound), forecast.domain)
+    return Predictor(score, fit_threshold(scores, level, bound=bound, groups=known), forecast.domain)

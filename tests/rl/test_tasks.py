@@ -28,7 +28,15 @@ from pac_rl import (
 )
 from pac_rl.policies import SHIPPED, Function, Network, Policy
 from pac_rl.systems import Environment, never
-from pac_rl.tasks import read_rollouts, rl_task, rollout_task, train_ensemble, training_job, unit_seeds
+from pac_rl.tasks import (
+    StartGroups,
+    read_rollouts,
+    rl_task,
+    rollout_task,
+    train_ensemble,
+    training_job,
+    unit_seeds,
+)
 
 LEVEL = PACLevel(0.1, 1e-3)
 SETTINGS = Settings(members=3, hidden=48, layers=3, epochs=3, batch=256, rate=5e-3)
@@ -275,3 +283,13 @@ def test_a_robot_and_a_policy_of_ones_own(tmp_path: Path) -> None:
     made(3.0).write(folder)  # the folder knows them again by their content
     with pytest.raises(InvalidInput, match="belongs to another run"):
         made(3.1)
+
+
+def test_starts_are_grouped_by_a_number_of_the_state() -> None:
+    robot = make_environment("HalfCheetah-v5")
+    groups = StartGroups.parse(robot, "forward velocity=1,3")
+    names = groups(np.array([[v] + [9.0] * 17 for v in (0.0, 1.0, 2.9, 3.0)])).tolist()
+    assert names == [f"forward velocity {part}" for part in ("below 1", "1 to 3", "1 to 3", "from 3")]
+    for text in ("speed=1", "forward velocity", "forward velocity=2,1", "forward velocity=nan", "rootz=x"):
+        with pytest.raises(InvalidInput, match="--group must be one of"):
+            StartGroups.parse(robot, text)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from pac_core.certificates import Descent, read_descent
+from pac_core.certificates import Descended, Descent, read_descent
 from pac_core.errors import InvalidInput
 from pac_core.evaluation import error_interval
 from pac_core.report import (
@@ -20,6 +20,7 @@ from pac_core.report import (
     at_least,
     certificate_headlines,
     coverage_sections,
+    descent_sections,
     line_chart,
     paragraph,
     player,
@@ -93,14 +94,14 @@ def show_episodes(runs: Sequence[StoredRun]) -> Chapter:
     compared = Section("What the guard prevented, and what it cost", lead + table(rows) + chart)
     seen = Section("The robot with and without the guard", _animation(shown))
     heads = [head for run in shown if (head := _certificate(run))]
-    return Chapter("The guarded robot", heads, [seen, compared] if seen.body else [compared])
+    grew = [section for run in shown if (done := _descent(run)) for section in descent_sections(done)]
+    return Chapter("The guarded robot", heads, [*([seen] if seen.body else []), compared, *grew])
 
 
 def _certificate(run: StoredRun) -> Headline | None:
     """What is proved of the controller of these episodes, if anything is."""
-    if not run.folder.has(DESCENT):
+    if (done := _descent(run)) is None:
         return None
-    done = read_descent(f"{run.folder}/{DESCENT}", run.folder.get(DESCENT))
     level, plan, sure = done.plan.level, done.plan, done.certified is not None
     steps, limits = plan.tested.get("steps"), run.about.get("limits") or []
     what = f"new simulated episodes of {steps} steps" if steps else "new episodes"
@@ -114,6 +115,11 @@ def _certificate(run: StoredRun) -> Headline | None:
     seen = f"Episodes with an error: {trials}; {rule}. An error: {plan.error}."
     about = f"New episodes, drawn like these, of exactly this controller: {_controller(plan)}."
     return Headline(promise, seen, sure, "Certified" if sure else "Not certified", about, ROBOT_VOIDS)
+
+
+def _descent(run: StoredRun) -> Descended | None:
+    known = run.folder.has(DESCENT)
+    return read_descent(f"{run.folder}/{DESCENT}", run.folder.get(DESCENT)) if known else None
 
 
 def _controller(plan: Descent) -> str:

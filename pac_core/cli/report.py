@@ -53,9 +53,11 @@ def report_command(runs: tuple[str, ...], out: Path, limits: Any, classes: Path 
     \b
     pac report run --out report.html
     pac report demo_output --limit 'forward velocity <= 3.2096'
+    pac report runs.certificate.json
 
-    RUN is a run folder, or a folder with some below it. The page says what was promised, whether it held and
-    what voids it, and shows what the runs hold. It takes no look at calibration units.
+    RUN is a run folder, a folder with some below it, or a certificate of pac certify-episodes. The page says
+    what was promised, whether it held and what voids it, and shows what the runs hold. It takes no look at
+    calibration units.
     """
     try:
         from pac_core.report import write_report

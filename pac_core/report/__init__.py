@@ -18,6 +18,7 @@ from pac_core.report.page import build_page, write_report
 from pac_core.report.sections import (
     certificate_headlines,
     coverage_sections,
+    descent_sections,
     player,
     say_units,
     shorten,
@@ -38,6 +39,7 @@ __all__ = [
     "build_page",
     "certificate_headlines",
     "coverage_sections",
+    "descent_sections",
     "folded",
     "heat_map",
     "interval_chart",

@@ -17,11 +17,12 @@ from markupsafe import Markup
 
 from pac_core import plugins
 from pac_core.arrays import round_up
+from pac_core.certificates.descent import Descended, read_descent
 from pac_core.certificates.ledger import Opening, read_family, read_ledger, read_notes
 from pac_core.errors import InvalidInput
 from pac_core.files import whole_file
 from pac_core.report.charts import folded, paragraph, table
-from pac_core.report.sections import show_runs
+from pac_core.report.sections import show_descent, show_runs
 from pac_core.report.stored import Chapter, Section, StoredRun
 from pac_core.runs.folders import RunFolder
 
@@ -44,16 +45,16 @@ def find_runs(places: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def build_page(runs: Sequence[StoredRun], *, title: str = "") -> str:
-    """The page of these runs, as HTML that needs nothing else."""
+def build_page(runs: Sequence[StoredRun], *, descents: Sequence[Descended] = (), title: str = "") -> str:
+    """The page of these runs, and certificates of whole episodes, as HTML that needs nothing else."""
     from jinja2 import Environment
 
     tasks: dict[str, list[StoredRun]] = {}
     for run in runs:
         tasks.setdefault(run.name, []).append(run)
-    chapters = [_page_of(name)(some) for name, some in tasks.items()]
+    chapters = [_page_of(name)(some) for name, some in tasks.items()] + [*map(show_descent, descents)]
     ledgers = list(dict.fromkeys(place for run in runs if (place := run.folder.ledger())))
-    ends = [ledger_section(ledger) for ledger in ledgers] + [provenance_section(runs)]
+    ends = [ledger_section(ledger) for ledger in ledgers] + [provenance_section(runs)] * bool(runs)
     here = files("pac_core.report")
     parts = {
         name: here.joinpath(name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")
@@ -63,7 +64,7 @@ def build_page(runs: Sequence[StoredRun], *, title: str = "") -> str:
     return page.render(
         title=title or "What was promised, and did it hold?",
         headlines=[head for chapter in chapters for head in chapter.headlines],
-        chapters=[*(chapter for chapter in chapters if chapter.sections), Chapter("Evidence", (), ends)],
+        chapters=[*(one for one in (*chapters, Chapter("Evidence", (), ends)) if one.sections)],
         css=Markup(parts["page.css"]),
         js=Markup(parts["page.js"]),
         made=made,
@@ -105,8 +106,8 @@ def _facts(facts: Mapping[str, Any]) -> list[str]:
 
 def _say_menu(opening: Opening) -> str:
     if opening.plan and "scales" in opening.plan:
-        scales = ", ".join(f"{scale:g}" for scale in opening.plan["scales"])
-        return f"episodes of a guarded controller, its tubes scaled by {scales}"
+        scales = ", ".join(map(str, opening.plan["scales"]))
+        return f"whole {opening.plan.get('unit', 'episode')}s, at scale or setting {scales}"
     levels = ", ".join(f"({entry.epsilon:g}, {entry.delta:g})" for entry in opening.menu[:4])
     more = f" and {len(opening.menu) - 4} more" if len(opening.menu) > 4 else ""
     return f"certificates at (ε, δ) = {levels}{more}" if levels else "a claim about accepted plans"
@@ -147,10 +148,14 @@ def write_report(
 ) -> None:
     """Writes the page of the runs at these places to `out`, whole or not at all.
 
-    places: run folders, or folders with some below them
+    places: run folders, folders with some below them, or certificates of whole episodes (JSON)
     limits, classes: see `StoredRun`
     """
     about = tuple(limits), tuple(classes)
-    page = build_page([StoredRun(RunFolder(place), *about) for place in find_runs(places)], title=title)
+    files = [place for place in places if place.endswith(".json")]
+    runs = find_runs([place for place in places if place not in files])
+    descents = [read_descent(file) for file in files]
+    stored = [StoredRun(RunFolder(place), *about) for place in runs]
+    page = build_page(stored, descents=descents, title=title)
     with whole_file(out) as file:
         file.write_text(page, encoding="utf-8")

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from pac_core.arrays import round_up
 from pac_core.certificates.certificate import Certificate
+from pac_core.certificates.descent import Descended
 from pac_core.errors import InvalidInput
 from pac_core.evaluation import Evaluation, error_interval
 from pac_core.exchangeability import describe_world
@@ -20,6 +21,7 @@ from pac_core.report.charts import (
     folded,
     heat_map,
     interval_chart,
+    join,
     line_chart,
     paragraph,
     share_text,
@@ -47,6 +49,54 @@ def show_runs(runs: Sequence[StoredRun]) -> Chapter:
         for section in (*coverage_sections(run), *tube_sections(run), *sweep_sections(run))
     ]
     return Chapter(f"{runs[0].name}: {say_units(runs)}", heads, sections)
+
+
+EPISODES_VOID = (
+    "episodes left out, or counted in the order in which they ended instead of that in which they began",
+    "another controller, model or setting, other starts or conditions",
+    "the same evaluation begun anew elsewhere, until it passed",
+)
+"""What voids a certificate of whole episodes."""
+
+
+def show_descent(done: Descended) -> Chapter:
+    """A certificate of whole episodes, or of losses, and how the evidence grew."""
+    plan, sure = done.plan, done.certified is not None
+    which = "The expected loss of a new {} is" if plan.loss else "A new {} is an error with probability"
+    what = f"{which.format(plan.unit)} at most {at_most(plan.level.epsilon)}"
+    verdict = "Certified" if sure else "Not yet" if done.open else "Not certified"
+    named = "" if len(plan.scales) == 1 and isinstance(plan.scales[0], str) else f" at {done.certified}"
+    promise = f"{what}{named if sure else ''}, with confidence {at_least(plan.level.delta)}."
+    seen = "; ".join(f"{one.errors:.4g} in {one.n:,} at {one.scale}" for one in done.trials)
+    measured = f"{'Loss' if plan.loss else 'Errors'}: {seen}. Counted: {plan.error}."
+    about = f"New {plan.unit}s drawn like these; what was tested has the fingerprint {plan.controller[:12]}."
+    held = True if sure else None if done.open else False
+    head = Headline(promise, measured, held, verdict, about, EPISODES_VOID)
+    return Chapter(f"Whole {plan.unit}s", [head], descent_sections(done))
+
+
+def descent_sections(done: Descended) -> list[Section]:
+    """How the evidence grew, of a plan that bets: the wealth after each episode, and what it must reach."""
+    plan = done.plan
+    if plan.bets is None:
+        return []
+    lines = [
+        Series(str(scale), range(1, len(losses) + 1), plan.bets.log_wealth(losses) / np.log(10))
+        for scale, losses in zip(plan.scales, done.errors, strict=False)
+        if isinstance(losses, tuple) and losses
+    ]
+    if not lines:
+        return []
+    needed = -float(np.log10(plan.level.delta))
+    words = (
+        f"Each {plan.unit} without a loss multiplies the wealth of a bet against a risk of "
+        f"{plan.level.epsilon:g}, and each error divides it. Once it reaches 1 / delta, a risk that large "
+        "would have been luck of less than delta, however often anybody looked on the way."
+    )
+    alt = f"log10 of the wealth after each {plan.unit}, and the line at {needed:.2g} that proves the level"
+    axes: Any = {"x": f"{plan.unit}s, in the order of their ids", "y": "log10 of the wealth", "alt": alt}
+    chart = line_chart(lines, **axes, limits={"enough": needed})
+    return [Section("How the evidence grew", join([paragraph(words), chart]))]
 
 
 def say_units(runs: Sequence[StoredRun]) -> str:

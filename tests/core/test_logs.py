@@ -185,6 +185,17 @@ def test_the_program_says_what_it_knows(tmp_path: Path) -> None:
     refused(run("certify-episodes", path, "--epsilon", "0.1", "--delta", "0.01"), "another plan")
 
 
+def test_its_page_shows_how_the_evidence_grew(tmp_path: Path) -> None:
+    path = write(tmp_path / "<b>log.csv", [0] * 110)
+    assert run("certify-episodes", path, *ASKED).exit_code == 0
+    out = tmp_path / "page.html"
+    assert run("report", tmp_path / "<b>log.certificate.json", "--out", out).exit_code == 0
+    page = out.read_text()
+    assert "A new episode is an error with probability at most 5%, with confidence 99%." in page
+    assert "How the evidence grew" in page
+    assert "<b>log" not in page, "a hostile name stays text"
+
+
 def test_settings_are_columns_of_losses(tmp_path: Path) -> None:
     n = 400
     shares = {"wide": [0.0] * n, "middle": [0.01] * n, "narrow": [0.3] * n}

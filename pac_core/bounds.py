@@ -9,6 +9,7 @@ import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 from numbers import Real
 from typing import Any, TypeAlias
@@ -70,6 +71,20 @@ def min_samples(level: PACLevel, errors: int = 0) -> int:
     """
     errors, level = check_integer("errors", errors, least=0), check_level(level)
     return _first(errors + 1, lambda n: proves(n, errors, level), level)
+
+
+def share_level(level: PACLevel, candidates: int) -> PACLevel:
+    """(epsilon / K, delta): at this level one candidate of each unit, drawn uniformly, proves `level` for all
+    K together, because any of them misses with at most K times the probability of a drawn one.
+
+    >>> min_samples(share_level(PACLevel(epsilon=0.05, delta=1e-3), 21))
+    2898
+    """
+    k, level = check_integer("candidates", candidates, least=1), check_level(level)
+    each = level.epsilon / k
+    while Fraction(each) * k > Fraction(level.epsilon):
+        each = math.nextafter(each, 0.0)
+    return PACLevel(each, level.delta)
 
 
 def proves(n: int, errors: int, level: PACLevel) -> bool:

@@ -313,6 +313,7 @@ A file holds named arrays:
   mean, var, truth [N, D]                     a regressor's Gaussians (var may be [N, D, D]); or
   mean, var, truth [N, H, D]                  trajectories; var is the variance of each step alone,
                                               lengths [N] the number of steps if units end early;
+  mean, var, truth [N, K, H, D]               the same of K candidates of each unit, with --any-of;
   ids [N]                                     names of the units, such as file names;
   failed [N]                                  units without a forecast (a broken image, a diverged
                                               model), whose logits are NaN: they count as errors.

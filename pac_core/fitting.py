@@ -25,17 +25,21 @@ def score_fitter(
     calibrate: int | None = None,
     others: Sequence[PACLevel] = (),
     features: Sequence[str] = (),
+    **chosen: Any,
 ) -> FitScore:
     """How the score of this name (see `fit_sets`), refused before any work, is fitted on tune units.
 
     calibrate, others: for the smallest label sets, see `choose_label_score`
     features: for the tube shape "features", texts NAME=DIMENSION
+    chosen: of a tube, any_of and drawn_of
     """
     name = _DEFAULT[domain[0]] if score is None else score
     check_score(name, domain, features)
     if domain[0] == "trajectories":
         options: dict[str, Any] = {"features": _features(features, domain[-1])} if features else {}
-        return partial(fit_shape, shape=name, **options)
+        return partial(fit_shape, shape=name, **options, **chosen)
+    if chosen:
+        raise InvalidInput(f"--any-of is for trajectories, the forecasts are of {domain[0]}")
     if name == "smallest":
         return partial(choose_label_score, calibrate=calibrate, others=others)
     return fit_tempered if name == "paper" else lambda forecast, truth, level: Likelihood()
@@ -110,13 +114,14 @@ def command_fitter(
     features: tuple[str, ...],
     levels: Sequence[PACLevel],
     calibrate: int,
+    **chosen: Any,
 ) -> FitScore:
     """What to fit on the tune units: a tube shape for a horizon, else a score of labels or vectors."""
     if kind != "shape":
         if shape or features:
             raise InvalidInput("--shape and --feature are for trajectories [N, H, D], the file holds others")
-        return score_fitter(forecast.domain, kind, calibrate=calibrate, others=levels[1:])
-    return score_fitter(forecast.domain, shape, features=features)
+        return score_fitter(forecast.domain, kind, calibrate=calibrate, others=levels[1:], **chosen)
+    return score_fitter(forecast.domain, shape, features=features, **chosen)
 
 
 def _features(texts: Sequence[str], dims: int) -> LinearFeatures:

@@ -116,8 +116,8 @@ def log_sum_exp(logits: Floats, tau: float) -> tuple[Floats, Floats]:
 class Trajectories:
     """True states of a horizon, of which a unit may live only the first steps.
 
-    states: `[B, H, D]`; states after a unit's end are ignored
-    lengths: `[B]` steps up to and including the end: 1 to H
+    states: `[B, H, D]`, or of K candidates `[B, K, H, D]`; states after a unit's end are ignored
+    lengths: `[B]`, or `[B, K]`, steps up to and including the end: 1 to H
 
     Accepted wherever a truth `[B, H, D]` is. No set can miss steps after the end, and nothing is fitted to
     them: the promise holds until the end.
@@ -128,16 +128,18 @@ class Trajectories:
 
     def __post_init__(self) -> None:
         if not is_torch_array(self.states):
-            object.__setattr__(self, "states", check_array("states", self.states, "[B, H, D]"))
+            rank = "[B, K, H, D]" if getattr(self.states, "ndim", 3) == 4 else "[B, H, D]"
+            object.__setattr__(self, "states", check_array("states", self.states, rank))
             if self.states.dtype.kind not in "fiu":
                 raise InvalidInput(f"states must be numbers, got dtype {self.states.dtype}")
-        lengths, shape = check_array("lengths", self.lengths, "[B]"), tuple(self.states.shape)
-        if len(shape) != 3 or len(lengths) != shape[0]:
+        shape = tuple(self.states.shape)
+        lengths = check_array("lengths", self.lengths, "[B, K]" if len(shape) == 4 else "[B]")
+        if len(shape) not in (3, 4) or lengths.shape != shape[:-2]:
             raise InvalidInput(f"states must be [B, H, D] with a length each, got {shape}, {lengths.shape}")
-        if lengths.dtype.kind not in "iu" or lengths.min() < 1 or lengths.max() > shape[1]:
-            raise InvalidInput(f"lengths must be whole numbers from 1 to the horizon {shape[1]}, got others")
+        if lengths.dtype.kind not in "iu" or lengths.min() < 1 or lengths.max() > shape[-2]:
+            raise InvalidInput(f"lengths must be whole numbers from 1 to the horizon {shape[-2]}, got others")
         object.__setattr__(self, "lengths", lengths)
-        ended = int((shape[1] - lengths).sum()) * shape[2]
+        ended = int((shape[-2] - lengths).sum()) * shape[-1]
         if int(array_namespace(self.states).isnan(self.marked()).sum()) > ended:
             raise InvalidInput("states must not contain NaN before the end; mark a failed unit with inf")
 
@@ -148,9 +150,9 @@ class Trajectories:
         return Trajectories(self.states[rows], self.lengths[rows])
 
     def marked(self) -> Array:
-        """`[B, H, D]` the states, with NaN for the steps after the end."""
+        """The states, with NaN for the steps after the end."""
         xp = array_namespace(self.states)
-        ended = (np.arange(self.states.shape[1]) >= self.lengths[:, None])[..., None]
+        ended = (np.arange(self.states.shape[-2]) >= self.lengths[..., None])[..., None]
         mask = xp.asarray(ended, device=self.states.device)
         return xp.where(mask, convert_like(self.states, np.nan), self.states)
 
@@ -173,7 +175,7 @@ def check_truth(truth: Any, mean: Array, shape: tuple[int, ...]) -> Array:
     if isinstance(truth, Trajectories):
         truth = truth.marked()
     if not is_torch_array(truth):
-        truth = check_array("truth", truth, "[B, D]" if len(shape) == 2 else "[B, H, D]")
+        truth = check_array("truth", truth, ("[B, D]", "[B, H, D]", "[B, K, H, D]")[len(shape) - 2])
         if truth.dtype.kind not in "fiu":
             raise InvalidInput(f"truth must be numbers, got dtype {truth.dtype}")
     if tuple(truth.shape) != shape:
@@ -266,9 +268,9 @@ class LogitForecast:
 
 @dataclass(frozen=True, eq=False)
 class GaussianForecast:
-    """A Gaussian for each of B inputs, of one step or of a horizon of H steps.
+    """A Gaussian for each of B inputs, of one step, of a horizon of H steps, or of K candidates of H steps.
 
-    mean: `[B, D]` or `[B, H, D]`, numpy or torch
+    mean: `[B, D]`, `[B, H, D]` or `[B, K, H, D]` (see `fit_tube(any_of=True)`), numpy or torch
     var: variances of the shape of `mean`, or covariances with one more axis `[..., D, D]`
     failed: `[B]` bool, units without a forecast (the model diverged), or None; their mean becomes NaN
 
@@ -293,8 +295,9 @@ class GaussianForecast:
             if "float" not in str(array.dtype):
                 raise InvalidInput(f"{name} must hold floats, got dtype {array.dtype}")
         shape = tuple(self.mean.shape)
-        if len(shape) not in (2, 3) or 0 in shape:
-            raise InvalidInput(f"mean must have shape [B, D] or [B, H, D], none of them 0, got {shape}")
+        if len(shape) not in (2, 3, 4) or 0 in shape:
+            rule = "shape [B, D], [B, H, D] or, of candidates, [B, K, H, D], none of them 0"
+            raise InvalidInput(f"mean must have {rule}, got {shape}")
         if tuple(self.var.shape) not in (shape, (*shape, shape[-1])):
             raise InvalidInput(
                 f"var must have the shape of mean {shape}, or that with one more axis of "
@@ -320,8 +323,10 @@ class GaussianForecast:
 
     @property
     def domain(self) -> tuple[str, *tuple[int, ...]]:
-        """What is forecast: ("vectors", D) or ("trajectories", H, D)."""
-        return ("vectors" if self.mean.ndim == 2 else "trajectories", *map(int, self.mean.shape[1:]))
+        """What is forecast: ("vectors", D) or ("trajectories", H, D), also of each of several candidates."""
+        if self.mean.ndim == 2:
+            return ("vectors", int(self.mean.shape[1]))
+        return ("trajectories", *map(int, self.mean.shape[-2:]))
 
     def take(self, rows: Any) -> GaussianForecast:
         """The forecast of these rows."""
@@ -401,7 +406,7 @@ class GaussianForecast:
         if not self.full:
             return good
         matrices = definite(to_float64(self.var))
-        return good & (xp.all(matrices, axis=-1) if matrices.ndim == 2 else matrices)
+        return good & xp.all(xp.reshape(matrices, (matrices.shape[0], -1)), axis=-1)
 
     def _lost(self) -> NDArray[np.bool_]:
         """`[B]` whether it is not, in numpy."""
@@ -409,6 +414,11 @@ class GaussianForecast:
 
     def for_sets(self) -> tuple[GaussianForecast, Array]:
         """The forecast in float64, and `[B]` which units are sound; the others become standard normal."""
+        if self.mean.ndim == 4:
+            raise InvalidInput(
+                f"sets are made of forecasts [B, H, D], a row for each plan, got {tuple(self.mean.shape)}: "
+                "see forecasts.flatten_candidates"
+            )
         xp = array_namespace(self.mean)
         wide = self.wide()
         sound = wide.sound()
@@ -445,6 +455,18 @@ class GaussianForecast:
         if not isinstance(truth, Trajectories) and bool(xp.any(xp.isnan(states))):
             raise InvalidInput("truth must not contain NaN; mark a failed unit with inf")
         return states
+
+
+def flatten_candidates(forecast: GaussianForecast, truth: Any) -> tuple[GaussianForecast, Any]:
+    """Forecast and truth of candidates `[N, K, H, D]` as those of N * K plans, those of a unit together."""
+    xp, k = array_namespace(forecast.mean), int(forecast.mean.shape[1])
+    mean, var = (xp.reshape(part, (-1, *part.shape[2:])) for part in (forecast.mean, forecast.var))
+    failed = None if forecast.failed is None else np.repeat(forecast.failed, k)
+    flat = GaussianForecast(mean, var, failed=failed)
+    if isinstance(truth, Trajectories):
+        states = array_namespace(truth.states).reshape(truth.states, tuple(mean.shape))
+        return flat, Trajectories(states, truth.lengths.reshape(-1))
+    return flat, array_namespace(truth).reshape(truth, tuple(mean.shape))
 
 
 def check_tau(tau: Any, shape: str) -> Any:

@@ -15,10 +15,17 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from pac_core import plugins
-from pac_core.arrays import Array, Floats, check_list, check_numbers, convert_like
-from pac_core.bounds import Bound, PACLevel, max_errors
+from pac_core.arrays import Array, Floats, check_list, check_numbers, convert_like, round_up
+from pac_core.bounds import Bound, PACLevel, check_integer, max_errors, share_level
 from pac_core.errors import InvalidInput, NotEnoughData
-from pac_core.forecasts import GaussianForecast, Trajectories, check_forecast, drop_failed, with_lengths
+from pac_core.forecasts import (
+    GaussianForecast,
+    Trajectories,
+    check_forecast,
+    drop_failed,
+    flatten_candidates,
+    with_lengths,
+)
 from pac_core.scores import volume_term
 from pac_core.sets.kinds import (
     Boxes,
@@ -73,11 +80,13 @@ class MaxShape(TubeShape):
         _above_zero(self.scale)
 
     @classmethod
-    def fit(cls, forecast: GaussianForecast, states: Any, level: PACLevel) -> MaxShape:
+    def fit(
+        cls, forecast: GaussianForecast, states: Any, level: PACLevel, *, candidates: int = 1
+    ) -> MaxShape:
         """The candidate that is smallest on units it was not fitted on."""
         pairs = product((False, True), SPREADS)
         fits = [partial(cls._fit_one, accumulate=accumulate, spread=spread) for accumulate, spread in pairs]
-        tuning = Tuning.of(forecast, states, level)
+        tuning = Tuning.of(forecast, states, level, candidates=candidates)
         shape: MaxShape = choose(fits, tuning)[0]
         tubes = shape.sets(tuning.forecast, 1.0).region.half_widths()
         return replace(shape, widths=relative_widths(tubes, tuning.states))
@@ -141,6 +150,7 @@ class BoxShape(TubeShape):
         *,
         sides: Sequence[int] | None = None,
         units: Sequence[float] | None = None,
+        candidates: int = 1,
     ) -> BoxShape:
         """The candidate that is smallest on units it was not fitted on, with balanced scales."""
         dims = forecast.mean.shape[-1]
@@ -156,11 +166,11 @@ class BoxShape(TubeShape):
             each = check_numbers("units", units, "[D]", finite=True)
             if len(each) != dims or each.min() <= 0:
                 raise InvalidInput(f"units must be {dims} numbers above 0, got {units}")
-        tuning = Tuning.of(forecast, states, level, units)
+        tuning = Tuning.of(forecast, states, level, units, candidates)
         chosen, crossed = choose(fits, tuning)
         reach = np.concatenate([shape._unit(other) * shape.scale[1] for shape, other, _ in crossed])
         errors = np.concatenate([truth - other.mean for _, other, truth in crossed])
-        factors = balance(errors / reach, reach / tuning.deviation, tuning.band, sides)
+        factors = balance(errors / reach, reach / tuning.deviation, tuning.band, sides, candidates)
         shape: BoxShape = replace(chosen, scale=chosen.scale * factors)
         tubes = shape._region(tuning.forecast, 1.0).half_widths()
         return replace(shape, widths=relative_widths(tubes, tuning.states))
@@ -354,13 +364,15 @@ class FeatureShape:
         features: LinearFeatures | None = None,
         sides: Sequence[int] | None = None,
         units: Sequence[float] | None = None,
+        candidates: int = 1,
     ) -> FeatureShape:
         if not isinstance(features, LinearFeatures):
             raise InvalidInput("the shape 'features' needs features=LinearFeatures(names, matrix)")
         states = states.marked() if isinstance(states, Trajectories) else states
         seen = features.forecast(forecast)
         seen.check()  # a variance may vanish along a feature
-        return cls(features, BoxShape.fit(seen, features.of(states), level, sides=sides, units=units))
+        known: Any = {"sides": sides, "units": units, "candidates": candidates}
+        return cls(features, BoxShape.fit(seen, features.of(states), level, **known))
 
     def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
         states, wide = forecast.check(truth), forecast.wide()
@@ -406,6 +418,84 @@ def with_typical(score: Likelihood, forecast: GaussianForecast, states: Any) -> 
 
 TUBES: tuple[Any, ...] = (MaxShape, BoxShape, FeatureShape)
 """Ours, by whose `kind` a certificate reads them back."""
+
+
+@dataclass(frozen=True, eq=False)
+class AnyOf:
+    """Score of a unit: the largest over its K candidates. Set: that of each plan by itself, whichever it is.
+
+    shape: of each candidate: one of `TUBES`
+    candidates: K
+    drawn: whether each unit carried out one candidate, drawn uniformly, instead of all; see `share_level`
+    """
+
+    kind: ClassVar[str] = "any of"
+    shape: Any
+    candidates: int
+    drawn: bool = False
+
+    def scores(self, forecast: GaussianForecast, truth: Any) -> Array:
+        """`[N]` from forecasts and truths `[N, K, H, D]`; of drawn candidates `[N, H, D]`."""
+        shape, wanted = tuple(forecast.mean.shape), "H, D" if self.drawn else f"{self.candidates}, H, D"
+        if len(shape) != (3 if self.drawn else 4) or not (self.drawn or shape[1] == self.candidates):
+            raise InvalidInput(f"the forecast must have shape [N, {wanted}], as it was tuned, got {shape}")
+        if self.drawn:
+            return self.shape.scores(forecast, truth)
+        states = with_lengths(truth, forecast.check(truth))
+        each = self.shape.scores(*flatten_candidates(forecast, states))
+        return array_namespace(each).max(array_namespace(each).reshape(each, shape[:2]), axis=1)
+
+    def sets(self, forecast: GaussianForecast, threshold: Threshold | float) -> Any:
+        """Of plans `[B, H, D]`, a row each."""
+        return self.shape.sets(forecast, threshold)
+
+    @property
+    def features(self) -> LinearFeatures | None:
+        """What its tubes know of the state, if that is a few features alone."""
+        return getattr(self.shape, "features", None)
+
+    def covers(self, unit: str, epsilon: float) -> tuple[str, float]:
+        """Whose set it is, and how often that misses."""
+        whose = f"whichever of the {self.candidates} candidates of a new {unit} is picked"
+        return whose, float(round_up(self.candidates * epsilon)) if self.drawn else epsilon
+
+    def remarks(self, threshold: float) -> list[str]:
+        """What a user should know about tubes at this T."""
+        sure = f"the promise covers whichever of the {self.candidates} candidates is picked before it is "
+        sure += "carried out, whole and open-loop; no mean of them, and no search that used T"
+        if self.drawn:
+            sure += f"; epsilon is that of one drawn uniformly, {self.candidates} times it covers all"
+        return [sure, *self.shape.remarks(threshold)]
+
+    def to_json(self) -> dict[str, Any]:
+        shape = {"kind": self.shape.kind} | self.shape.to_json()
+        return {"candidates": self.candidates, "drawn": self.drawn, "shape": shape}
+
+    @classmethod
+    def from_json(cls, parts: dict[str, Any]) -> AnyOf:
+        inner = dict(parts["shape"])
+        known, kind = {tube.kind: tube for tube in TUBES}, inner.pop("kind")
+        if kind not in known or type(parts["drawn"]) is not bool:
+            raise InvalidInput(f"the shape must be one of {', '.join(known)}, got {kind!r}")
+        k = check_integer("candidates", parts["candidates"], least=1)
+        return cls(known[kind].from_json(inner), k, parts["drawn"])
+
+
+def _count_candidates(forecast: GaussianForecast, shape: str, any_of: Any, drawn_of: Any) -> int | None:
+    """K, None where a tube is of one trajectory; refused unless options, shape and forecast go together."""
+    got, wanted = tuple(forecast.mean.shape), 4 if any_of and drawn_of is None else 3
+    if type(any_of) is not bool or (drawn_of is not None and not any_of):
+        raise InvalidInput(f"any_of must be True or False, and True with drawn_of, got {any_of!r}")
+    if any_of and shape not in (known := [tube.kind for tube in TUBES]):
+        why = "joint adds the volume of each forecast, so that the widest candidate would set T for all"
+        raise InvalidInput(f"any_of is for the shapes {', '.join(known)}, got {shape!r} ({why})")
+    if len(got) != wanted:
+        rule = "[N, K, H, D], all K candidates of each unit" if wanted == 4 else "[N, H, D]"
+        hint = "" if any_of else "; any_of=True takes all K candidates of each unit, [N, K, H, D]"
+        raise InvalidInput(f"the forecast must have shape {rule}, got {got}{hint}")
+    return (got[1] if drawn_of is None else check_integer("drawn_of", drawn_of, least=1)) if any_of else None
+
+
 SHAPES: dict[str, Callable[..., Score]] = {"joint": _fit_joint} | {tube.kind: tube.fit for tube in TUBES}
 
 
@@ -423,15 +513,27 @@ def check_shape(name: Any, domain: tuple[Any, ...] = ("trajectories",)) -> None:
 
 
 def fit_shape(
-    forecast: GaussianForecast, states: Any, level: PACLevel, *, shape: str = "box", **options: Any
+    forecast: GaussianForecast,
+    states: Any,
+    level: PACLevel,
+    *,
+    shape: str = "box",
+    any_of: bool = False,
+    drawn_of: int | None = None,
+    **options: Any,
 ) -> Score:
     """Fit a tube score of one of the `shape_names` on the tune split; see `fit_tube` for the options."""
     check_shape(shape, check_forecast(forecast).domain)
+    k = _count_candidates(forecast, shape, any_of, drawn_of)
     fit = SHAPES.get(shape) or plugins.load("shapes", shape).fit
     truth = with_lengths(states, convert_like(np.zeros(1), forecast.check(states, failures=True)))
     forecast, truth = drop_failed(forecast, truth)
+    if forecast.mean.ndim == 4:
+        forecast, truth = flatten_candidates(forecast, truth)
+        options["candidates"] = k
     mean, var = (convert_like(np.zeros(1), part) for part in (forecast.mean, forecast.var))  # fitted in numpy
-    return fit(GaussianForecast(mean, var), truth, level, **options)
+    fitted = fit(GaussianForecast(mean, var), truth, level, **options)
+    return fitted if k is None else AnyOf(fitted, k, drawn_of is not None)
 
 
 def fit_tube(
@@ -444,6 +546,8 @@ def fit_tube(
     shape: str = "box",
     bound: Bound = max_errors,
     groups: Any = None,
+    any_of: bool = False,
+    drawn_of: int | None = None,
     **options: Any,
 ) -> Predictor:
     """A predictor whose `.tube(forecast)` holds the whole trajectory with the promised probability.
@@ -455,6 +559,10 @@ def fit_tube(
     shape: "joint", "max", "box", "features", or a plugin's
     groups: `[B]` names of the calibration units' groups: a threshold for each (Mondrian), see `Groups`; then
         `.tube(forecast, groups)`
+    any_of: for whichever of K candidates a planner picks: forecasts and states are `[N, K, H, D]`, all K
+        candidates of each unit carried out, and its score is the largest; `.tube` is of plans `[B, H, D]`
+    drawn_of: K, where a unit can carry out one candidate only, drawn uniformly: with any_of, on forecasts
+        `[N, H, D]` of it. T is then of `share_level`, which takes K times as many units
     options: `features=LinearFeatures(names, matrix)` for "features"; for it and "box" `sides`, 1 or -1 for
         each dimension of which only the upper or the lower end counts, 0 for both, and `units`, what counts
         as one where widths are traded against each other (by default the deviation on the tune split)
@@ -467,7 +575,11 @@ def fit_tube(
     >>> tube.support([1.0, 0.0]).shape, bool(tube.contains(walk()).mean() > 0.9)
     ((400, 5), True)
     """
-    score = fit_shape(tune_forecast, tune_states, level, shape=shape, **options)
+    if drawn_of is not None:
+        level = share_level(level, drawn_of)
+        bound(len(cal_states), level)  # refuses too few before any work
+    known: dict[str, Any] = {"shape": shape, "any_of": any_of, "drawn_of": drawn_of}
+    score = fit_shape(tune_forecast, tune_states, level, **known, **options)
     return calibrate(score, cal_forecast, cal_states, level, bound=bound, groups=groups)
 
 
@@ -477,6 +589,7 @@ class Tuning:
 
     deviation: `[D]` the units in which half-widths of different dimensions are compared
     band: numbers of errors over which a threshold is averaged: one order statistic of the tail is noise
+    candidates: K, rows of a unit, whose score is their largest; the halves are of units
     """
 
     forecast: GaussianForecast
@@ -484,6 +597,7 @@ class Tuning:
     halves: tuple[tuple[GaussianForecast, Floats], tuple[GaussianForecast, Floats]]
     deviation: Floats
     band: NDArray[np.int64]
+    candidates: int = 1
 
     @classmethod
     def of(
@@ -492,19 +606,23 @@ class Tuning:
         states: Floats | Trajectories,
         level: PACLevel,
         units: Sequence[float] | None = None,
+        candidates: int = 1,
     ) -> Tuning:
         states = states.marked() if isinstance(states, Trajectories) else states
-        whole = ~np.isinf(states).any(axis=(1, 2))
+        whole = ~_per_unit(np.isinf(states).any(axis=(1, 2)), candidates)
         n = int(whole.sum())
         if n < 4:
             raise InvalidInput(f"a tube shape needs at least 4 tune units that did not fail, got {n}")
-        forecast, states = forecast.take(whole), states[whole]
+        kept: NDArray[np.bool_] = np.repeat(whole, candidates)
+        forecast, states = forecast.take(kept), states[kept]
         order = np.random.default_rng(0).permutation(n)
-        first, second = ((forecast.take(half), states[half]) for half in (order[::2], order[1::2]))
+        rows = order[:, None] * candidates + np.arange(candidates)
+        halves = (rows[::2].ravel(), rows[1::2].ravel())
+        first, second = ((forecast.take(half), states[half]) for half in halves)
         scale = np.asarray(units) if units is not None else np.maximum(deviation(states), 1e-12)
         allowed = _errors(n, level)
         band = np.unique(np.clip([allowed // 2, allowed, 2 * allowed], 0, n - 1))
-        return cls(forecast, states, (first, second), scale, band)
+        return cls(forecast, states, (first, second), scale, band, candidates)
 
 
 def choose(
@@ -512,12 +630,13 @@ def choose(
 ) -> tuple[Any, list[tuple[Any, GaussianForecast, Floats]]]:
     """The fit with the smallest mean normalised size, fitted on either half and measured on the other: on all
     units, and on each half with forecast and states of the other."""
-    first, second = tuning.halves
+    (first, second), k = tuning.halves, tuning.candidates
+    some = k * np.arange(_SIZED) + np.arange(_SIZED) % k  # a row of each unit, of all candidates in turn
 
     def size(pairs: list[tuple[Any, GaussianForecast, Floats]]) -> float:
-        limit = _limit(np.concatenate([shape._scores(*other) for shape, *other in pairs]), tuning.band)
-        some = slice(0, _SIZED)
-        sets = [shape.sets(other.take(some), limit) for shape, other, _ in pairs]
+        scores = np.concatenate([shape._scores(*other) for shape, *other in pairs])
+        limit = _limit(_per_unit(scores, k), tuning.band)
+        sets = [shape.sets(other.take(some[: len(truth) // k]), limit) for shape, other, truth in pairs]
         return float(np.mean(np.concatenate([one.normalised_size(tuning.deviation) for one in sets])))
 
     tried = []
@@ -529,13 +648,18 @@ def choose(
 
 
 def balance(
-    relative: Floats, reach: Floats, band: NDArray[np.int64], sides: Sequence[int] | None = None
+    relative: Floats,
+    reach: Floats,
+    band: NDArray[np.int64],
+    sides: Sequence[int] | None = None,
+    candidates: int = 1,
 ) -> Floats:
     """`[2, H, D]` factors for the scales of a box, below and above, that minimise its mean size.
 
     relative: `[B, H, D]` errors in units of the reach, of units it was not fitted on; NaN after the end
     reach: `[B, H, D]` normalised half-widths of the box at T = 1
     sides: `[D]` see `BoxShape`
+    candidates: rows of a unit, see `Tuning`
 
     The steps share one exponent (wide steps are narrowed by a power of their width), and each dimension has a
     factor below and one above, because errors are often skewed: so few numbers do not overfit.
@@ -557,7 +681,8 @@ def balance(
             widths = (share * factors.reshape(share.shape)).sum(axis=0)
             return float(np.mean(np.sqrt(np.mean(squares * widths**2, axis=2))))
 
-        factors, least = _descend((errors / steps[:, None]).max(axis=1), factors, size, band)
+        worst = _per_unit((errors / steps[:, None]).max(axis=1), candidates)
+        factors, least = _descend(worst, factors, size, band)
         tried.append((least, np.append(steps, np.full(reach.shape[1] - lived, steps[-1])), factors))
     _, steps, factors = min(tried, key=lambda one: one[0])
     return np.asarray(steps[:, None] * factors.reshape(2, 1, -1))
@@ -587,6 +712,11 @@ def _limit(scores: Floats, band: NDArray[np.int64]) -> float:
     """The threshold of these scores, averaged over the band of allowed errors."""
     places = len(scores) - 1 - band
     return float(np.partition(scores, places)[places].mean())
+
+
+def _per_unit(rows: Any, candidates: int) -> NDArray[Any]:
+    """The largest of each unit's rows."""
+    return np.asarray(rows.reshape(-1, candidates, *rows.shape[1:]).max(axis=1))
 
 
 def _errors(n: int, level: PACLevel) -> int:

@@ -24,7 +24,7 @@ from pac_rl.dynamics import MOST_ROLLOUTS, Ensemble, Epoch, Settings
 from pac_rl.forecasts import check_propagation, forecast_closed_loop, forecast_plans, propose_plans
 from pac_rl.planning import episodes as runs
 from pac_rl.planning.controller import Controller
-from pac_rl.planning.episodes import Episodes, run_episodes, run_to_selection
+from pac_rl.planning.episodes import Episodes, run_episodes, run_to_selection, run_to_start
 from pac_rl.planning.guard import TubeMaker
 from pac_rl.policies import NOT_NORMALISED, NoisyPolicy, Policy, check_policy, load_policy
 from pac_rl.rollouts import BATCH, MOST_SEED, TRAINING_SEEDS, Rollouts, burn_in_range, execute, simulate
@@ -244,6 +244,13 @@ class RunSelections(RunEpisodes):
 
     run = staticmethod(run_to_selection)
     names = ("steps", "errors", "accepted", "unsafe")
+
+
+class RunToStarts(RunEpisodes):
+    """The start of one decision of each episode: the arrays of `Starts`."""
+
+    run = staticmethod(run_to_start)
+    names = ("start", "physics", "reached")
 
 
 def rl_task(
@@ -496,7 +503,7 @@ def episodes_stage(
 ) -> Stage:
     """Whole episodes of a controller of a known robot, as a stage; its ids are seeds, see `run_episodes`.
 
-    scorer, traced: `RunEpisodes` or `RunSelections`; see there
+    scorer, traced: `RunEpisodes`, `RunSelections` or `RunToStarts`; see there
     """
     names = ("horizon", "checked", "factors", "choice", "fallback", "reward")
     options = {name: getattr(controller, name) for name in names}

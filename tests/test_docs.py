@@ -11,7 +11,8 @@ from doc_pages import DOCS, ROOT, RUN, blocks, commands, compare, run_fresh
 
 SHOWN = sorted(DOCS.rglob("*.md"))
 LESSONS = [DOCS / "getting-started.md", *(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")]
-QUICK = ["getting-started", "tutorials/classifier", "tutorials/report", "how-to/same-world"]
+QUICK = ["getting-started", "tutorials/classifier", "tutorials/report"]
+QUICK += ["how-to/same-world", "how-to/any-candidate"]
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 
 

@@ -22,10 +22,10 @@ from pac_core.errors import BadCertificate, InvalidInput, PACError
 from pac_core.exchangeability import describe_world
 from pac_core.files import whole_file
 from pac_core.sets.label_scores import RankedScore
-from pac_core.sets.predictor import GivenScore, Likelihood, Predictor, Score
+from pac_core.sets.predictor import GivenScore, Likelihood, Predictor, Score, describe_promise
 from pac_core.splits import add_digests, digest_of, ids_digest, unit_names
 from pac_core.thresholds import OTHER, Groups, GroupThreshold, ShardedScores, Threshold, fit_threshold
-from pac_core.tubes import TUBES
+from pac_core.tubes import TUBES, AnyOf
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,12 @@ class Certificate:
             more += f"probability below {menu.cost!r}."
         if menu is not None and menu.family is not None:
             more += f" {menu.family}"
+        whose, epsilon = describe_promise(self.predictor.score, self.unit, level.epsilon)
         if isinstance(threshold, GroupThreshold):
-            return _promise_by_group(threshold, self.unit) + more
+            return _promise_by_group(threshold, whose, epsilon) + more
         return (
-            f"The set of a new {self.unit} misses its truth with probability at most "
-            f"{level.epsilon!r}; this holds with confidence at least 1 - {level.delta!r} over the draw "
+            f"The set of {whose} misses its truth with probability at most "
+            f"{epsilon!r}; this holds with confidence at least 1 - {level.delta!r} over the draw "
             f"of the {threshold.n} calibration units, if they and the new ones are "
             "independent draws from one source, and if neither the model nor the score was chosen by "
             "looking at them. It is a promise about all units together, not about each kind of unit." + more
@@ -124,7 +125,7 @@ class Certificate:
         )
 
 
-def _promise_by_group(threshold: GroupThreshold, unit: str) -> str:
+def _promise_by_group(threshold: GroupThreshold, whose: str, epsilon: float) -> str:
     """The promise of a threshold per group, which tells groups of units from groups of labels."""
     level, names = threshold.level, list(threshold.groups)
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
@@ -139,7 +140,7 @@ def _promise_by_group(threshold: GroupThreshold, unit: str) -> str:
     if always := threshold.always:
         more += f" The labels of {', '.join(always)} are in every set: there were too few units of them."
     return (
-        f"The set of a new {unit} misses its truth with probability at most {level.epsilon!r} {what}; this "
+        f"The set of {whose} misses its truth with probability at most {epsilon!r} {what}; this "
         f"holds for all groups together with confidence at least 1 - {level.delta!r} over the draw of the "
         f"{threshold.n} calibration units, given their groups, if they and the new ones of the same group "
         "are independent draws from one source, and if neither the model nor the score nor the groups were "
@@ -277,7 +278,7 @@ def _say(record: Record) -> str:
 
 FORMAT = "pac-sets certificate"
 VERSION = 1
-KINDS: dict[str, Any] = {kind.kind: kind for kind in (GivenScore, Likelihood, RankedScore, *TUBES)}
+KINDS: dict[str, Any] = {kind.kind: kind for kind in (GivenScore, Likelihood, RankedScore, *TUBES, AnyOf)}
 PARTS = ("train", "tune", "calibrate", "test")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import numpy as np
 
-from pac_core.bounds import PACLevel
+from pac_core.bounds import PACLevel, share_level
 from pac_core.certificates.certificate import Record, scores_digest, write_certificate
 from pac_core.certificates.certify import Certified, certify, certify_scores, train_record
 from pac_core.certificates.ledger import LedgerPath, ledger_name, score_digest
@@ -74,6 +74,8 @@ NOT_NAMED = "not named"
     "each its own, or by a file with the group of each label on a line.",
 )
 @click.option("--merge-small", is_flag=True, help="Make one group, other, of those with too few units.")
+@click.option("--any-of", is_flag=True, help="Arrays [N, K, H, D]: for whichever of K candidates is picked.")
+@click.option("--drawn-of", type=int, help="With --any-of: [N, H, D], one of so many, drawn uniformly.")
 @click.option("--score-name", default=NOT_NAMED, help="For a file of scores: what they are, in words.")
 @click.option("--unit", default="unit", show_default=True, help="What is drawn independently, in one word.")
 @click.option("--model", default=NOT_NAMED, help="The model, in words.  [default: what DATA states, if any]")
@@ -100,6 +102,8 @@ def fit(
     features: tuple[str, ...],
     group: str | None,
     merge_small: bool,
+    any_of: bool,
+    drawn_of: int | None,
     score_name: str,
     unit: str,
     model: str,
@@ -126,6 +130,8 @@ def fit(
     """
     several = [f"{out.stem}-{level.epsilon!r}-{level.delta!r}{out.suffix}" for level in levels]
     targets = [out] if len(levels) == 1 else [out.with_name(name) for name in several]
+    if drawn_of is not None:
+        levels = [share_level(level, drawn_of) for level in levels]
     if out.suffix != ".json":
         raise InvalidInput(f"--out must end in .json, got {out}")
     book = ledger or real_path(data).parent / LEDGER
@@ -176,7 +182,8 @@ def fit(
         kind = resolve_score(units.forecast, score, temperature)
         if calibrate is None or (not tune and kind != "plain"):
             raise InvalidInput("--tune and --calibrate must both be above 0: units to choose, units to prove")
-        choose = command_fitter(units.forecast, kind, shape, features, levels, calibrate)
+        chosen: Any = {"any_of": any_of, "drawn_of": drawn_of} if any_of or drawn_of is not None else {}
+        choose = command_fitter(units.forecast, kind, shape, features, levels, calibrate, **chosen)
         made = certify(
             units.forecast,
             units.truth,

@@ -30,6 +30,7 @@ from pac_core.report.charts import (
 from pac_core.report.stored import Chapter, Headline, Section, StoredRun
 from pac_core.runs.reading import ALL, read_groups
 from pac_core.sets.kinds import relative_widths, width_remarks
+from pac_core.sets.predictor import describe_promise
 from pac_core.thresholds import GroupThreshold, Threshold
 
 VOIDS = (
@@ -115,9 +116,10 @@ def certificate_headlines(run: StoredRun) -> list[Headline]:
         if isinstance(threshold, GroupThreshold):
             known = f"in each {threshold.column}, which is known"
             each = f" {known if threshold.labels is None else 'whatever the group of its true label is'}"
+        whose, epsilon = describe_promise(one.predictor.score, one.unit, level.epsilon)
         promise = (
-            f"The {what} of a new {one.unit} contains the truth with probability at least "
-            f"{at_least(level.epsilon)}{each}, with confidence {at_least(level.delta)}."
+            f"The {what} of {whose} contains the truth with probability at least {at_least(epsilon)}{each}, "
+            f"with confidence {at_least(level.delta)}."
         )
         found.append(Headline(promise, *_say_test(test, one), _say_about(run, one), _voids(one.unit)))
     if issued := [row for row in run.sweep if row["file"] != "refused"]:
@@ -243,7 +245,7 @@ def tube_sections(run: StoredRun, names: Sequence[str] = ()) -> list[Section]:
         for name, one in run.certificates.items()
         if one.predictor.domain and one.predictor.domain[0] == "trajectories"
     ]
-    if not chosen or run.task is None or not run.results.parts.test.n:
+    if not chosen or run.task is None or not run.results.parts.test.n or run.results.domain() is None:
         return []
     _, one = chosen[0]
     threshold = one.predictor.threshold

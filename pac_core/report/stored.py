@@ -20,7 +20,6 @@ from pac_core.runs.folders import RunFolder
 from pac_core.runs.jobs import Arrays
 from pac_core.runs.reading import ALL, Task, read_groups
 from pac_core.sets.kinds import ConfidenceSets, LabelSets
-from pac_core.sets.predictor import GivenScore
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ class StoredRun:
             groups = [read_groups(one.predictor.threshold, read) for one in chosen]
             found: list[Any] = []
             for one, own in zip(chosen, groups, strict=True):
-                if isinstance(one.predictor.score, GivenScore):
+                if scores is not None:
                     found.append((int((scores > one.predictor.threshold.at(own)).sum()), len(scores)))
                     continue
                 sets, names = one.predictor.sets(forecast, own), one.predictor.threshold.names_of(own, truth)
@@ -146,7 +145,7 @@ class StoredRun:
         tested: dict[str, Evaluation | tuple[int, int] | None] = {}
         for i, (name, one) in enumerate(self.certificates.items()):
             pieces = [shard[i] for shard in shards]
-            if isinstance(one.predictor.score, GivenScore):
+            if isinstance(pieces[0][0], int):
                 tested[name] = sum(p[0] for p in pieces), sum(p[1] for p in pieces)
                 continue
             outcomes: list[Outcomes] = [piece[0] for piece in pieces]

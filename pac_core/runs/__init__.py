@@ -1,7 +1,7 @@
 """Runs: jobs cut into shards, their folder, engines, results and certificates."""
 
 from pac_core.runs.digests import OURS, find_versions
-from pac_core.runs.driver import Finding, certify_choices, certify_run, refuse_second_look
+from pac_core.runs.driver import Finding, Held, certify_choices, certify_run, refuse_second_look
 from pac_core.runs.engines import (
     Engine,
     State,
@@ -36,6 +36,7 @@ __all__ = [
     "Effort",
     "Engine",
     "Finding",
+    "Held",
     "Job",
     "Receipt",
     "Results",

@@ -30,6 +30,7 @@ from pac_core.errors import BadCertificate, InvalidInput
 from pac_core.evaluation import Evaluation, Outcomes, evaluate_outcomes, measure_sets
 from pac_core.fitting import score_fitter
 from pac_core.runs.folders import LEDGER, RunFolder
+from pac_core.runs.jobs import digest_run
 from pac_core.runs.reading import ALL, Results, Task, View, read_groups
 from pac_core.sets.predictor import GivenScore, Likelihood, Score
 from pac_core.splits import ids_digest
@@ -37,6 +38,22 @@ from pac_core.thresholds import Groups, fit_threshold
 
 Place: TypeAlias = tuple[str, PACLevel]
 """Of a certificate in a run folder: the prefix of its file, and its level."""
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A score that was fitted on tune units of a run of their own, and is an argument of the run to certify:
+    its units return their scores alone, and none is run before the ledger is written.
+
+    domain: of the forecasts it scores
+    tune: the units it was fitted on
+    run: does the run to certify
+    """
+
+    score: Score
+    domain: tuple[Any, ...]
+    tune: Record
+    run: Callable[[], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +77,7 @@ def certify_run(
     features: Sequence[str] = (),
     groups: str | Groups | None = None,
     results: Results | None = None,
+    held: Held | None = None,
 ) -> tuple[Certified, list[Finding]]:
     """Certificates of a finished run at these levels, written into its folder, and their test.
 
@@ -67,14 +85,15 @@ def certify_run(
     groups: a threshold for each, see `Groups`: the name of the stored array with the group of each unit;
         groups of labels; or "label", each label its own
     results: of this run, if something was read of it already; each part is read once
+    held: of a run that is still to be done, because its last stage holds the fitted score
     """
     results = results or task.results(folder)
     known = None if groups is None else _read_groups(results, groups)
     plan = None if known is None else {"groups": plan_groups(known, results.units("calibrate"))}
     refuse_second_look(results, levels, ledger, plan)
-    fitted = _fit_score(results, score, levels, features)
+    fitted = _fit_score(results, score, levels, features) if held is None else held.score
     chosen = {("", level): (fitted, ALL) for level in levels}
-    (made,), findings = certify_choices(results, chosen, ledger, groups=known)
+    (made,), findings = certify_choices(results, chosen, ledger, groups=known, held=held)
     if not made.certificates:
         fit_threshold(made.scores, made.refused[-1], groups=known)  # raises the reason, with its numbers
     return made, list(findings.values())
@@ -124,6 +143,7 @@ def certify_choices(
     ledger: LedgerPath,
     plan: Mapping[str, Any] | None = None,
     groups: Groups | None = None,
+    held: Held | None = None,
 ) -> tuple[list[Certified], dict[Place, Finding]]:
     """One look at the calibrate part for all that was chosen; the folder remembers its ledger.
 
@@ -143,15 +163,19 @@ def certify_choices(
     @cache
     def write_scores() -> list[Any]:  # called when the ledger is written, before the calibrate part is read
         folder.put_text(LEDGER, ledger_name(ledger))
+        if held is not None:
+            held.run()
         return results.write_scores(wanted, None if groups is None else groups.names)
 
     def request(number: int, places: Sequence[Place]) -> Request:
         score, _, view = wanted[number]
-        domain = None if isinstance(score, GivenScore) else results.domain(view)
+        domain = held.domain if held else None if isinstance(score, GivenScore) else results.domain(view)
         levels = tuple(level for _, level in places)
         return Request(score, levels, lambda: write_scores()[number], domain, str(view))
 
-    tune, test, digest = results.parts.tune, results.parts.test, results.digest()
+    tune, test = results.parts.tune, results.parts.test
+    # What is still to be computed is known by all that decides it.
+    digest = results.digest() if held is None else digest_run(task.job.describe())
     made = certify_several(
         [request(*one) for one in enumerate(menu.values())],
         ids=results.units("calibrate"),
@@ -160,7 +184,7 @@ def certify_choices(
         parts=results.parts,
         source=Record(f"run of the task {task.job.name}", task.job.units, digest),
         unit=task.unit,
-        tune=Record("tune", tune.n, tune.digest),
+        tune=Record("tune", tune.n, tune.digest) if held is None else held.tune,
         test=Record("test", test.n, test.digest),
         model=task.model,
         train=task.train,
@@ -189,7 +213,7 @@ def _test(results: Results, issued: Mapping[Place, tuple[Certificate, View]]) ->
         for certificate, view in issued.values():
             predictor, (scores, forecast, truth) = certificate.predictor, read(view)
             groups = read_groups(predictor.threshold, read)
-            if isinstance(predictor.score, GivenScore):
+            if scores is not None:
                 found.append(int((scores > predictor.threshold.at(groups)).sum()))
             else:
                 names = predictor.threshold.names_of(groups, truth)
@@ -201,8 +225,8 @@ def _test(results: Results, issued: Mapping[Place, tuple[Certificate, View]]) ->
     for i, (place, (certificate, _)) in enumerate(issued.items()):
         outcomes: list[Any] = [shard[i] for shard in shards]
         evaluation = errors = None
-        if isinstance(certificate.predictor.score, GivenScore):
-            errors = (sum(outcomes), results.parts.test.n) if outcomes else None
+        if outcomes and isinstance(outcomes[0], int):
+            errors = (sum(outcomes), results.parts.test.n)
         elif outcomes:
             evaluation = evaluate_outcomes(outcomes, certificate.predictor.threshold)
             errors = evaluation.all.errors, evaluation.all.n

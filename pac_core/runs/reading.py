@@ -24,7 +24,7 @@ from pac_core.errors import InvalidInput, UnreadableFile
 from pac_core.forecasts import GaussianForecast, Trajectories, drop_failed
 from pac_core.runs.folders import RunFolder
 from pac_core.runs.jobs import Arrays, Ids, Job, Receipt, Shard, Stage, cut, digest_shards, pack, unpack
-from pac_core.sets.predictor import GivenScore, Score, score_units
+from pac_core.sets.predictor import Score, score_units
 from pac_core.splits import Part, Splits, ids_digest, split
 from pac_core.thresholds import GroupThreshold, ShardedScores, Threshold
 
@@ -259,7 +259,7 @@ class Results:
             found = []
             for score, _, view in wanted:
                 given, *pair = read(view)
-                values = given if isinstance(score, GivenScore) else score_units(score, *pair)
+                values = score_units(score, *pair) if given is None else given
                 found.append(np.asarray(values, np.float64))
             return found
 

@@ -248,6 +248,12 @@ class Predictor:
         return f"Predictor({self.score.kind}: {self.threshold}{notes})"
 
 
+def describe_promise(score: Any, unit: str, epsilon: float) -> tuple[str, float]:
+    """Whose set a score's sets are, in words, and the probability with which it misses."""
+    covers = getattr(score, "covers", None)
+    return (f"a new {unit}", epsilon) if covers is None else covers(unit, epsilon)
+
+
 def describe_domain(domain: tuple[Any, ...]) -> str:
     """A forecast's domain in words."""
     kind, *sizes = domain

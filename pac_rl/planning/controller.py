@@ -243,6 +243,15 @@ class Controller:
         """The policy itself, with nobody watching."""
         return replace(self, guard=None, factors=(1.0,), horizon=1, checked=None)
 
+    def falling_back(self) -> Controller:
+        """The fallback acting alone, as if nothing were ever safe."""
+        alone: dict[str, Any] = {"guard": None, "horizon": 1, "checked": None}
+        if self.fallback == "stop":
+            raise InvalidInput("fallback must be one that acts, to run its episodes, got 'stop'")
+        if self.fallback == "hold":
+            return replace(self, factors=(0.0,), **alone)
+        return replace(self, policy=self._backup, factors=(1.0,), **alone)
+
     def decide(self, states: Array, *, asked: Tensor | None = None) -> Decision:
         """What to do in `states` `[E, D]`.
 

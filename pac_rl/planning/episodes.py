@@ -246,9 +246,52 @@ def run_to_selection(
     return by_seed(lambda block: _select(controller, block, steps), seeds, BATCH)
 
 
+@dataclass(frozen=True, eq=False)
+class Starts:
+    """Where each of N episodes stands at one decision, drawn before it began as in `run_to_selection`.
+
+    start, physics: `[N, D]` and `[N, S]`, see `Rollouts`; 0 where the step was not reached
+    reached: `[N]` 1; 0 if the episode was over by then, and there is no decision; -1 if it diverged
+    """
+
+    seeds: NDArray[np.int64]
+    start: Floats
+    physics: Floats
+    reached: NDArray[np.int64]
+
+
+def run_to_start(
+    controller: Controller, seeds: Sequence[int] | NDArray[np.int64], *, steps: int = 200
+) -> Starts:
+    """The start of one decision in each episode of the controller; see `pac_rl.candidates`."""
+    check_integer("steps", steps, least=1)
+    return by_seed(lambda block: _to_start(controller, block, steps), seeds, BATCH)
+
+
+def _to_start(controller: Controller, seeds: NDArray[np.int64], steps: int) -> Starts:
+    run, due = Run(controller, seeds), np.full(BATCH, -1)
+    due[run.rows] = _draw_steps(seeds, steps)
+    start, physics, reached = np.zeros_like(run.seen), np.zeros_like(run.physics), np.zeros(BATCH, np.int64)
+    for t in range(int(due.max()) + 1):
+        ready = np.flatnonzero(run.alive & (due == t))
+        start[ready], physics[ready], reached[ready] = run.seen[ready], run.physics[ready], 1
+        run.alive[ready] = False
+        if not run.alive.any():
+            break
+        plans = run.decide().plans[:, 0].double().cpu().numpy()
+        moving = np.flatnonzero(run.alive)
+        run.step(moving, plans[moving])
+    reached[run.diverged] = -1
+    return replace(take_rows(Starts(due, start, physics, reached), run.rows), seeds=seeds)
+
+
+def _draw_steps(seeds: NDArray[np.int64], steps: int) -> NDArray[np.int64]:
+    return np.array([np.random.default_rng((3, seed)).integers(steps) for seed in seeds.tolist()])
+
+
 def _select(controller: Controller, seeds: NDArray[np.int64], steps: int) -> Selections:
     run, horizon = Run(controller, seeds), controller.horizon
-    drawn = np.array([np.random.default_rng((3, seed)).integers(steps) for seed in seeds.tolist()])
+    drawn = _draw_steps(seeds, steps)
     due = np.full(BATCH, -1)
     due[run.rows] = drawn
     dims = len(controller.environment.names)

@@ -14,6 +14,8 @@ import click
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that workers find the modules as `halfcheetah`
 from common import PATH, option, options, out_option, seed_option, smoke_option, start
 from halfcheetah import guard_results as guarding
+from halfcheetah.any_of import SMALL as FEW_PICKS
+from halfcheetah.any_of import Counts, compare_picks
 from halfcheetah.demo import run_demo
 from halfcheetah.experiment import SMOKE, Design, Experiment
 from halfcheetah.figures import FIGURES, draw_all
@@ -171,6 +173,21 @@ def guard_certificate(out, address, smoke_test, seed, task, ledger, **given):
     with guarded(out, address, smoke_test, seed, task) as guards:
         done = guarding.certify_guard(guards, plan, ledger or out.resolve().parent / name)
     sys.exit(0 if done.certified is not None else 1)
+
+
+@main.command()
+@engine_options()
+@seed_option
+def any_of(out, address, smoke_test, seed):
+    """Best of 21 and of 400 plans: the tube of a drawn plan beside the tube of whichever is picked.
+
+    All plans of each start are carried out. Finished shards are kept; the ensemble is trained first, unless
+    the folder has it.
+    """
+    design, counts = (SMOKE, FEW_PICKS) if smoke_test else (Design(), Counts())
+    with engine_at("none" if smoke_test else address) as engine:
+        compare_picks(Experiment(replace(design, seed=seed), out, engine), counts)
+    print(f"\neverything is in {out / 'results'}")
 
 
 @main.command()

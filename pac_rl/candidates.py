@@ -90,7 +90,8 @@ def at_threshold(thing: Any, value: float) -> Any:
     new = dict[str, Any]()
     for name, part in getattr(thing, "__dict__", {}).items():
         bare = name == "threshold" and isinstance(part, int | float)
-        new[name] = value if bare else at_threshold(part, value) if is_dataclass(part) else part
+        inside = is_dataclass(part) and not isinstance(part, type)
+        new[name] = value if bare else at_threshold(part, value) if inside else part
     if all(part is vars(thing)[name] for name, part in new.items()):
         return thing
     changed = copy(thing)

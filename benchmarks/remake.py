@@ -113,10 +113,20 @@ SOURCES = {
         (
             "python scripts/otb tracks otb/siamfc_ensemble_tracks.npz --sequences otb/sequences "
             "--out otb_output",
+            "python scripts/otb losses otb/siamfc_ensemble_tracks.npz --ledger losses-ledger "
+            "--out otb_output",
             "python scripts/otb frames otb/sequences --out otb_output",
         ),
         "otb_output",
-        ("by_frame.csv", "by_sequence.csv", "frame_errors.csv", "frames.csv", "scores.csv", "units.csv"),
+        (
+            "by_frame.csv",
+            "by_sequence.csv",
+            "frame_errors.csv",
+            "frames.csv",
+            "losses.csv",
+            "scores.csv",
+            "units.csv",
+        ),
     ),
     "tables": Source(
         "results", "uci", ("python scripts/tables paper uci",), "tables_output", ("repeats.csv", "tables.csv")

@@ -341,7 +341,7 @@ TABLES: dict[str, dict[str, Callable[[], list[list[str]]]]] = {
         "From the command line, on the same file": fitted,
         "### Three architectures on 300 images": architectures,
         "### How different the two are": units,
-        "### Stored predictions": box_scores,
+        "The score is the largest error of the four sides": box_scores,
         "### Real frames": frame_errors,
         "Two videos are far too few to learn tracking from": frame_pairs,
         "### Four tables": small_tables,
@@ -353,6 +353,7 @@ TABLES: dict[str, dict[str, Callable[[], list[list[str]]]]] = {
 ELSEWHERE = (
     "### The figures",
     "### Measured",
+    "**By the share of frames",
     "## A threshold for each group",
     "by superclass**",
     "Fifteen groups",
@@ -440,6 +441,17 @@ def test_what_a_run_printed_stands_on_the_page() -> None:
     found = [line for line in lines if line.startswith(("calibrate ", "test "))]
     assert len(found) == 2
     assert_said("vision.md", *found)
+
+
+def test_the_losses_of_videos_are_those_of_the_file() -> None:
+    rows = [row for row in kept("otb/losses") if float(row["T"]) < 40 and row["passed"] != "not tried"]
+    [shown] = [table for before, table in tables("results.md").items() if "By the share of frames" in before]
+    digits = ("T", "loss, calibrate", "loss, test")
+    for row, cells in zip(rows, shown, strict=True):
+        level, seen, test = (f"{float(row[name]):.3g}" for name in digits)
+        assert cells == [level, seen, row["passed"], test, f"{float(row['median size']):.0f}"]
+    best = [row["T"] for row in rows if row["passed"] == "yes"][-1]
+    assert_said("results.md", f"with confidence 0.95, at T = {float(best):.3g}.")
 
 
 def test_words_about_videos() -> None:

@@ -178,7 +178,8 @@ def guard_certificate(out, address, smoke_test, seed, task, ledger, **given):
 @main.command()
 @engine_options()
 @seed_option
-def any_of(out, address, smoke_test, seed):
+@click.option("--model", type=PATH, help="Another ensemble, such as the guard's: around the policy alone.")
+def any_of(out, address, smoke_test, seed, model):
     """Best of 21 and of 400 plans: the tube of a drawn plan beside the tube of whichever is picked.
 
     All plans of each start are carried out. Finished shards are kept; the ensemble is trained first, unless
@@ -186,7 +187,7 @@ def any_of(out, address, smoke_test, seed):
     """
     design, counts = (SMOKE, FEW_PICKS) if smoke_test else (Design(), Counts())
     with engine_at("none" if smoke_test else address) as engine:
-        compare_picks(Experiment(replace(design, seed=seed), out, engine), counts)
+        compare_picks(Experiment(replace(design, seed=seed), out, engine), counts, model)
     print(f"\neverything is in {out / 'results'}")
 
 

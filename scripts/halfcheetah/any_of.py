@@ -24,7 +24,7 @@ from pac_core.forecasts import flatten_candidates
 from pac_core.runs import RunFolder, Stage, Task
 from pac_core.thresholds import fit_threshold
 from pac_core.tubes import fit_shape
-from pac_rl import candidates_around, forecast_plans
+from pac_rl import Ensemble, candidates_around, forecast_plans
 from pac_rl.candidates import CandidateRuns, PutBack, certify_candidates, find_robot
 from pac_rl.planning import FACTORS, cheetah_reward
 from pac_rl.tasks import NEEDS, SimulateRollouts
@@ -84,27 +84,39 @@ class Counts:
 SMALL = Counts((20, 70, 30), (20, 70, 30), 12, PACLevel(0.1, 1e-3))
 
 
-def compare_picks(experiment, counts):
-    """Both planners, both tubes: how wide they are, and how often a plan leaves its own."""
-    robot, ensemble, level = experiment.robot, experiment.ensemble, counts.level
+def compare_picks(experiment, counts, model=None):
+    """Both planners, both tubes: how wide they are, and how often a plan leaves its own.
+
+    model: file of another ensemble, such as the guard's: then of the planner around the policy alone
+    """
+    robot, level = experiment.robot, counts.level
+    file = model or experiment.out / "model" / "ensemble.safetensors"
+    ensemble = Ensemble.load(model) if model else experiment.ensemble
     around = AroundPolicy(experiment.design.env, experiment.policy, ensemble)
-    shooting = RandomShooting(robot.low, robot.high, counts.plans)
-    rows = compare_tubes(experiment, "around", around, counts.around, level, ("", "upper"))
-    rows += compare_tubes(experiment, "shooting", shooting, counts.shooting, level, ("",))
+    of, name = (ensemble, file), "around, guard's model" if model else "around"
+    rows = compare_tubes(experiment, name, around, of, counts.around, level, ("", "upper"))
+    if model is None:
+        shooting = RandomShooting(robot.low, robot.high, counts.plans)
+        rows += compare_tubes(experiment, "shooting", shooting, of, counts.shooting, level, ("",))
     title = f"Whichever plan is picked: epsilon {level.epsilon:g}, delta {level.delta:g}"
-    experiment.report.table("any_of", rows, title, note="Intervals are exact, two-sided, 98%.")
+    table = "any_of_model" if model else "any_of"
+    experiment.report.table(table, rows, title, note="Intervals are exact, two-sided, 98%.")
 
 
-def compare_tubes(experiment, name, planner, sizes, level, ends):
+SEEDS = {"shooting": 1, "around": 2, "around, guard's model": 3}
+"""Beyond the experiment's: starts of its own for each planner."""
+
+
+def compare_tubes(experiment, name, planner, model, sizes, level, ends):
     """Rows of a planner; `ends` are "" for an interval of the speed, and "upper" for its upper end alone."""
-    design, folder = experiment.design, RunFolder(experiment.out / "any_of" / name)
+    ensemble, file = model
+    design, folder = experiment.design, RunFolder(experiment.out / "any_of" / name.replace(", ", "-"))
     speed = pac_core.LinearFeatures(("speed",), experiment.along("forward velocity")[None])
     shape = {"shape": "features", "features": speed, "units": (1.0,)}
     starts = Stage(SimulateRollouts, (design.env, experiment.policy, 1, design.burn_in), 1, 0, NEEDS)
     options = {"propagation": "one-step", "batch": planner.count}
-    forecast = partial(forecast_plans, experiment.ensemble, **options)
+    forecast = partial(forecast_plans, ensemble, **options)
     runs = CandidateRuns(starts, planner, forecast, PutBack(design.env))
-    file = experiment.out / "model" / "ensemble.safetensors"
 
     def fit_others(forecast, truth):
         """Beside the tube that is certified: that of a drawn plan, and both of the upper end."""
@@ -124,11 +136,11 @@ def compare_tubes(experiment, name, planner, sizes, level, ends):
         folder,
         [level],
         experiment.out / "any_of" / "pac-ledger",
-        model=Record(str(experiment.ensemble), digest=file_digest(file)),
-        train=experiment.ensemble.train_record,
+        model=Record(str(ensemble), digest=file_digest(file)),
+        train=ensemble.train_record,
         also=fit_others,
         engine=experiment.engine,
-        seed=design.seed + (1 if name == "shooting" else 2),  # starts of its own
+        seed=design.seed + SEEDS[name],
         **dict(zip(("tune", "calibrate", "test"), sizes, strict=True)),
         **shape,
     )

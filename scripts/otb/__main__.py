@@ -2,6 +2,7 @@
 
 \b
     python scripts/otb tracks otb/siamfc_ensemble_tracks.npz [--sequences OTB]
+    python scripts/otb losses otb/siamfc_ensemble_tracks.npz
     python scripts/otb frames OTB
     python scripts/otb train OTB --train 25
 
@@ -23,7 +24,7 @@ from otb.generated import write_sequences, write_tracks
 from otb.pairs import study_frames
 from otb.regressor import COMMAND, Settings
 from otb.regressor import train as train_regressor
-from otb.stored import by_frame, by_sequence, compare_scores, frame_against_sequence
+from otb.stored import by_frame, by_loss, by_sequence, compare_scores, frame_against_sequence
 
 from pac_core import InvalidInput, split
 from pac_vision import find_sequences, read_tracks
@@ -69,6 +70,26 @@ def tracks(smoke_test, **given):
     frame_against_sequence(args, folder, videos)
     compare_scores(args, folder, videos)
     print(f"\neverything is in {args.out}")
+
+
+@main.command()
+@click.argument("tracks", type=PATH, required=False)
+@option("epsilon", 0.2, "Expected share of a video's frames that are missed.")
+@option("delta", 0.05, "Probability that the certificate fails.")
+@option("tune", 16, "Videos to choose the score and the thresholds on.")
+@option("calibrate", 50, "Videos to prove it on; the rest tests.")
+@seed_option
+@ledger_option("the tracks")
+@out_option("otb_output")
+@smoke_option
+def losses(smoke_test, **given):
+    """Stored predictions, certified by the expected share of a video's frames that are missed."""
+    args = SimpleNamespace(**given)
+    if smoke_test:
+        args.tracks, args.ledger = write_tracks(args.out / "tracks.npz"), args.out / "losses-ledger"
+    if args.tracks is None:
+        raise InvalidInput("a file of stored tracks must be given (--smoke-test makes its own)")
+    by_loss(args, ResultFolder(args.out), read_tracks(args.tracks).videos)
 
 
 @main.command()

@@ -1,5 +1,6 @@
 """Stored tracks of an ensemble of trackers: by video, by frame, and one against the other."""
 
+from itertools import zip_longest
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,10 +10,11 @@ from otb.overlays import Overlay, overlay_grid
 
 import pac_core as pac
 from pac_core.bounds import max_errors
-from pac_core.certificates import Record, SplitRecord, certify_scores
+from pac_core.certificates import Record, SplitRecord, certify_scores, write_descent
 from pac_core.cli import ledger_beside
 from pac_core.datasets import file_digest
 from pac_core.evaluation import error_interval
+from pac_core.risks import certify_losses
 from pac_core.scores import nll
 from pac_core.sets import GivenScore, gaussian_sets
 from pac_core.splits import ids_digest
@@ -97,6 +99,46 @@ def by_sequence(args, folder, videos, sequences):
         sets = [score.sets(videos[s.name].forecast, threshold) for s in shown]
         drawn = [Overlay.of(args.sequences, s, videos[s.name], of) for s, of in zip(shown, sets, strict=True)]
         folder.figure("stored_overlays", overlay_grid(drawn, title))
+
+
+STEPS = 0.8 ** np.arange(18)
+"""Thresholds that are tried, from the safest down, in parts of the largest score of a tune video's frame."""
+
+
+def by_loss(args, folder, videos):
+    """A certificate: the expected share of a video's frames that are missed (learn-then-test)."""
+    level, names = pac.PACLevel(args.epsilon, args.delta), np.array(list(videos))
+    parts = pac.split(names, tune=args.tune, calibrate=args.calibrate, seed=args.seed)
+    tune, calibrate, test = ([videos[str(name)] for name in part.units] for part in parts)
+    score = CANDIDATES[choose_smallest(*score_candidates(tune, level.epsilon), level)]
+    frames = np.concatenate([score.frame_scores(video) for video in tune])
+    thresholds = (frames.max() * STEPS).tolist()
+
+    def losses(some, value):
+        return np.array([(score.frame_scores(video) > value).mean() for video in some])
+
+    done = certify_losses(
+        {value: losses(calibrate, value) for value in thresholds},
+        level,
+        ids=parts.calibrate.units,
+        loss="share of a video's frames whose box is missed",
+        tested={"tracks": file_digest(args.tracks), "score": str(score)},
+        ledger=ledger_beside(args.tracks, args.ledger),
+        unit="video",
+    )
+    print(done)
+    write_descent(done, folder.folder / "losses.json")
+    rows = [
+        {
+            "T": value,
+            "loss, calibrate": trial.errors / trial.n if trial else float("nan"),
+            "passed": {True: "yes", False: "no", None: "not tried"}[trial and trial.passed],
+            "loss, test": float(losses(test, value).mean()),
+            "median size": float(np.median([value * score.spread(video) for video in test])),
+        }
+        for value, trial in zip_longest(thresholds, done.trials)
+    ]
+    folder.table("losses", rows, f"Expected share of frames missed, at most {say_level(level)}")
 
 
 def by_frame(args, folder, videos):

@@ -22,9 +22,10 @@ from otb.regressor import load
 from otb.stored import CANDIDATES, choose_smallest, compare_units, fit_temperature, score_candidates
 from PIL import Image
 from scipy.stats import binom
-from script_runs import run_here, smoke_test, table_in
+from script_runs import run_here, script, smoke_test, table_in
 
 from pac_core import InvalidInput, NotEnoughData, PACLevel, evaluate, read_certificate
+from pac_core.certificates import read_descent, verify_descent
 from pac_vision.tracking import Video
 
 LEVEL = PACLevel(0.2, 0.05)
@@ -225,3 +226,17 @@ def test_a_tracker_is_trained_for_the_engine(tmp_path: Path) -> None:
     losses = [float(line.split()[-1]) for line in said.splitlines() if line.startswith("epoch")]
     assert len(losses) == 10
     assert losses[-1] < losses[0]
+
+
+def test_the_share_of_frames_is_certified_and_its_table_written(tmp_path: Path) -> None:
+    done = script("otb", "losses", "--smoke-test", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = table_in(tmp_path / "losses.csv")
+    passed = [row["passed"] for row in rows]
+    assert passed == sorted(passed, key=["yes", "no", "not tried"].index)
+    values = [float(row["T"]) for row in rows]
+    assert values == sorted(values, reverse=True)
+    found = read_descent(tmp_path / "losses.json")
+    best = [float(row["T"]) for row in rows if row["passed"] == "yes"]
+    assert found.certified == (best[-1] if best else None)
+    assert all(check.holds for check in verify_descent(found, tmp_path / "losses-ledger"))

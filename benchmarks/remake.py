@@ -128,6 +128,25 @@ SOURCES = {
             "units.csv",
         ),
     ),
+    "episodes": Source(
+        "results",
+        "",
+        (
+            "python scripts/halfcheetah log-episodes",
+            "pac certify-episodes runs.csv --error flipped --epsilon 0.01 --delta 0.01",
+            "pac certify-episodes runs.csv --loss share_over_the_limit --epsilon 0.9 --delta 0.01 "
+            "--name share --out share.json",
+        ),
+        ".",
+        ("printed.txt",),
+    ),
+    "world": Source(
+        "results",
+        "",
+        ("python scripts/halfcheetah same-world --seed 2",),
+        "halfcheetah_output/results",
+        ("world.csv",),
+    ),
     "tables": Source(
         "results", "uci", ("python scripts/tables paper uci",), "tables_output", ("repeats.csv", "tables.csv")
     ),

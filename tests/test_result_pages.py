@@ -341,6 +341,7 @@ TABLES: dict[str, dict[str, Callable[[], list[list[str]]]]] = {
         "From the command line, on the same file": fitted,
         "### Three architectures on 300 images": architectures,
         "### How different the two are": units,
+        "**Is it the same world?**": lambda: worlds(),
         "The score is the largest error of the four sides": box_scores,
         "### Real frames": frame_errors,
         "Two videos are far too few to learn tracking from": frame_pairs,
@@ -441,6 +442,30 @@ def test_what_a_run_printed_stands_on_the_page() -> None:
     found = [line for line in lines if line.startswith(("calibrate ", "test "))]
     assert len(found) == 2
     assert_said("vision.md", *found)
+
+
+def test_words_about_episodes() -> None:
+    flips, share = re.findall(r": (\S+) in (\S+)\. Counted", printed("episodes"))
+    ends = re.findall(r"to (0\.\d+) ", printed("episodes"))
+    assert_said(
+        "results.md",
+        f"new episodes flip is shown after {flips[1]} of them, without an error;",
+        f"on average after {share[1]} (total loss {share[0]}), because",
+        f"the rate ends at {ends[0]}, Clopper-Pearson, had n = 1,000 been fixed beforehand, at {ends[1]}.",
+    )
+    assert flips[0] == "0"
+
+
+def worlds() -> list[list[str]]:
+    return [
+        [
+            row["robot"],
+            f"{row['noticed']} of {row['lives']}",
+            row["median units"] or "more than 500",
+            f"{float(row['left the tube']):.3f}",
+        ]
+        for row in kept("world/world")
+    ]
 
 
 def test_the_losses_of_videos_are_those_of_the_file() -> None:

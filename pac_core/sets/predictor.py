@@ -265,7 +265,7 @@ def calibrate(
     score: Score, forecast: Any, truth: Any, level: PACLevel, *, bound: Bound = max_errors, groups: Any = None
 ) -> Predictor:
     """The predictor of this score, from the calibrate part; `groups` are names of its units, or `Groups`."""
-    known = Groups.of(groups, truth, forecast.domain)
+    known = Groups.of(groups, truth, check_forecast(forecast).domain)
     scores, n = score_units(score, forecast, truth), count_units(forecast)
     if (shape := tuple(np.shape(scores))) != (n,):  # fewer would be another number of units
         raise InvalidInput(f"scores must be one for each of {n} units, got shape {shape}")

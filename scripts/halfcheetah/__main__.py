@@ -24,6 +24,7 @@ from halfcheetah.pets import SMALL as SMALL_LOOP
 from halfcheetah.pets import compare_in_loop
 from halfcheetah.picture import draw_picture
 from halfcheetah.train_policy import Search, search_policy
+from halfcheetah.world import compare_worlds, log_episodes
 
 from cluster.commands import engine_at
 from pac_rl.pets import Loop
@@ -189,6 +190,27 @@ def any_of(out, address, smoke_test, seed, model):
     with engine_at("none" if smoke_test else address) as engine:
         compare_picks(Experiment(replace(design, seed=seed), out, engine), counts, model)
     print(f"\neverything is in {out / 'results'}")
+
+
+@main.command()
+@engine_options()
+@seed_option
+def same_world(out, address, smoke_test, seed):
+    """How soon a monitor of scores notices another floor, body or motors."""
+    few = {"tune": 60, "calibrate": 100, "lives": 2, "units": 40} if smoke_test else {}
+    design = SMOKE if smoke_test else Design()
+    with engine_at("none" if smoke_test else address) as engine:
+        compare_worlds(Experiment(replace(design, seed=seed), out, engine), **few)
+
+
+@main.command("log-episodes")
+@seed_option
+@option("episodes", 1000, "How many.")
+@option("steps", 200, "Of each.")
+@option("file", Path("runs.csv"), "The log.", type=PATH)
+def log_episodes_command(seed, episodes, steps, file):
+    """Write a log of the policy's episodes from rest, for pac certify-episodes."""
+    log_episodes(Experiment(Design(seed=seed), file.parent, None), file, episodes, steps)
 
 
 @main.command()

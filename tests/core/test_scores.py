@@ -140,7 +140,7 @@ def test_accumulated_variances_are_running_sums() -> None:
             "must sum to 1 within 0.001, got 1.4 in row 0",
         ),
         (lambda: LogitForecast.from_probabilities(np.array([[1.5, -0.5]])), r"floats in \[0, 1\]"),
-        (lambda: GaussianForecast(np.zeros(3), np.ones(3)), r"mean must have shape \[B, D\] or"),
+        (lambda: GaussianForecast(np.zeros(3), np.ones(3)), r"mean must have shape \[B, D\],"),
         (lambda: GaussianForecast(np.zeros((2, 3)), np.ones((2, 2))), "var must have the shape of mean"),
         (
             lambda: nll(GaussianForecast(np.zeros((2, 1)), np.zeros((2, 1))), np.zeros((2, 1))),

@@ -6,7 +6,7 @@ A margin is exact, or a proven lower bound; NaN is unsafe.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -27,6 +27,7 @@ from pac_core.errors import InvalidInput
 from pac_core.sets.kinds import Ellipsoids
 from pac_core.tubes import LinearFeatures
 
+Axes: TypeAlias = Sequence[int] | Sequence[str] | None
 Steps: TypeAlias = slice | Sequence[int] | None
 """The steps at which a limit holds, from 0 as in `states[:, steps]`; None for all."""
 
@@ -131,13 +132,13 @@ class BoxLimit(_Stepped):
     """A box in some of the state's numbers.
 
     lower, upper: `[K]`; a side may be infinite
-    axes: `[K]` which numbers of the state; None for all of them
+    axes: `[K]` which numbers of the state, or their names in a system; None for all of them
     """
 
     name: str
     lower: NDArray[np.float64]
     upper: NDArray[np.float64]
-    axes: Sequence[int] | None = None
+    axes: Axes = None
     steps: Steps = None
 
     def __post_init__(self) -> None:
@@ -172,7 +173,7 @@ class StayIn(BoxLimit):
         return f"may leave its box by {-margin:.2g}"
 
 
-def tube_ends(tube: TubeLike, axes: Sequence[int] | None, count: int | None = None) -> tuple[Array, Array]:
+def tube_ends(tube: TubeLike, axes: Axes, count: int | None = None) -> tuple[Array, Array]:
     """`[B, H, K]` lower and upper ends of the tube along some numbers of the state; NaN where it is empty.
 
     axes: which numbers, or None for all, of which there must be `count`
@@ -238,22 +239,40 @@ def active_steps(name: str, steps: Steps, horizon: int) -> NDArray[np.bool_]:
     return holds
 
 
-def select_axes(states: Any, axes: Sequence[int] | None, count: int | None = None) -> Any:
+def select_axes(states: Any, axes: Axes, count: int | None = None) -> Any:
     """`[..., K]` these numbers of `states` `[..., D]`."""
     chosen = _within(axes, count, int(states.shape[-1]))
     return states if axes is None else states[..., chosen]
 
 
 def check_axes(axes: Any, count: int | None = None) -> tuple[int, ...] | None:
-    """`axes` as whole numbers, one for each of `count`, none twice."""
+    """`axes` as whole numbers, or names of a system's numbers, one for each of `count`, none twice."""
     if axes is None:
         return None
     chosen = check_array("axes", axes, "[K]")
     count = len(chosen) if count is None else count
     different = len(set(chosen.tolist())) == len(chosen) == count
-    if chosen.dtype.kind not in "iu" or chosen.min() < 0 or not different:
-        raise InvalidInput(f"axes must be {count} different whole numbers from 0 on, got {axes!r}")
+    if not different or not (chosen.dtype.kind == "U" or (chosen.dtype.kind in "iu" and chosen.min() >= 0)):
+        rule = f"{count} different whole numbers from 0 on, or names"
+        raise InvalidInput(f"axes must be {rule}, got {axes!r}")
     return tuple(chosen.tolist())
+
+
+def number_axes(limit: Any, names: Sequence[str]) -> Any:
+    """The limit with its named axes as places among `names`; refused if one is not there.
+
+    >>> number_axes(KeepOutBall("rock", [2, 0], 0.5, axes=("x", "y")), ("x", "y", "speed")).axes
+    (0, 1)
+    """
+    axes = getattr(limit, "axes", None) or ()
+    if not any(isinstance(axis, str) for axis in axes):
+        return limit
+    if missing := [axis for axis in axes if axis not in names]:
+        known = ", ".join(names)
+        raise InvalidInput(
+            f"the limit {limit.name!r} reads {missing[0]!r}, which the system has not: {known}"
+        )
+    return replace(limit, axes=tuple(names.index(axis) for axis in axes))
 
 
 def _fix(limit: Any, **fields: Any) -> None:
@@ -262,10 +281,12 @@ def _fix(limit: Any, **fields: Any) -> None:
         object.__setattr__(limit, name, value)
 
 
-def _within(axes: Sequence[int] | None, count: int | None, dims: int) -> list[int]:
+def _within(axes: Axes, count: int | None, dims: int) -> list[int]:
     if axes is None and count not in (None, dims):
         raise InvalidInput(f"the limit reads states of {count} numbers, got {dims}; name its axes")
-    chosen = list(range(dims) if axes is None else axes)
+    chosen: list[Any] = list(range(dims) if axes is None else axes)
+    if any(isinstance(axis, str) for axis in chosen):
+        raise InvalidInput(f"axes must be numbers where no system says what they are called, got {chosen}")
     if max(chosen) >= dims:
         raise InvalidInput(f"the limit reads number {max(chosen)} of the state, got states of {dims}")
     return chosen
@@ -305,7 +326,7 @@ class KeepOutBall(_Stepped):
     """Not |x - center| < radius, on the given numbers of the state.
 
     center: `[K]`
-    axes: `[K]` which numbers of the state; None for all of them
+    axes: `[K]` which numbers of the state, or their names in a system; None for all of them
 
     The distance is Euclid's. For box tubes it is exact (below 0: how deep the nearest point of the tube lies
     in the ball). For ellipsoids it is a lower bound: the better of their bounding box and the half-space
@@ -315,7 +336,7 @@ class KeepOutBall(_Stepped):
     name: str
     center: NDArray[np.float64]
     radius: float
-    axes: Sequence[int] | None = None
+    axes: Axes = None
     steps: Steps = None
 
     def __post_init__(self) -> None:
@@ -357,7 +378,7 @@ def _better(
     gap: Array,
     region: Ellipsoids,
     way: Array,
-    axes: Sequence[int] | None,
+    axes: Any,
     length: Callable[[Array], Array],
     less: float,
 ) -> Array:
@@ -404,7 +425,7 @@ class FeatureLimit(_Stepped):
     value: Callable[[Any], Any]
     lower: float = -np.inf
     upper: float = np.inf
-    axes: Sequence[int] | None = None
+    axes: Axes = None
     bounds: Callable[[Any, Any], tuple[Any, Any]] | None = None
     lipschitz: float | None = None
     gradient: Callable[[Any], Any] | None = None

@@ -16,10 +16,16 @@ from pac_core import GaussianForecast, InvalidInput, PACLevel, Trajectories, Tub
 from pac_core.arrays import check_returned
 from pac_core.bounds import check_integer
 from pac_core.certificates import Certificate, Descended, Descent, LedgerPath, Record, descend, write_descent
-from pac_core.runs import Engine, RunFolder, Stage, episodes_through, run_here
-from pac_core.runs.digests import Digests, Undigested
-from pac_core.safety import Limit
-from pac_core.safety.limits import number_axes
+from pac_core.runs import (
+    Digests,
+    Engine,
+    RunFolder,
+    Stage,
+    Undigested,
+    episodes_through,
+    run_here,
+)
+from pac_core.safety import Limit, number_axes
 from pac_core.sets import score_units
 from pac_core.tubes import fit_shape
 from pac_rl.candidates import CandidateRuns, Planner, certify_candidates

@@ -1,6 +1,6 @@
 """Runs: jobs cut into shards, their folder, engines, results and certificates."""
 
-from pac_core.runs.digests import OURS, find_versions
+from pac_core.runs.digests import OURS, Digests, Undigested, find_versions
 from pac_core.runs.driver import Finding, Held, certify_choices, certify_run, refuse_second_look
 from pac_core.runs.engines import (
     Engine,
@@ -33,6 +33,7 @@ __all__ = [
     "ALL",
     "OURS",
     "Arrays",
+    "Digests",
     "Effort",
     "Engine",
     "Finding",
@@ -46,6 +47,7 @@ __all__ = [
     "Stage",
     "State",
     "Task",
+    "Undigested",
     "View",
     "certify_choices",
     "certify_run",

@@ -1,7 +1,16 @@
 """Limits on states, the checker of tubes, the run-time monitors."""
 
 from pac_core.safety.checker import CheckResult, TubeChecker
-from pac_core.safety.limits import FeatureLimit, HalfSpace, KeepOutBall, KeepOutBox, Limit, StayIn, TubeLike
+from pac_core.safety.limits import (
+    FeatureLimit,
+    HalfSpace,
+    KeepOutBall,
+    KeepOutBox,
+    Limit,
+    StayIn,
+    TubeLike,
+    number_axes,
+)
 from pac_core.safety.monitor import Monitor, ScoreMonitor
 
 __all__ = [
@@ -16,4 +25,5 @@ __all__ = [
     "StayIn",
     "TubeChecker",
     "TubeLike",
+    "number_axes",
 ]

@@ -10,6 +10,10 @@ from doc_pages import DOCS, run_fresh
 
 SLOW = ["tutorials/tubes", "tutorials/planner", "tutorials/cluster", "tutorials/levels"]
 MORE = [
+    "how-to/your-robot",
+    "how-to/episode-logs",
+    "how-to/losses",
+    "how-to/groups",
     "how-to/gymnasium",
     "how-to/mbrl-lib",
     "how-to/models",

@@ -55,7 +55,7 @@ test-doors: $(DOORS_READY)
 	@command -v chromium chromedriver > /dev/null || \
 	{ echo "chromium and chromedriver are needed: apt-get install chromium chromium-driver"; exit 1; }
 	@echo "== the site, the report in a browser, longer pages, clusters of several nodes"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -q -m doors tests/doors tests/cluster
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -q -m doors tests/doors tests/cluster tests/test_examples.py
 
 count:
 	@for part in pac_core pac_rl pac_vision cluster scripts tests; do \

@@ -133,12 +133,40 @@ SOURCES = {
         "",
         (
             "python scripts/halfcheetah log-episodes",
+            "pac ledger pac-ledger --budget 0.02",
             "pac certify-episodes runs.csv --error flipped --epsilon 0.01 --delta 0.01",
             "pac certify-episodes runs.csv --loss share_over_the_limit --epsilon 0.9 --delta 0.01 "
             "--name share --out share.json",
+            *(f"pac verify {file}.json --ledger pac-ledger" for file in ("runs.certificate", "share")),
         ),
         ".",
         ("printed.txt",),
+    ),
+    "groups": Source(
+        "results",
+        "imagenet",
+        (
+            f"python scripts/groups.py images {LOGITS}",
+            f"python scripts/groups.py images {LOGITS} --coarse --ledger coarse-ledger",
+            "python scripts/halfcheetah demo --out demo",
+            "pac run rl --folder cheetah --ensemble demo/model/ensemble.safetensors --seed 1 --tune 1000 "
+            "--calibrate 3000 --test 4000 --epsilon 0.05 --delta 0.01 --group 'forward velocity=3' "
+            "--address none",
+            "python scripts/groups.py rollouts cheetah",
+        ),
+        "groups_output",
+        ("images.csv", "images_coarse.csv", "rollouts.csv"),
+    ),
+    "any_of": Source(
+        "planning",
+        "",
+        (
+            "python scripts/halfcheetah any-of --seed 2",
+            "make demo",
+            "python scripts/halfcheetah any-of --seed 2 --model demo_output/guard/ensemble.safetensors",
+        ),
+        "halfcheetah_output/results",
+        ("any_of.csv", "any_of_model.csv"),
     ),
     "world": Source(
         "results",
@@ -175,6 +203,7 @@ def remake(name: str, data: Path, scratch: Path) -> list[Path]:
         (scratch / source.data).chmod(0o755)
     for command in source.commands:
         print(f"{name}: {command}", flush=True)
+        command = command.replace("make demo", "python scripts/halfcheetah demo")
         script = re.match(r"python (scripts/\w+)", command)
         words = [str(ROOT / script[1])] if script else ["-m", "pac_core"]
         start = shlex.join([sys.executable, *words])

@@ -13,9 +13,11 @@ from mbrl.models import ModelEnv
 from mujoco.rollout import Rollout
 
 from benchmarks.figures import Figure, faster, take_turns
+from pac_core import GaussianForecast
 from pac_core.arrays import count_threads
 from pac_rl import Ensemble, Settings, forecast_plans, load_policy, make_environment, simulate
-from pac_rl.dynamics import new_network
+from pac_rl.dynamics.ensemble import new_network
+from pac_rl.dynamics.forecasts import particles
 from pac_rl.rollouts import Rollouts
 
 _PART = 16  # the peers, which are slow, take this part of the steps
@@ -82,13 +84,8 @@ def _vector(mode: str, count: int, steps: int) -> Callable[[], None]:
 
 def model() -> Iterator[Figure]:
     """Model rollouts of given plans: as many trajectories through as many members."""
-    settings = Settings()
-    ones = torch.ones(24)
-    network = new_network(settings, 18, 6).eval()  # speed does not depend on the weights
-    ensemble = Ensemble(network, 0 * ones, ones, 0.01 * ones[:18], "HalfCheetah-v5", settings)
-    rng = np.random.default_rng(0)
-    starts = rng.normal(size=(TRAJECTORIES, 18))
-    plans = rng.uniform(-1, 1, size=(TRAJECTORIES, HORIZON, 6))
+    ensemble = _ensemble(Ensemble)
+    settings, (starts, plans) = ensemble.settings, _plans(TRAJECTORIES, HORIZON)
     usual = 20  # particles of a trajectory in mbrl-lib's configuration of PETS
     best = take_turns(
         {
@@ -106,6 +103,52 @@ def model() -> Iterator[Figure]:
     once, often = best["mbrl-lib, once"], best["mbrl-lib"]
     yield faster("model rollouts, 1 particle a member: ModelEnv", best["ours"], once, "", note)
     yield faster("model rollouts, 4 particles a member: ModelEnv", best["ours, particles"], often, "", note)
+
+
+def _ensemble(kind: type[Ensemble]) -> Ensemble:
+    """Of the usual size; speed does not depend on the weights."""
+    settings, ones = Settings(), torch.ones(24)
+    network = new_network(settings, 18, 6).eval()
+    return kind(network, 0 * ones, ones, 0.01 * ones[:18], "HalfCheetah-v5", settings)
+
+
+def _plans(count: int, horizon: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(count, 18)), rng.uniform(-1, 1, size=(count, horizon, 6))
+
+
+class _Together(Ensemble):
+    """As it was: all members in one product, however many rows there are."""
+
+    def _one_by_one(self, inputs: torch.Tensor, activate: Callable[..., torch.Tensor]) -> torch.Tensor:
+        return self._together(inputs, activate)
+
+
+def forecasts() -> Iterator[Figure]:
+    """Forecasts of one iteration of CEM: the members one after the other, against one product for all."""
+    (starts, plans), ours, earlier = _plans(400, 30), _ensemble(Ensemble), _ensemble(_Together)
+    given = torch.from_numpy(plans).float()
+
+    def act(t: int, states: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        return given[:, t].expand(*states.shape[:-1], -1).contiguous()  # each particle its own
+
+    def before() -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            return particles(earlier, torch.from_numpy(starts).float(), act, plans.shape[1])
+
+    def now() -> GaussianForecast:
+        return forecast_plans(ours, starts, plans, batch=len(plans))
+
+    for part, other in zip((now().mean, now().var), before(), strict=True):
+        np.testing.assert_allclose(part, other, rtol=1e-5, atol=1e-5)
+    note = f"400 plans over 30 steps, {ours.members} members of 4 particles: 1,600 rows a member"
+    threads = torch.get_num_threads()
+    for count, goal, words in ((threads, ">= 1.2", ""), (1, "", ", one thread")):
+        torch.set_num_threads(count)
+        best = take_turns({"now": now, "before": before}, rounds=6, in_a_row=2)
+        name = f"forecasts for CEM{words}: one product for all members"
+        yield faster(name, best["now"], best["before"], goal, note)
+    torch.set_num_threads(threads)
 
 
 def _model_env(
@@ -132,4 +175,4 @@ def _model_env(
     return run
 
 
-ALL = {"rollouts": rollouts, "model": model}
+ALL = {"rollouts": rollouts, "model": model, "forecasts": forecasts}

@@ -1,5 +1,5 @@
 """The engine on Ray."""
 
-from cluster.session import connected, run_on_ray
+from cluster.session import connect, connected, run_on_ray
 
-__all__ = ["connected", "run_on_ray"]
+__all__ = ["connect", "connected", "run_on_ray"]

@@ -8,11 +8,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pac_core import InvalidInput
-from pac_core.runs import Job, RunFolder, State
+from pac_core.runs import Job, RunFolder, State, watch
 
 STORE = 128 * 1024**2
 """Bytes of the object store of a local engine for a run: a few shards on their way, the rest goes to disk."""
@@ -113,3 +114,28 @@ def run_on_ray(
             progress(state)
 
     return run(job, folder, progress=both, **options)
+
+
+@contextmanager
+def connect(
+    address: str = "local",
+    *,
+    workers: tuple[int, int] | None = None,
+    gpus: float | None = None,
+    say: Callable[[str], Any] | None = None,
+    store: int = STORE,
+    **options: Any,
+) -> Iterator[Callable[..., State]]:
+    """An engine on Ray that shows how far it is, for `engine=` of `fit_guard`, `certify` and tasks.
+
+    workers, gpus: see `cluster.engine.run`
+    say: called with what Ray is there, in words
+    store, options: see `connected`
+
+    >>> with connect("local") as engine:  # doctest: +SKIP
+    ...     guard = pac_rl.fit_guard(..., engine=engine)
+    """
+    with connected(address, store=store, **options) as session:
+        if say is not None:
+            say(session)
+        yield partial(watch, run_on_ray, workers=workers, gpus=gpus)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import socket
 import statistics
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +15,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ray
+from ray import cloudpickle
 
 from pac_core import PACError
 from pac_core.runs import (
+    CODE,
     Arrays,
     Effort,
     Receipt,
@@ -24,6 +28,7 @@ from pac_core.runs import (
     Stage,
     find_versions,
     finish_shard,
+    is_installed,
     make_scorers,
     run_stages,
 )
@@ -134,6 +139,22 @@ class Worker:
         return None, (arrays, earlier.add_since(started))
 
 
+def ship(stages: Sequence[Stage], modules: Sequence[str]) -> tuple[list[Any], set[str]]:
+    """Stages in the object store, and which of these modules are in there with them: those beside the user's
+    script, which no worker could import. Where they cannot be taken along, workers must have them."""
+    own = [home for name in modules if (home := sys.modules.get(name)) and not is_installed(home.__file__)]
+    for home in own:
+        cloudpickle.register_pickle_by_value(home)  # type: ignore[no-untyped-call]
+    try:
+        return [ray.put(stage) for stage in stages], {home.__name__ for home in own}
+    except (TypeError, ValueError, AttributeError, pickle.PicklingError):  # a lock, an open file
+        pass
+    finally:
+        for home in own:
+            cloudpickle.unregister_pickle_by_value(home)  # type: ignore[no-untyped-call]
+    return [ray.put(stage) for stage in stages], set()
+
+
 @dataclass(eq=False)
 class Member:
     """A worker of a pool: not yet ready, idle, or with shards in hand."""
@@ -173,7 +194,7 @@ class Pool:
         self.seconds: deque[float] = deque(maxlen=101)
         """what the latest shards took"""
         self._expected, self._run = dict(expected), ""
-        self._stages = [ray.put(stage) for stage in stages]  # once; every worker takes it from the store
+        self._given, self._stages = stages, list[Any]()
 
     @property
     def device(self) -> str:
@@ -185,9 +206,15 @@ class Pool:
         return sum(bool(member.host) for member in self.members)
 
     def claim(self, run: str, code: Mapping[str, str]) -> None:
-        """Of which run its files are, if it is the last pool, and which code its workers must have."""
+        """Of which run its files are, if it is the last pool, and which code its workers must have.
+
+        Modules of the user's own travel with the stages, which every worker takes from the object store.
+        """
         self._run = run if self.last else ""
-        self._expected |= code
+        self._stages, shipped = ship(self._given, [name.removeprefix(CODE) for name in code])
+        self._expected |= {
+            name: digest for name, digest in code.items() if name.removeprefix(CODE) not in shipped
+        }
 
     def grow(self, wanted: int) -> None:
         """Starts workers until there are `wanted`, or as many as there may be."""

@@ -26,7 +26,7 @@ features = LinearFeatures(("speed", "pitch"), np.eye(18)[[0, 2]])  # forward vel
 predictor = fit_tube(*parts[0], *parts[1], LEVEL, shape="features", features=features)
 
 # New starts, and a plan from each, drawn like the 400: of a plan made otherwise nothing would be promised.
-checker = TubeChecker([pac_rl.speed_limit(robot, 3.2096), pac_rl.no_flip(robot)])
+checker = TubeChecker([pac_rl.velocity_limit(robot, 3.2096), pac_rl.no_flip(robot)])
 new = pac_rl.simulate(robot, policy, range(1000, 1012), horizon=H, burn_in=(0, 20))
 plan = pac_rl.propose_plans(model, robot, policy, new.start, new.seeds, horizon=H)
 checked = checker(predictor.tube(pac_rl.forecast_plans(model, new.start, plan)))

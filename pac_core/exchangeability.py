@@ -105,8 +105,7 @@ def describe_world(world: Mapping[str, float] | None) -> list[str]:
     caveat += (
         "difference, and units that were sorted (by class, say) show one in any world; T does not depend "
     )
-    caveat += "on it, and stopping because of it counts as an attempt"
-    return [*found, caveat] if found else []
+    return [*found, f"{caveat}on it, and stopping because of it counts as an attempt"] if found else []
 
 
 def _thin(scores: Any) -> list[float]:

@@ -36,7 +36,7 @@ def score_fitter(
     name = _DEFAULT[domain[0]] if score is None else score
     check_score(name, domain, features)
     if domain[0] == "trajectories":
-        options: dict[str, Any] = {"features": _features(features, domain[-1])} if features else {}
+        options: dict[str, Any] = {"features": name_features(features, domain[-1])} if features else {}
         return partial(fit_shape, shape=name, **options, **chosen)
     if chosen:
         raise InvalidInput(f"--any-of is for trajectories, the forecasts are of {domain[0]}")
@@ -57,7 +57,7 @@ def check_score(name: str, domain: tuple[Any, ...], features: Sequence[str] = ()
     if bool(features) != (name == "features"):
         raise InvalidInput("--shape features and --feature NAME=DIMENSION go together, got only one of them")
     if features and len(domain) > 1:
-        _features(features, domain[-1])
+        name_features(features, domain[-1])
 
 
 def fit_sets(
@@ -124,7 +124,7 @@ def command_fitter(
     return score_fitter(forecast.domain, shape, features=features, **chosen)
 
 
-def _features(texts: Sequence[str], dims: int) -> LinearFeatures:
+def name_features(texts: Sequence[str], dims: int) -> LinearFeatures:
     """NAME=DIMENSION pairs as features that are single coordinates."""
     pairs = [text.partition("=") for text in texts]
     for (_, _, index), text in zip(pairs, texts, strict=True):

@@ -20,6 +20,7 @@ from pac_core.errors import InvalidInput
 Kind: TypeAlias = Literal["commands", "tasks", "models", "image_sources", "shapes", "forecasters", "pages"]
 SHIPPED: dict[str, dict[str, tuple[str, str]]] = {
     "commands": {
+        "guard": ("cluster.commands.guard:guard", "Guard a planner with a run's tubes, and certify it."),
         "logits": ("cluster.commands.logits:logits", "Write the logits of a finished run to npz or parquet."),
         "run": ("cluster.commands.run:run", "Score units in parallel on Ray, and certify."),
         "submit": ("cluster.commands.submit:submit", "Submit a run as a job to a Ray cluster."),

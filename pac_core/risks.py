@@ -230,7 +230,8 @@ def certify_losses(
     loss, tested, unit, ledger: see `Descent` (`error`) and `descend`
 
     Each setting is tested once, by the Hoeffding-Bentkus bound and by betting together, from the first down
-    to the first that fails: one delta for all of them. A failed unit loses 1.
+    to the first that fails: one delta for all of them. A failed unit loses 1. Too few units for any proof are
+    refused before they are spent.
 
     >>> import tempfile
     >>> losses = {3.0: [0.0] * 400, 2.0: [0.02] * 400, 1.0: [0.2] * 400}
@@ -255,4 +256,10 @@ def certify_losses(
         loss=True,
         unit=unit,
     )
-    return descend(plan, lambda setting, _: found[setting], ledger=ledger)
+    shown = descend(plan, lambda setting, _: found[setting], ledger=ledger, repeatable=True)
+    for (setting, some), first in zip(found.items(), shown.errors, strict=False):
+        if tuple(some.tolist()) != first:
+            raise SecondLook(
+                f"losses of {setting} must be those that {ledger} counted, got others: the first stand"
+            )
+    return shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -112,8 +113,9 @@ class Groups:
     labels: instead, `[K]` the group of each label, where nobody knows that of a new unit. The set is
         {y : score(x, y) <= T of the group of y}, and P(miss | the true label is in the group) <= epsilon.
         Of a group with too few calibration units T is +inf: its labels are in every set
-    merge_small: whether too small groups of units become one, "other", instead of being refused; its promise
-        is about its groups in the proportions of the calibration units
+    merge_small: whether too small groups of units become one, "other", with the next smallest where they are
+        still too few, instead of being refused; its promise is about its groups in the proportions of the
+        calibration units
     column: what the groups are called, such as "regime"
 
     Of G groups, one is too small if it cannot prove epsilon at delta / G; those that remain share delta
@@ -156,9 +158,18 @@ class Groups:
         if self.labels is not None and len(rest := names[~np.isin(names, small)]):
             own, lacking = _share(rest, level, bound)
         elif self.merge_small and small:
-            small = sorted({*small, OTHER} & {*names.tolist()})
-            names = np.where(np.isin(names, small), OTHER, names)
-            own, lacking = _share(names, level, bound)
+            counts = Counter(names.tolist())
+            small = sorted({*small, OTHER} & {*counts})
+            rest = sorted({*counts} - {*small}, key=lambda name: (counts[name], name))
+            for more in range(len(rest) + 1):  # the next smallest join them until they suffice
+                merged = sorted([*small, *rest[:more]])
+                names = np.where(np.isin(self.names, merged), OTHER, self.names)
+                own, lacking = _share(names, level, bound)
+                if not lacking:
+                    break
+            small = merged
+        if lacking and self.merge_small:  # all of them are one by now
+            raise lacking[OTHER]
         if lacking:
             needed = next(iter(lacking.values())).needed
             raise SmallGroups({name: one.n for name, one in lacking.items()}, needed, own)

@@ -457,10 +457,17 @@ class AnyOf:
     def covers(self, unit: str, epsilon: float) -> tuple[str, float]:
         """Whose set it is, and how often that misses."""
         whose = f"whichever of the {self.candidates} candidates of a new {unit} is picked"
+        if self.candidates == 1:
+            whose = f"the plan drawn at a new {unit}"
         return whose, float(round_up(self.candidates * epsilon)) if self.drawn else epsilon
 
     def remarks(self, threshold: float) -> list[str]:
         """What a user should know about tubes at this T."""
+        if self.candidates == 1:
+            return [
+                "the promise is about a plan drawn like these, not about one that is picked",
+                *self.shape.remarks(threshold),
+            ]
         sure = f"the promise covers whichever of the {self.candidates} candidates is picked before it is "
         sure += "carried out, whole and open-loop; no mean of them, and no search that used T"
         if self.drawn:

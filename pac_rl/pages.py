@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
 from pac_core.certificates import Descended, Descent, read_descent
-from pac_core.errors import InvalidInput
+from pac_core.errors import Incomplete, InvalidInput
 from pac_core.evaluation import error_interval
 from pac_core.report import (
+    DESCENT,
     Chapter,
     Headline,
     Section,
@@ -33,8 +34,6 @@ from pac_core.report import (
 )
 from pac_rl.systems import Environment, Floats, make_environment
 
-DESCENT = "descent.json"
-"""Of the run folder of guarded episodes: the certificate of the controller, see `pac_core.descend`."""
 ROBOT_VOIDS = (
     "another controller: model, policy, tubes, limits, planner or fallback",
     "longer episodes, other starts, another simulator, or the real robot",
@@ -61,7 +60,7 @@ def show_rollouts(runs: Sequence[StoredRun]) -> Chapter:
 
 def show_episodes(runs: Sequence[StoredRun]) -> Chapter:
     """Whole episodes: certificates of controllers, guards compared, the robot with and without its guard."""
-    shown = [run for run in runs if run.about.get("guard") and "returns" in run.arrays]  # not for training
+    shown = [run for run in runs if run.about.get("guard") and "returns" in _arrays(run)]  # not for training
     if not shown:
         return Chapter("")
     rows, series = [], list[Series]()
@@ -91,11 +90,22 @@ def show_episodes(runs: Sequence[StoredRun]) -> Chapter:
         "Fresh episodes. Intervals are exact and two-sided, 98% together; a certificate is one-sided, at a "
         "confidence of its own."
     )
-    compared = Section("What the guard prevented, and what it cost", lead + table(rows) + chart)
+    if not any(row["mean return"] for row in rows):  # nobody says what an episode earns
+        rows = [{name: cell for name, cell in row.items() if "return" not in name} for row in rows]
+    both = chart if len(shown) > 1 else Markup("")
+    compared = Section("What the guard prevented, and what it cost", lead + table(rows) + both)
     seen = Section("The robot with and without the guard", _animation(shown))
     heads = [head for run in shown if (head := _certificate(run))]
     grew = [section for run in shown if (done := _descent(run)) for section in descent_sections(done)]
     return Chapter("The guarded robot", heads, [*([seen] if seen.body else []), compared, *grew])
+
+
+def _arrays(run: StoredRun) -> Mapping[str, Any]:
+    """None of a scale that was left before its end."""
+    try:
+        return run.arrays
+    except Incomplete:
+        return {}
 
 
 def _certificate(run: StoredRun) -> Headline | None:
@@ -106,7 +116,8 @@ def _certificate(run: StoredRun) -> Headline | None:
     steps, limits = plan.tested.get("steps"), run.about.get("limits") or []
     what = f"new simulated episodes of {steps} steps" if steps else "new episodes"
     kept = " and ".join(f"{number} stays at or below {bound:g}" for _, number, bound in limits)
-    kept = f"{kept} at every step" if kept and "limit" in plan.error else "there is no error"
+    limited = "no limit is broken" if "limit" in plan.error else "there is no error"
+    kept = f"{kept} at every step" if kept and "limit" in plan.error else limited
     robot = f"{run.about.get('env')} {_name(run)}"
     promise = f"In at least {at_least(level.epsilon)} of {what} of {robot}, {kept}, "
     promise += f"with confidence {at_least(level.delta)}."

@@ -26,7 +26,8 @@ from torch import Tensor
 from pac_core import InvalidInput
 from pac_core.datasets import read_arrays
 from pac_core.errors import UnreadableFile
-from pac_rl.systems import Environment
+from pac_rl.systems.functions import Floats
+from pac_rl.systems.mujoco import Environment, read_physics
 
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "elu": torch.nn.functional.elu}
 
@@ -182,6 +183,44 @@ def actions(environment: Environment, policy: Policy, states: Tensor, noise: Ten
     return torch.clamp(wanted, low, high)
 
 
+@dataclass(frozen=True, eq=False)
+class ActionsBy:
+    """From states `[N, D]` to a policy's mean actions `[N, A]`, numpy; see `actions_by`."""
+
+    system: Any
+    policy: Any
+
+    def __call__(self, states: NDArray[Any]) -> NDArray[Any]:
+        environment: Any = getattr(self.system, "environment", None)
+        if callable(predict := getattr(self.policy, "predict", None)):
+            seen = states if environment is None else environment.view(states)
+            return np.asarray(predict(np.asarray(seen, dtype=np.float32), deterministic=True)[0])
+        given = torch.from_numpy(np.ascontiguousarray(states))
+        still = torch.zeros(len(states), self.policy.outputs).to(given)
+        with torch.no_grad():
+            return actions(environment, self.policy, given, still).numpy()
+
+
+def actions_by(system: Any, policy: Any) -> Callable[[NDArray[Any]], Any]:
+    """From states `[N, D]` of a system to the mean actions `[N, A]` of a policy of any kind.
+
+    policy: of a file (`load_policy`), of Stable-Baselines3 (anything with its `predict`, which sees what
+        Gymnasium shows of a MuJoCo system, the state of another), or a function of states `[N, D]`
+    """
+    if callable(getattr(policy, "predict", None)):
+        return ActionsBy(system, policy)
+    if not hasattr(policy, "outputs"):
+        if not callable(policy):
+            raise InvalidInput(
+                f"policy must be a policy or a function of states, got {type(policy).__name__}"
+            )
+        return policy  # type: ignore[no-any-return]
+    if (environment := getattr(system, "environment", None)) is None:
+        raise InvalidInput("a policy of a file is for a MujocoSystem; give a function of states [N, D]")
+    check_policy(environment, policy)
+    return ActionsBy(system, policy)
+
+
 def check_policy(environment: Environment, policy: Policy) -> Policy:
     """`policy`, after refusing one of other dimensions than the environment's."""
     full, sees = len(environment.names), policy_input(policy)
@@ -208,6 +247,39 @@ def _check_sees(sees: Any) -> str:
     if sees not in ("observation", "state"):
         raise InvalidInput(f"sees must be 'observation' or 'state', got {sees!r}")
     return str(sees)
+
+
+def policy_returns(
+    environment: Environment, policy: Policy, *, episodes: int = 3, steps: int = 1000
+) -> Floats:
+    """`[episodes]` what the policy earns by Gymnasium's own reward, with its noise, from resets of their own.
+
+    By it one sees whether a file was read as it was meant: on other observations than it was trained on, a
+    good policy earns nothing.
+    """
+    check_policy(environment, policy)
+    gym, rng, found = environment.gym, np.random.default_rng(0), np.zeros(episodes)
+    for i in range(episodes):
+        before = physics = environment.reset(int(rng.integers(2**31)))[None]
+        for _ in range(steps):
+            states = torch.from_numpy(environment.observe(gym, before, physics))
+            noise = torch.from_numpy(rng.standard_normal((1, policy.outputs)))
+            done = actions(environment, policy, states, noise)[0].numpy()
+            _, reward, ended, _, _ = gym.step(done)
+            before, physics = physics, read_physics(gym)[None]
+            found[i] += float(reward)
+            if ended or not np.isfinite(physics).all():
+                break
+    return found
+
+
+def returns_in_words(environment: Environment, policy: Policy, **options: Any) -> str:
+    """`policy_returns` for a person."""
+    found = policy_returns(environment, policy, **options)
+    return (
+        f"mean return {found.mean():,.0f} ({found.min():,.0f} to {found.max():,.0f}) in {len(found)} "
+        f"episodes of {environment.id}; if it should earn more, it sees other things than in training"
+    )
 
 
 def _dense(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
-from threading import local
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,68 +21,8 @@ from pac_core.arrays import one_torch_thread
 from pac_core.bounds import check_integer
 from pac_core.certificates import gaussian_bound, gaussian_weights
 from pac_rl.policies import Function, Network, NoisyPolicy, Policy, actions, check_policy
-from pac_rl.systems import Environment, Floats, Physics, require_module
-
-
-class Simulator:
-    """MuJoCo's batched stepping in the calling thread; several threads may share one."""
-
-    def __init__(self, environment: Environment) -> None:
-        self.environment = environment
-        self._model = environment.gym.model
-        self._frames = environment.gym.frame_skip
-        self._own = local()  # data and buffers belong to a thread
-
-    def step(
-        self, physics: Physics, rows: NDArray[np.intp], controls: Floats
-    ) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
-        """Moves the given rows of `physics` one step on, in place; their states, and which ended or diverged.
-
-        Solver warm starts are not carried over, so that the physics are all there is to know of the past.
-        """
-        count = len(rows)
-        if not count:
-            return np.empty((0, len(self.environment.names))), np.empty(0, bool), np.empty(0, bool)
-        if not hasattr(self._own, "pool"):
-            self._own.pool = require_module("mujoco.rollout").Rollout(nthread=0)  # the caller does the work
-            self._own.data = [require_module("mujoco").MjData(self._model)]
-        before = physics[rows]
-        held = np.repeat(controls[:, None], self._frames, axis=1)
-        frames = np.empty((count, self._frames, physics.shape[1]))
-        # The arrays are as MuJoCo wants them; its own checks would take a tenth of the time.
-        options = {"skip_checks": True, "nstep": self._frames, "state": frames}
-        self._own.pool.rollout([self._model] * count, self._own.data, before, held, **options)
-        after = frames[:, -1]
-        # A simulation that breaks is reset by MuJoCo, and its clock with it.
-        diverged = ~(abs(after[:, 0] - before[:, 0] - self.environment.dt) < self._model.opt.timestep / 2)
-        diverged |= ~np.isfinite(after.sum(axis=1))  # of numbers that are all finite
-        physics[rows] = after
-        states = observed(self.environment, before, after, diverged)
-        ends = self.environment.ends(self.environment.gym, after)
-        return states, check_bools("ends", ends, (count,), f"{count} robots"), diverged
-
-
-def observed(
-    environment: Environment, before: Physics, after: Physics, diverged: NDArray[np.bool_]
-) -> Floats:
-    """`[B, D]` the states after a step; of a simulation that diverged they may be anything."""
-    states = np.asarray(environment.observe(environment.gym, before, after), dtype=np.float64)
-    wanted = (len(after), len(environment.names))
-    if states.shape != wanted:
-        raise InvalidInput(f"observe must return states of shape {wanted}, a name each, got {states.shape}")
-    if np.isnan(states[~diverged]).any():
-        raise InvalidInput("observe must return numbers, got NaN from a simulation that did not diverge")
-    return states
-
-
-def check_bools(name: str, values: Any, shape: tuple[int, ...], what: str) -> NDArray[np.bool_]:
-    """What a user's function returned, refused unless it is a bool for each of something."""
-    given = np.asarray(values)
-    if given.shape != shape or given.dtype != np.bool_:
-        got = f"{given.dtype} of {given.shape}"
-        raise InvalidInput(f"{name} must return a bool for each of {what}, got {got}")
-    return given
-
+from pac_rl.systems.functions import Floats
+from pac_rl.systems.mujoco import Environment, Physics, Simulator, observed
 
 BATCH = 512
 """Rollouts that are computed together, part of the configuration. BLAS gives other last digits at other

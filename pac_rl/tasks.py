@@ -1,4 +1,4 @@
-"""The robot's tasks for an engine: rollouts of a policy, plans, whole episodes, training of a model."""
+"""The robot's tasks for an engine: rollouts of a policy, plans, training of a model."""
 
 from __future__ import annotations
 
@@ -19,29 +19,19 @@ from pac_core.bounds import check_integer
 from pac_core.certificates import Record
 from pac_core.datasets import file_digest
 from pac_core.runs import Job, RunFolder, Stage, Task, run_here
-from pac_core.safety import Limit
-from pac_rl.dynamics import MOST_ROLLOUTS, Ensemble, Epoch, Settings
-from pac_rl.forecasts import check_propagation, forecast_closed_loop, forecast_plans, propose_plans
-from pac_rl.planning import episodes as runs
-from pac_rl.planning.controller import Controller
-from pac_rl.planning.episodes import Episodes, run_episodes, run_to_selection, run_to_start
-from pac_rl.planning.guard import TubeMaker
+from pac_rl.dynamics.ensemble import MOST_ROLLOUTS, Ensemble, Epoch, Settings
+from pac_rl.dynamics.forecasts import check_propagation, forecast_closed_loop, forecast_plans, propose_plans
+from pac_rl.dynamics.training import Transitions, train
 from pac_rl.policies import NOT_NORMALISED, NoisyPolicy, Policy, check_policy, load_policy
 from pac_rl.rollouts import BATCH, MOST_SEED, TRAINING_SEEDS, Rollouts, burn_in_range, execute, simulate
 from pac_rl.systems import Environment, make_environment
-from pac_rl.training import Transitions, train
 
 UNITS = BATCH
 """Rollouts of a shard: those that are computed together."""
-EPISODES = runs.BATCH
-"""Episodes of a shard: those that are computed together."""
 NEEDS = ("numpy", "torch", "gymnasium", "mujoco", "mbrl")
 """Packages whose versions decide the digits."""
 EXTRA_NOISE = (0.0, 0.0, 0.2, 0.5)
 """On the actions of each quarter of the training episodes, so that plans off the policy are covered."""
-
-EPISODE_ARRAYS = ("returns", "unbroken", "violated", "violation_steps", "fallbacks", "decisions")
-"""Of an episode, beside whether it is an error."""
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 Engine: TypeAlias = Callable[[Job, RunFolder], Any]
@@ -204,113 +194,97 @@ class SimulateEpisodes:
         return {"ids": found.pop("seeds"), **found}
 
 
-class RunEpisodes:
-    """Whole episodes of a guarded controller: the arrays of `Episodes`.
+@dataclass(frozen=True, eq=False)
+class RobotFiles:
+    """A policy and an ensemble of files, read as the user says.
 
-    options: of `Controller`: its fallback, and others such as its horizon
-    traced: `[D]` keeps what happened at each step, too: the `Traces` along this direction, as float32
+    digest: of the ensemble's file
+    about: digests of all that acts, for the run's configuration
+    known_by: names what acts in the names of units
     """
 
-    run: Callable[..., Any] = staticmethod(run_episodes)
-    names: tuple[str, ...] = ("errors", *EPISODE_ARRAYS)
+    env: str
+    policy: Policy
+    ensemble: Ensemble
+    digest: str
+    about: dict[str, Any]
+    known_by: str
 
-    def __init__(
-        self,
-        env: str,
-        policy: Policy,
-        ensemble: Ensemble,
-        limits: tuple[Limit, ...],
-        guard: TubeMaker | None,
-        steps: int,
-        options: dict[str, Any],
-        traced: NDArray[np.float64] | None = None,
+    @classmethod
+    def read(
+        cls,
         *,
-        device: str = "cpu",
-    ) -> None:
-        parts = (make_environment(env), ensemble.to(device), policy, limits, guard)
-        self.controller, self.steps = Controller(*parts, **options), steps
-        self.tracing = {} if traced is None else {"along": traced}
-
-    def __call__(self, shard: Any, given: Arrays) -> Arrays:
-        done = self.run(self.controller, np.asarray(shard.ids), steps=self.steps, **self.tracing)
-        found = {"ids": done.seeds} | {name: getattr(done, name) for name in self.names}
-        if self.tracing:
-            found |= {name: array.astype(np.float32) for name, array in vars(done.traces).items()}
-        return found
-
-
-class RunSelections(RunEpisodes):
-    """One decision of each episode and what came of it: the arrays of `Selections`."""
-
-    run = staticmethod(run_to_selection)
-    names = ("steps", "errors", "accepted", "unsafe")
-
-
-class RunToStarts(RunEpisodes):
-    """The start of one decision of each episode: the arrays of `Starts`."""
-
-    run = staticmethod(run_to_start)
-    names = ("start", "physics", "reached")
+        env: str,
+        policy: Path,
+        policy_std: float | None = None,
+        vecnormalize: str | None = None,
+        policy_sees: str | None = None,
+        ensemble: Path | Callable[[], Path],
+        trained_on: Sequence[str] = (),
+    ) -> RobotFiles:
+        """ensemble: a file, or what makes it; it is made last, because that may take long
+        trained_on: see `_with_training`; a unit that the ensemble was trained on is refused
+        """
+        acting = load_policy(policy, std=policy_std, vecnormalize=vecnormalize, sees=policy_sees)
+        check_policy(make_environment(env), acting)
+        file = ensemble() if callable(ensemble) else ensemble
+        model = _with_training(Ensemble.load(file), file, trained_on)
+        about: dict[str, Any] = {"policy": file_digest(policy), "policy_std": policy_std}
+        # Units are named by what acts: what a file says by itself, or is not applied, makes no other units.
+        alone = load_policy(policy, std=policy_std, vecnormalize=vecnormalize)
+        statistics = None if vecnormalize == NOT_NORMALISED else vecnormalize
+        changed = {
+            "vecnormalize": None if statistics is None else file_digest(statistics),
+            "policy_sees": None if acting.sees == alone.sees else acting.sees,
+        }
+        about |= {name: value for name, value in changed.items() if value is not None}
+        told = hashlib.sha256("/".join(map(str, changed.values())).encode()).hexdigest()
+        known_by = about["policy"][:6] + told if any(changed.values()) else about["policy"]
+        return cls(env, acting, model, file_digest(file), about, f"{env}/{known_by[:12]}")
 
 
 def rl_task(
     *,
-    env: str,
-    policy: Path,
-    policy_std: float | None = None,
-    vecnormalize: str | None = None,
-    policy_sees: str | None = None,
-    ensemble: Path | Callable[[], Path],
-    trained_on: Sequence[str] = (),
     horizon: int,
     burn_in: tuple[int, int],
     propagation: str,
     members: Sequence[int],
+    plans: bool = False,
     groups: str | None = None,
     cpus: int = 1,
-    **units: Any,
+    tune: int,
+    calibrate: int,
+    test: int,
+    seed: int = 0,
+    **files: Any,
 ) -> Task:
-    """Rollouts of a policy in a file, forecast by an ensemble in a file; see `rollout_task`.
+    """Rollouts of a policy in a file, or plans near it, forecast by an ensemble in a file: `rollout_task`.
 
-    ensemble: a file, or what makes it; it is made last, because that may take long
-    trained_on: see `_with_training`; a unit that the ensemble was trained on is refused
     groups: of the starts, as NAME=BOUND,BOUND, see `StartGroups`
-    units: tune, calibrate, test and seed, see `unit_seeds`
+    files: see `RobotFiles.read`
     """
-    seeds, by = unit_seeds(**units), groups and StartGroups.parse(make_environment(env), groups)
+    units: dict[str, Any] = {"tune": tune, "calibrate": calibrate, "test": test, "seed": seed}
+    seeds = unit_seeds(**units)
+    by = groups and StartGroups.parse(make_environment(files["env"]), groups)
     check_integer("horizon", horizon, least=1)
     burn_in_range(burn_in)
-    controller = load_policy(policy, std=policy_std, vecnormalize=vecnormalize, sees=policy_sees)
-    check_policy(make_environment(env), controller)
     check_propagation(propagation)
-    file = ensemble() if callable(ensemble) else ensemble
-    model = _with_training(Ensemble.load(file), file, trained_on)
-    digests: dict[str, Any] = {"policy": file_digest(policy)}
-    # Units are named by what acts: what the file alone says, and what is not applied, makes no other units.
-    alone = load_policy(policy, std=policy_std, vecnormalize=vecnormalize)
-    statistics = None if vecnormalize == NOT_NORMALISED else vecnormalize
-    changed = {
-        "vecnormalize": None if statistics is None else file_digest(statistics),
-        "policy_sees": None if controller.sees == alone.sees else controller.sees,
-    }
-    digests |= {name: value for name, value in changed.items() if value is not None}
-    acting = hashlib.sha256("/".join(map(str, changed.values())).encode()).hexdigest()
-    known_by = digests["policy"][:6] + acting if any(changed.values()) else digests["policy"]
+    found = RobotFiles.read(**files)
     return rollout_task(
-        env,
-        controller,
-        model,
-        ensemble=file_digest(file),
-        names=[f"{env}/{known_by[:12]}/{unit}" for unit in seeds],
+        found.env,
+        found.policy,
+        found.ensemble,
+        ensemble=found.digest,
+        names=[f"{found.known_by}/{unit}" for unit in seeds],
+        plans=plans,
         horizon=horizon,
         burn_in=burn_in,
         propagation=propagation,
         members=members,
         groups=by or None,
         cpus=cpus,
-        policy_std=policy_std,
         **units,
-        **digests,
+        **found.about,
     )
 
 
@@ -492,44 +466,6 @@ def fit_ensemble(
     made.save(file)
     checkpoint.unlink()
     return made
-
-
-def episodes_stage(
-    controller: Controller,
-    steps: int,
-    scorer: Callable[..., Any] = RunEpisodes,
-    *,
-    traced: NDArray[np.float64] | None = None,
-) -> Stage:
-    """Whole episodes of a controller of a known robot, as a stage; its ids are seeds, see `run_episodes`.
-
-    scorer, traced: `RunEpisodes`, `RunSelections` or `RunToStarts`; see there
-    """
-    names = ("horizon", "checked", "factors", "choice", "fallback", "reward")
-    options = {name: getattr(controller, name) for name in names}
-    parts = (controller.environment.id, controller.policy, controller.ensemble, controller.limits)
-    more = () if traced is None else (traced,)
-    return Stage(scorer, (*parts, controller.guard, steps, options, *more), needs=NEEDS)
-
-
-def describe_episodes(controller: Controller, name: str) -> dict[str, Any]:
-    """What the page of a run of episodes says of them, for the job's configuration: the robot, what guards it
-    in words, and each limit on a single number of the state, with that number's name and its upper bound."""
-    names, limits = controller.environment.names, []
-    for limit in controller.limits:
-        normal = getattr(limit, "normal", None)
-        if normal is not None and np.count_nonzero(normal) == 1 and normal.max() > 0:
-            bound = float(limit.bound / normal.max())  # type: ignore[attr-defined]
-            limits.append([limit.name, names[int(normal.argmax())], bound])
-    return {"unit": "episode", "guard": name, "env": controller.environment.id, "limits": limits}
-
-
-def read_episodes(job: Job, folder: RunFolder, controller: Controller) -> Episodes:
-    """The episodes of a finished job of `episodes_stage`."""
-    found = read_arrays(job, folder)
-    limits = tuple(limit.name for limit in controller.limits)
-    known: Any = {name: found[name] for name in EPISODE_ARRAYS}
-    return Episodes(seeds=found["ids"], names=limits, **known)
 
 
 def read_arrays(job: Job, folder: RunFolder) -> Arrays:

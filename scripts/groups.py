@@ -87,8 +87,9 @@ def images(logits, tune, calibrate, epsilon, delta, coarse, seed, ledger, out):
     everybody = np.append(groups.labels[units.truth[made.parts.calibrate.rows]], names)
     draws = redraw(scores, everybody, calibrate, level, seed)
     out.mkdir(parents=True, exist_ok=True)
-    write_certificate(certificate, out / "certificate.json")
-    show(ResultFolder(out), "images", one.threshold, own.threshold, *both, draws)
+    name = "images_coarse" if coarse else "images"
+    write_certificate(certificate, out / f"{name}.certificate.json")
+    show(ResultFolder(out), name, one.threshold, own.threshold, *both, draws)
 
 
 @main.command()

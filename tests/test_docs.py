@@ -43,6 +43,12 @@ def test_code_is_run_or_says_why_not(page: Path) -> None:
         assert known, f"{page.name}, line {block.line}: run it (python, console), or say why not (skip)"
 
 
+def test_readme_is_one_page_that_fits_a_terminal() -> None:
+    lines = (ROOT / "README.md").read_bytes().splitlines()
+    assert len(lines) <= 120
+    assert max(map(len, lines)) <= 120
+
+
 def test_every_page_is_in_the_menu() -> None:
     menu = (ROOT / "mkdocs.yml").read_text()
     assert not [page for page in SHOWN if str(page.relative_to(DOCS)) not in menu]

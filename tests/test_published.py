@@ -12,7 +12,7 @@ from scipy.stats import binom
 
 from pac_core import PACLevel
 from pac_core.arrays import round_up
-from pac_core.bounds import Entry, joint_failure_probability, max_errors, min_samples
+from pac_core.bounds import Entry, joint_failure_probability, max_errors, min_samples, share_level
 from pac_core.certificates import read_descent, read_family, read_notes, verify_descent
 from pac_core.evaluation import error_interval
 
@@ -220,6 +220,14 @@ def test_sums_of_the_guarantees_page_are_right() -> None:
         f"n = {', '.join(fewest)} episodes are the fewest for 0 to 6 errors.",
         f"300 episodes each: with probability {1 - (1 - passes) ** 25:.2f})",
         f"b = {weights[0]:.1f} after 20 steps and {round(weights[1], -3):,.0f} after 220.",
+    ):
+        assert sentence in said
+    few, many = (f"{min_samples(share_level(PACLevel(0.05, 1e-3), k)):,}" for k in (21, 400))
+    larger = next(one for one in FIGURES if one["name"] == "score monitor: half a deviation larger")
+    for sentence in (
+        f"at (0.05, 1e-3) at least {few} for K = 21, {many} for K = 400.",
+        f"a median of {larger['ours']:.0f} units at a shift of half a deviation;",
+        f"a fixed plan of {fewest[0]} is shorter.",
     ):
         assert sentence in said
     results = " ".join((ROOT / "docs" / "results.md").read_text().split())

@@ -16,7 +16,7 @@ from script_runs import script, table_in
 from benchmarks.remake import SOURCES
 from pac_core import PACLevel
 from pac_core.arrays import round_up
-from pac_core.bounds import Entry, joint_failure_probability, max_errors
+from pac_core.bounds import Entry, joint_failure_probability, max_errors, min_samples
 from pac_core.evaluation import error_interval
 
 ROOT = Path(__file__).parents[1]
@@ -445,7 +445,9 @@ def test_what_a_run_printed_stands_on_the_page() -> None:
 
 
 def test_words_about_episodes() -> None:
-    flips, share = re.findall(r": (\S+) in (\S+)\. Counted", printed("episodes"))
+    flips, share, *again = re.findall(r": (\S+) in (\S+)\. Counted", printed("episodes"))
+    assert again == [flips, share], "as pac verify says them, too"
+    assert printed("episodes").count("the ledger confirms it") == 2
     ends = re.findall(r"to (0\.\d+) ", printed("episodes"))
     assert_said(
         "results.md",
@@ -454,6 +456,46 @@ def test_words_about_episodes() -> None:
         f"the rate ends at {ends[0]}, Clopper-Pearson, had n = 1,000 been fixed beforehand, at {ends[1]}.",
     )
     assert flips[0] == "0"
+
+
+def test_words_about_groups() -> None:
+    rows, three_groups = (kept(f"groups/{name}") for name in ("images", "images_coarse"))
+    errors = {row["group"]: float(row["one T: mean over draws"]) for row in rows[1:]}
+    best, worst = (choose(errors, key=lambda name: errors[name]) for choose in (min, max))
+    assert (best, worst) == ("birds", "objects 858-922")
+    above = sum(error > 0.05 for error in errors.values())
+    one_t, own = (float(rows[0][name]) for name in ("size", "own size"))
+    assert_said(
+        "results.md",
+        f"One T errs from {errors[best]:.3f} (birds) to {errors[worst]:.3f} "
+        "(objects at the end of the alphabet), "
+        f"above 0.05 in {above} of {len(errors)}:",
+        f"the mean set grows from {one_t:.1f} to {own:.1f} labels.",
+        f"With three groups it has {float(three_groups[0]['own size']):.1f} labels:",
+    )
+    assert_said(
+        "how-to/groups.md",
+        f"so 15 groups at (0.05, 0.05) need {min_samples(PACLevel(0.05, 0.05 / 15))} units each.",
+    )
+
+
+def test_the_table_of_picked_plans_is_that_of_its_files() -> None:
+    [shown] = [
+        table for before, table in tables("planning.md").items() if "## Whichever plan is picked" in before
+    ]
+    rows = [row for name in ("any_of", "any_of_model") for row in kept(f"any_of/{name}")]
+    known = [
+        [
+            f"{row['planner']}, {row['K']}",
+            row["of the speed"],
+            row["calibrated on"],
+            f"{float(row['T']):.2f}",
+            share(row["half-width, m/s"], 3),
+            *(f"{row[f'{what} missed']} ({span(row, f'{what}, 98%')})" for what in ("picked", "any")),
+        ]
+        for row in rows
+    ]
+    assert sorted(shown) == sorted(known)
 
 
 def worlds() -> list[list[str]]:
@@ -559,7 +601,7 @@ def test_the_commands_that_made_a_file_stand_on_its_page(name: str) -> None:
 
 
 def test_no_file_has_lost_its_command() -> None:
-    assert {folder.name for folder in PUBLISHED.iterdir()} - {"groups", "any_of"} == set(SOURCES)
+    assert {folder.name for folder in PUBLISHED.iterdir()} == set(SOURCES)
 
 
 @pytest.mark.slow

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 
-from cluster.session import ADDRESSES, STORE, connected, run_on_ray
+from cluster.session import ADDRESSES, connect
 from pac_core import Groups, InvalidInput, PACLevel
 from pac_core.bounds import max_errors
-from pac_core.certificates import LedgerPath
+from pac_core.certificates import Certified, LedgerPath
 from pac_core.cli import LEDGER, LedgerName, ledger_beside, level_options, refuse_unwritable, say, say_cost
 from pac_core.errors import ShardFailed, TooManyFailures
 from pac_core.evaluation import describe_accuracy, error_interval
@@ -25,7 +25,6 @@ from pac_core.exchangeability import describe_world
 from pac_core.files import real_path
 from pac_core.runs import (
     Finding,
-    Job,
     Receipt,
     Results,
     RunFolder,
@@ -35,8 +34,8 @@ from pac_core.runs import (
     estimate,
     refuse_second_look,
     run_here,
-    shown,
     size,
+    watch,
 )
 from pac_core.sets import LABEL_SCORES, RankedScore
 from pac_core.tubes import check_shape
@@ -109,30 +108,10 @@ def engine_at(
     device: of the scorers in this process
     """
     if address == "none":
-        yield partial(_watch, partial(run_here, device=device))
+        yield partial(watch, partial(run_here, device=device))
     else:
-        with connected(address, dashboard=dashboard, store=STORE) as session:
-            say("ray", session)
-            yield partial(_watch, run_on_ray)
-
-
-def _watch(
-    run: Callable[..., State],
-    job: Job,
-    folder: RunFolder,
-    tell: Callable[[State], None] | None = None,
-    **options: Any,
-) -> State:
-    about = job.configuration
-    words = [job.name, *(str(about[name]) for name in ("guard", "scale") if name in about)]
-    with shown(", ".join(words), about.get("unit", "unit")) as show:
-
-        def progress(state: State) -> None:
-            if tell is not None:
-                tell(state)
-            show(state)
-
-        return run(job, folder, progress=progress, **options)
+        with connect(address, dashboard=dashboard, say=partial(say, "ray")) as engine:
+            yield engine
 
 
 def check_levels(calibrate: int, levels: Sequence[PACLevel]) -> None:
@@ -251,6 +230,19 @@ def _certify(results: Results, levels: list[PACLevel], book: LedgerPath, **chose
         domains = {one.predictor.domain[0] for one in made.certificates if one.predictor.domain}
         known = isinstance(made.score, RankedScore) or domains == {"labels"}
         say("tune", str(made.score) if known else f"{made.score.kind} from {task.tune:,} {task.unit}s")
+    say_findings(made, findings, levels, book, folder, task.unit)
+    return findings
+
+
+def say_findings(
+    made: Certified,
+    findings: Sequence[Finding],
+    levels: Sequence[PACLevel],
+    book: LedgerPath,
+    folder: RunFolder,
+    unit: str,
+) -> None:
+    """What a look cost, what it proved, and what the test part says of it."""
     say_cost(len(levels), made.look.cost, book, made.refused)
     for text in describe_world(made.certificates[0].world):
         say("world", text)
@@ -262,11 +254,10 @@ def _certify(results: Results, levels: list[PACLevel], book: LedgerPath, **chose
             say("test", f"{finding.evaluation.verdict}; mean size {finding.evaluation.all.mean:.4g}")
         elif finding.errors is not None:
             low, high = error_interval(*finding.errors)
-            missed = f"{finding.errors[0]} of {finding.errors[1]} {task.unit}s missed"
+            missed = f"{finding.errors[0]} of {finding.errors[1]} {unit}s missed"
             say("test", f"{missed} (98% interval {low:.4f} to {high:.4f})")
         say("wrote", f"{folder}/{finding.file}")
     say("wrote", f"{folder}/scores.parquet, for pac verify")
-    return findings
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -40,7 +40,7 @@ from pac_core.certificates.ledger import (
     read_notes,
     score_digest,
 )
-from pac_core.certificates.logs import EpisodeLog, certify_log, read_log
+from pac_core.certificates.logs import EpisodeLog, certify_groups, certify_log, read_log
 from pac_core.certificates.reweighting import (
     fit_reweighted,
     gaussian_bound,
@@ -63,6 +63,7 @@ __all__ = [
     "Trial",
     "add_note",
     "certify",
+    "certify_groups",
     "certify_log",
     "certify_scores",
     "certify_several",

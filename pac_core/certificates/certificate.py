@@ -19,7 +19,7 @@ from pac_core import plugins
 from pac_core.arrays import check_numbers
 from pac_core.bounds import BOUNDS, Family, PACLevel
 from pac_core.errors import BadCertificate, InvalidInput, PACError
-from pac_core.exchangeability import describe_world
+from pac_core.exchangeability import AS_THEY_COME, compare_scores, describe_world
 from pac_core.files import whole_file
 from pac_core.sets.label_scores import RankedScore
 from pac_core.sets.predictor import GivenScore, Likelihood, Predictor, Score, describe_promise
@@ -206,9 +206,12 @@ def check_words(name: str, value: Any, rule: str = "a line of text") -> None:
 check_unit = partial(check_words, "unit", rule="a word such as 'image'")
 
 
-def verify(certificate: Certificate, scores: Any, ids: Any = None, groups: Any = None) -> list[Check]:
+def verify(
+    certificate: Certificate, scores: Any, ids: Any = None, groups: Any = None, *, ordered: bool = True
+) -> list[Check]:
     """Whether the certificate follows from these calibration scores, point by point and to the last bit;
-    `groups` are those of the units, where each has a threshold of its own."""
+    `groups` are those of the units, where each has a threshold of its own. If the scores are `ordered` as
+    the look had them, its report of the order of the units is computed again."""
     array = check_numbers("scores", scores, "[N]")
     threshold, n = certificate.predictor.threshold, len(array)
     checks = [Check("n", n == threshold.n, f"{n} scores, the certificate says {threshold.n}")]
@@ -230,6 +233,13 @@ def verify(certificate: Certificate, scores: Any, ids: Any = None, groups: Any =
         *_compare(threshold, refit)[1:],
         Check("scores", equal, f"the scores are {those} the certificate was made from"),
     ]
+    for name, wealth in (certificate.world or {}).items():
+        if name == AS_THEY_COME and equal and ordered:
+            found = compare_scores(array)
+            text = f"wealth {found:.6g} in the order of these units, stated {wealth:.6g}"
+            checks.append(Check("world", math.isclose(found, wealth, rel_tol=1e-6), text))
+        else:
+            checks.append(Check("world", None, f"not compared again with the {name}"))
     stated = certificate.parts["calibrate"].digest
     if ids is None or stated is None:
         return [*checks, Check("ids", None, "the unit ids were not compared: none given")]

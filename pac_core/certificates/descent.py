@@ -16,14 +16,14 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pac_core.arrays import check_array, check_list, check_numbers, round_up
-from pac_core.betting import Bets, check_losses, refutes_at
+from pac_core.betting import AT_END, Bets, check_losses, refutes_at
 from pac_core.bounds import Entry, Family, PACLevel, check_integer, check_level, min_samples, proves
 from pac_core.certificates.certificate import (
     Check,
@@ -36,6 +36,7 @@ from pac_core.certificates.certificate import (
     write_json,
 )
 from pac_core.certificates.ledger import (
+    Note,
     Opening,
     add_note,
     open_split,
@@ -48,6 +49,8 @@ from pac_core.splits import ids_digest, unit_names
 
 NOTE = "descent"
 """The kind of the ledger's notes that hold what a scale showed."""
+BEGUN = "descent begun"
+"""The kind of those that say, before a call, which of a scale's episodes it runs."""
 
 
 def episodes_needed(level: PACLevel, allowed: int) -> int:
@@ -112,9 +115,10 @@ class Descent:
                 raise InvalidInput(f"bets must be against epsilon={level.epsilon:g}, got {bets.alpha:g}")
             if not self.early and not self.loss:
                 raise InvalidInput("early=False is for losses; a fixed number of errors is `allowed`")
-            fewest = bets.fewest_more((), level.delta)
-            if self.early and n < fewest:
-                raise InvalidInput(f"n must be at least {fewest:,}, so that betting can show it, got {n:,}")
+            once = PACLevel(level.epsilon, AT_END * level.delta)
+            fewest = bets.fewest_more((), level.delta) if self.early else min_samples(once)
+            if n < fewest:
+                raise NotEnoughData(n, fewest, level)
         check_words("error", self.error)
         check_unit(self.unit)
         if not isinstance(self.tested, Mapping) or not self.tested:
@@ -239,6 +243,7 @@ class Descended:
     errors: the outcome of each scale that was run, in order; refused unless they end where the plan ends,
         or, where betting may stop early, are still open
     family: all that its ledger held when it was shown; None where no ledger was kept
+    lost: how many of the episodes were begun and have no outcome: errors, or losses of 1
 
     The promise is about a fresh episode, drawn like the tested ones, of exactly the tested controller at
     the certified scale, not about episodes chosen afterwards or a single decision.
@@ -247,6 +252,7 @@ class Descended:
     plan: Descent
     errors: tuple[Outcome, ...]
     family: Family | None = None
+    lost: int = 0
 
     def __post_init__(self) -> None:
         plan, trials = self.plan, self.trials
@@ -295,6 +301,7 @@ class Descended:
         """The sentence for the logbook."""
         plan, level = self.plan, self.plan.level
         evidence = self._evidence + f" Controller {plan.controller[:12]}."
+        evidence += f" {self.lost:,} were begun and lost, which is an error." if self.lost else ""
         evidence += f" {self.family}" if self.family else ""
         if self.certified is None:
             why = (
@@ -366,18 +373,22 @@ def descend(
     ledger: str | os.PathLike[str],
     block: int = 32,
     available: int | None = None,
+    repeatable: bool | None = None,
 ) -> Descended:
     """What the plan's scales show, from the safest down to the first that does not pass.
 
     run: called with a scale and the ids of its episodes; returns `[m]` booleans in their order, or losses. A
-        diverged or lost episode is an error, a loss of 1. What comes out must depend on the ids alone: what
-        was interrupted is run again. Where betting may stop early it is called with the next ids, as many as
-        can decide it at the earliest
-    ledger: a folder; the plan goes into it before the first episode, and what each call showed as soon as it
-        is known. The same plan again goes on where it stopped. Another plan that shares an episode with an
-        earlier one raises `SecondLook`, and one that the ledger's budget does not cover `OverBudget`
+        diverged or lost episode is an error, a loss of 1. Where betting may stop early it is called with the
+        next ids, as many as can decide it at the earliest
+    ledger: a folder; the plan goes into it before the first episode, which episodes a call is for before it
+        is made, and what it showed as soon as that is known. The same plan again goes on where it stopped.
+        Another plan that shares an episode with an earlier one raises `SecondLook`, and one that the ledger's
+        budget does not cover `OverBudget`
     block: the fewest episodes of a call, where so many are left
     available: how many episodes of a scale there are so far, where they come in one by one
+    repeatable: whether an outcome is a function of scale and id alone, as that of a simulation with its seeds
+        is; by default if `run.repeatable` says so, as that of `episodes_through` does. A call that was cut
+        off is then made again. Otherwise its episodes have begun and are lost: all of them are errors
 
     >>> import tempfile
     >>> plan = Descent(scales=(2.0, 1.0, 0.5), n=90, allowed=0, level=PACLevel(0.05, 0.01),
@@ -395,6 +406,7 @@ def descend(
         raise SecondLook(
             f"{error} A descent is never extended: another attempt is another plan on fresh episodes."
         ) from None
+    again = getattr(run, "repeatable", False) if repeatable is None else repeatable
 
     def count(scale: Scale, ids: NDArray[Any]) -> Outcome:
         known = counted(ledger, plan).get(scale)
@@ -403,18 +415,41 @@ def descend(
             more = more if available is None else min(more, available - first)
             if more <= 0:
                 break
-            found = _check_outcomes(run(scale, ids[first : first + more].copy()), more, plan.loss)
-            facts = {"plan": look.data, "scale": scale}
+            facts: dict[str, Any] = {"plan": look.data, "scale": scale}
+            begun, lost = facts | {"first": first, "n": more}, partial(_lost, facts, first)
+            if again or add_note(ledger, BEGUN, begun, unless=lost):
+                found, more = _run(run, scale, ids[first : first + more], plan.loss, again), 0
+            else:
+                more = lost(read_notes(ledger))
+                found = np.ones(more)
             if plan.allowed is not None:
                 facts["errors"] = int(found.sum())
             else:
                 facts |= {"first": first} | _sparse(found.tolist())
+            facts |= {"repeatable": True} if again else {"lost": more} if more else {}
             add_note(ledger, NOTE, facts)
             known = counted(ledger, plan)[scale]  # where two ran at once, what was first stands
         return () if known is None else known
 
     shown = follow(plan, count)
-    return replace(shown, family=read_family(ledger))
+    mine = (one.facts for one in read_notes(ledger) if one.kind == NOTE and one.facts["plan"] == look.data)
+    lost = {(facts["scale"], facts.get("first")): facts["lost"] for facts in mine if "lost" in facts}
+    return replace(shown, family=read_family(ledger), lost=sum(lost.values()))
+
+
+def _lost(where: Mapping[str, Any], first: int, notes: Sequence[Note]) -> int:
+    """How many episodes of a scale from `first` on were begun, by whatever process, and have no outcome."""
+    begun = (note.facts for note in notes if note.kind == BEGUN and note.facts.items() >= where.items())
+    return max((facts["first"] + facts["n"] for facts in begun), default=first) - first
+
+
+def _run(run: RunEpisodes, scale: Scale, ids: NDArray[Any], loss: bool, again: bool) -> NDArray[Any]:
+    try:
+        return _check_outcomes(run(scale, ids.copy()), len(ids), loss)
+    except BaseException as error:
+        if not again:
+            error.add_note(f"{len(ids):,} episodes have begun: unless repeatable=True, they are errors now.")
+        raise
 
 
 def counted(ledger: str | os.PathLike[str], plan: Descent) -> dict[Scale, Outcome]:
@@ -512,6 +547,7 @@ def to_json(descended: Descended) -> dict[str, Any]:
         "tested": plan.tested,
         "trials": trials,
     } | told
+    document |= {"lost": descended.lost} if descended.lost else {}
     return document | {"seal": seal(document)}
 
 
@@ -530,7 +566,7 @@ def from_json(document: Mapping[str, Any]) -> Descended:
         family = Family(**document["family"]) if "family" in document else None
         trials = document["trials"]
         shown = tuple(trial["errors"] if bets is None else _dense(trial) for trial in trials)
-        descended = Descended(plan, shown, family)
+        descended = Descended(plan, shown, family, check_integer("lost", document.get("lost", 0), least=0))
     except (PACError, LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadCertificate(f"it is damaged: {error}") from None
     if to_json(descended) != document:

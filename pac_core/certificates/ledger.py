@@ -232,17 +232,28 @@ def refuse_spent(
     return False
 
 
-def add_note(path: LedgerPath, kind: str, facts: Mapping[str, Any]) -> Note:
-    """Add a note to the ledger at `path`; a monitor that begins anew is charged to a budget."""
+def add_note(
+    path: LedgerPath,
+    kind: str,
+    facts: Mapping[str, Any],
+    unless: Callable[[Sequence[Note]], Any] = lambda notes: False,
+) -> bool:
+    """Add a note to the ledger at `path`; a monitor that begins anew is charged to a budget.
+
+    unless: from the notes that are there by then, whoever wrote them, to whether it is not added
+
+    Returns whether it was added.
+    """
     note = Note(kind, datetime.now(UTC).isoformat(timespec="seconds"), dict(facts))
 
-    def add(ledger: _Ledger) -> _Book:
+    def add(ledger: _Ledger) -> _Book | None:
+        if unless(ledger.book.notes):
+            return None
         if alpha := _alpha(note):
             ledger.book.family.and_one_of(alpha)
         return _Book(notes=(note,))
 
-    _write(path, add)
-    return note
+    return _write(path, add)
 
 
 def read_ledger(path: LedgerPath) -> list[Opening]:
@@ -302,16 +313,18 @@ def _blocks(opening: Opening, store: FileStore) -> Iterator[NDArray[np.uint64]]:
         raise BadCertificate(f"{store}/{name} was changed after it was written: put the true one back")
 
 
-def _write(path: LedgerPath, decide: Callable[[_Ledger], _Book | None]) -> None:
+def _write(path: LedgerPath, decide: Callable[[_Ledger], _Book | None]) -> bool:
     """Add an entry with what `decide` makes of the ledger; asked again where another process was faster."""
     ledger = _read(path)
     while (more := decide(ledger)) is not None:
         try:
-            return _add_entry(ledger, more)
+            _add_entry(ledger, more)
+            return True
         except FileExistsError:
             lost, ledger = ledger.number, _read(path)
             if ledger.number == lost:  # then it was no entry that was in the way
                 raise
+    return False
 
 
 def _add_entry(ledger: _Ledger, more: _Book) -> None:

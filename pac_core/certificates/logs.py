@@ -18,12 +18,22 @@ from pac_core.arrays import Floats
 from pac_core.bounds import PACLevel
 from pac_core.certificates.certificate import json_digest
 from pac_core.certificates.descent import Descended, Descent, descend
-from pac_core.certificates.ledger import add_note, open_split, read_notes
+from pac_core.certificates.ledger import (
+    add_note,
+    ledger_exists,
+    open_ledger,
+    open_split,
+    read_family,
+    read_notes,
+)
 from pac_core.errors import InvalidInput, SecondLook, UnreadableFile
 from pac_core.splits import unique_names
+from pac_core.thresholds import group_names
 
 NOTE = "log"
-"""The kind of the ledger's notes that hold how much of a log was counted, and its digest."""
+"""The kind of the ledger's notes that hold how much of a log was read, and its digest."""
+GROUPS = "log groups"
+"""The kind of those that hold which groups of a log share delta."""
 IDS = ("id", "episode", "episode_id", "episode_ix", "episode_index")
 LOST = "lost"
 """The outcome of an episode that began and has no other: an error, or a loss of 1."""
@@ -32,30 +42,52 @@ _WORDS = {"true": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "0": 0.0, "0.0": 0.0}
 
 @dataclass(frozen=True, eq=False)
 class EpisodeLog:
-    """The episodes of a log up to the first that has no outcome yet.
+    """The episodes of a log, of which those up to the first that has no outcome yet count (`len`).
 
-    ids: `[N]` in the order in which the episodes began
-    losses: of each column that was asked for, `[N]`: 1 for an error
+    ids: `[N]` of all that began, in the order in which they did
+    losses: of each column that was asked for, `[N]`: 1 for an error, NaN for what is not there yet
     groups: `[N]` the group of each, if a column was asked for
-    waiting: episodes from the first one on that is not finished
+    cut: whether a last line without its end was left out
     """
 
     ids: NDArray[np.str_]
     losses: Mapping[str, Floats]
     groups: NDArray[np.str_] | None = None
-    waiting: int = 0
+    cut: bool = False
 
     def __len__(self) -> int:
-        return len(self.ids)
+        waiting = np.isnan(np.sum([*self.losses.values()], axis=0))
+        return int(np.argmax(waiting)) if waiting.any() else len(self.ids)
+
+    @property
+    def waiting(self) -> int:
+        """Episodes from the first one on that is not finished."""
+        return len(self.ids) - len(self)
 
     def of_group(self, group: str) -> EpisodeLog:
         """The episodes of a group, in the same order."""
         mine = self.groups == group
         return EpisodeLog(self.ids[mine], {name: losses[mine] for name, losses in self.losses.items()})
 
-    def digest(self, n: int) -> str:
-        """Of the first n episodes: ids and losses in their order."""
-        losses = {name: some[:n].tolist() for name, some in self.losses.items()}
+    def record(self, n: int) -> dict[str, Any]:
+        """Of the first n episodes, for the ledger: the places where outcomes begin and end to be missing, and
+        the digest."""
+        gaps: dict[str, list[int]] = {}
+        for name, losses in self.losses.items():
+            edges = np.flatnonzero(np.diff(np.isnan(losses[:n]), prepend=False, append=False))
+            gaps |= {name: edges.tolist()} if len(edges) else {}
+        return {"n": n, "digest": self._digest(n, gaps)} | ({"waiting": gaps} if gaps else {})
+
+    def follows(self, record: Mapping[str, Any]) -> bool:
+        """Whether it is the recorded log, with more episodes, or outcomes where there were none."""
+        n, digest = record["n"], record["digest"]
+        return n <= len(self.ids) and self._digest(n, record.get("waiting", {})) == str(digest)
+
+    def _digest(self, n: int, gaps: Mapping[str, Sequence[int]]) -> str:
+        losses = {}
+        for name, some in self.losses.items():
+            unknown = np.searchsorted(gaps.get(name, ()), np.arange(n), side="right") % 2 == 1
+            losses[name] = np.where(unknown, np.nan, some[:n]).tolist()
         return json_digest({"ids": self.ids[:n].tolist(), "losses": losses})
 
 
@@ -79,11 +111,12 @@ def read_log(
         their mixture
 
     An empty outcome, or null, is of an episode that is not finished: only those before it count. One that
-    never will be has the outcome "lost", which is an error. A last line without its end is not read.
+    never will be has the outcome "lost", which is an error. A last line without its end is still being
+    written, and left out (`EpisodeLog.cut`).
     """
     if sum((error is not None, success is not None, bool(losses))) > 1:
         raise InvalidInput("one of error, success and losses must say what counts, got several")
-    rows = _read_rows(Path(path), task)
+    rows, cut = _read_rows(Path(path), task)
     known = [name for name in rows[0] if name is not None] if rows else []
 
     def column(what: str, wanted: str | None, usual: Sequence[str]) -> str:
@@ -99,21 +132,20 @@ def read_log(
     good = success is not None or (error is None and outcome == ("success",))
     wanted = tuple(column("loss", name, ()) for name in losses) or outcome
     named, grouped = column("id", ids, IDS), group and column("group", group, ())
-    names, kept = unique_names("ids", [str(row[named]) for row in rows]), len(rows)
-    values: dict[str, list[float]] = {name: [] for name in wanted}
-    for place, row in enumerate(rows):
-        if any(row[name] in ("", None) for name in wanted):
-            kept = place
-            break
-        for name in wanted:
-            values[name].append(_loss(row[name], bool(losses), good, f"{name} of episode {row[named]}"))
-    groups = np.array([str(row[grouped]) for row in rows[:kept]]) if grouped else None
-    arrays = {name: np.array(some) for name, some in values.items()}
-    return EpisodeLog(names[:kept], {n: a[:kept] for n, a in arrays.items()}, groups, len(rows) - kept)
+    names = unique_names("ids", [str(row[named]) for row in rows])
+
+    def read(row: Mapping[str, Any], name: str) -> float:
+        return _loss(row[name], bool(losses), good, f"{name} of episode {row[named]}")
+
+    values = {name: np.array([read(row, name) for row in rows]) for name in wanted}
+    groups = group_names([str(row[grouped]) for row in rows]) if grouped else None
+    return EpisodeLog(names, values, groups, cut)
 
 
 def _loss(value: Any, share: bool, good: bool, what: str) -> float:
-    text = str(value).strip().lower()
+    text = "" if value is None else str(value).strip().lower()
+    if not text:
+        return math.nan
     if text == LOST:
         return 1.0
     if not share and text in _WORDS:
@@ -128,14 +160,16 @@ def _loss(value: Any, share: bool, good: bool, what: str) -> float:
     return loss
 
 
-def _read_rows(path: Path, task: str | None) -> list[dict[str, Any]]:
+def _read_rows(path: Path, task: str | None) -> tuple[list[dict[str, Any]], bool]:
+    """The rows, and whether a last line without its end was left out."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
         if path.suffix.lower() == ".json":
-            return _from_lerobot(json.loads(text), task)
+            return _from_lerobot(json.loads(text), task), False
         if task is not None:
             raise InvalidInput(f"task is for LeRobot's eval_info.json, got {task!r} for {path}")
-        lines = text[: text.rfind("\n") + 1].splitlines()  # a line without its end is still being written
+        whole = text.rfind("\n") + 1
+        lines = text[:whole].splitlines()
         if path.suffix.lower() in (".jsonl", ".ndjson"):
             rows = [json.loads(line) for line in lines if line.strip()]
         elif path.suffix.lower() == ".csv":
@@ -144,22 +178,14 @@ def _read_rows(path: Path, task: str | None) -> list[dict[str, Any]]:
             raise InvalidInput(f"LOG must be a .csv, .jsonl or LeRobot's .json, got {path}")
     except InvalidInput:
         raise
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        csv.Error,
-        RecursionError,
-    ) as problem:
-        raise UnreadableFile(f"{path} cannot be read as a log of episodes: {problem!r}") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, csv.Error, RecursionError) as found:
+        raise UnreadableFile(f"{path} cannot be read as a log of episodes: {found!r}") from None
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict) or row.keys() != rows[0].keys() or None in row or None in row.values():
             if isinstance(row, dict) and path.suffix.lower() != ".csv" and row.keys() == rows[0].keys():
                 continue  # null is an outcome that is not there yet
             raise UnreadableFile(f"{path}: episode {number} must have the columns of the first one")
-    return rows
+    return rows, bool(text[whole:].strip())
 
 
 def _from_lerobot(document: Any, task: str | None) -> list[dict[str, Any]]:
@@ -193,8 +219,8 @@ def certify_log(
 ) -> Descended:
     """What the episodes of a log prove so far; call it again when there are more.
 
-    ledger: holds the plan, before an episode is counted, and the digest of all that were counted: a log in
-        which one of these was edited, moved or removed is refused
+    ledger: holds the plan, before an episode is counted, and the digest of all that the log held, episodes
+        that still ran included: a log in which one of these was edited, moved or removed is refused
     name: of what is evaluated; another evaluation needs another one
     error: in words, what counts
     loss: whether the columns are losses, from the safest setting to the boldest, instead of errors
@@ -222,16 +248,15 @@ def certify_log(
             "columns and largest number; another evaluation needs fresh episodes and another name"
         ) from None
     notes = [note.facts for note in read_notes(ledger) if note.kind == NOTE]
-    counted = {facts["n"]: facts["digest"] for facts in notes if facts["plan"] == look.data}
-    for n, digest in counted.items():
-        if n > len(log) or log.digest(n) != digest:
+    for facts in (mine := [facts for facts in notes if facts["plan"] == look.data]):
+        if not log.follows(facts):
             raise InvalidInput(
-                f"the first {n:,} episodes must be those that were counted before: one was edited, moved or "
-                f"removed; put them back, or give another evaluation another name than {name!r}"
+                f"the first {facts['n']:,} episodes must be those that were read before: one was edited, "
+                "moved or removed, or the outcome of one that still ran is not where it was; put them back, "
+                f"or give another evaluation another name than {name!r}"
             )
-    n = min(len(log), most)
-    if n not in counted:
-        add_note(ledger, NOTE, {"plan": look.data, "n": n, "digest": log.digest(n)})
+    if (record := {"plan": look.data} | log.record(min(len(log.ids), most))) not in mine:
+        add_note(ledger, NOTE, record)
     columns = dict(zip(settings, log.losses.values(), strict=True))
 
     def run(setting: str, ids: NDArray[Any]) -> NDArray[Any]:
@@ -239,4 +264,45 @@ def certify_log(
         found = columns[setting][places]
         return found if loss else found == 1
 
-    return descend(plan, run, ledger=ledger, available=n)
+    return descend(plan, run, ledger=ledger, available=min(len(log), most), repeatable=True)
+
+
+def certify_groups(
+    log: EpisodeLog,
+    level: PACLevel,
+    *,
+    ledger: str | os.PathLike[str],
+    name: str,
+    groups: Sequence[str] = (),
+    **options: Any,
+) -> dict[str, Descended]:
+    """The same for each group of a log: they share delta equally, so that all statements hold together.
+
+    groups: their names, all that will ever come, fixed at the first look; by default those in the log
+    ledger: one with a budget; a new one gets delta as its budget
+    options: of `certify_log`
+    """
+    if log.groups is None:
+        raise InvalidInput("log must be read with group=, the column of the groups, got one without")
+    if not ledger_exists(ledger):
+        open_ledger(ledger, budget=level.delta)
+    if read_family(ledger).budget is None:
+        rule = "ledger must have a budget, which all groups share"
+        raise InvalidInput(f"{rule}, got {ledger}, which has begun without one: give a new one")
+    asked = {*group_names([*groups]).tolist()} if groups else {*log.groups.tolist()}
+    notes = (note.facts for note in read_notes(ledger) if note.kind == GROUPS)
+    known = [facts["groups"] for facts in notes if facts["name"] == name]
+    shared = known[0] if known else sorted(asked)
+    if new := sorted({*asked, *log.groups.tolist()} - {*shared}):
+        raise InvalidInput(
+            f"groups must be those of the first look, {', '.join(shared)}, which share delta, got "
+            f"{', '.join(new)}: name all groups to come at the first look; with others it is another "
+            "evaluation, on fresh episodes and under another name"
+        )
+    if not known:
+        add_note(ledger, GROUPS, {"name": name, "groups": shared})
+    own = PACLevel(level.epsilon, level.delta / len(shared))
+    return {
+        group: certify_log(log.of_group(group), own, ledger=ledger, name=f"{name}/{group}", **options)
+        for group in shared
+    }

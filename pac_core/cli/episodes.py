@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from pac_core.arrays import round_up
 from pac_core.betting import confidence_sequence
 from pac_core.bounds import PACLevel
 from pac_core.certificates.descent import Descended, write_descent
-from pac_core.certificates.ledger import LedgerPath, ledger_exists, open_ledger
-from pac_core.certificates.logs import EpisodeLog, certify_log, read_log
+from pac_core.certificates.ledger import LedgerPath, read_family
+from pac_core.certificates.logs import EpisodeLog, certify_groups, certify_log, read_log
 from pac_core.cli.options import FILE, LedgerName, ledger_beside, level_options, refuse_unwritable, say
 from pac_core.errors import InvalidInput
 from pac_core.evaluation import error_interval
@@ -33,6 +32,7 @@ from pac_core.evaluation import error_interval
 )
 @click.option("--id", "ids", help="The column that names the episodes.  [default: id, episode, ...]")
 @click.option("--group", help="A column: a certificate for each of its values, which share delta.")
+@click.option("--groups", help="All values that will ever come, as in flat,rough.  [default: those in LOG]")
 @click.option("--task", help="Of a LeRobot file with several tasks: GROUP/ID.")
 @click.option("--name", help="Of what is evaluated.  [default: the name of LOG]")
 @click.option(
@@ -53,6 +53,7 @@ def certify_episodes(
     losses: tuple[str, ...],
     ids: str | None,
     group: str | None,
+    groups: str | None,
     task: str | None,
     name: str | None,
     most: int,
@@ -80,26 +81,29 @@ def certify_episodes(
     book = ledger_beside(log, ledger)
     if at_end and not losses:
         raise InvalidInput("--at-end is for --loss; for errors at a fixed number of episodes use `descend`")
-    kinds: list[str] = [] if found.groups is None else sorted(set(found.groups.tolist()))
+    if groups is not None and group is None:
+        raise InvalidInput("--groups names the values of --group COLUMN, got no --group")
     say("log", f"{len(found):,} finished episodes" + f", {found.waiting:,} not yet" * bool(found.waiting))
-    shared = PACLevel(level.epsilon, level.delta / max(1, len(kinds)))
-    if len(kinds) > 1:
-        if not ledger_exists(book):
-            open_ledger(book, budget=level.delta)
-        say("groups", f"{', '.join(kinds)}: each at delta = {round_up(shared.delta)}, so all hold together")
-    done = []
-    for kind in kinds or [""]:
-        part, called = (found.of_group(kind), f"{title}/{kind}") if kinds else (found, title)
-        counts = "loss" if losses else "no success" if "success" in (success, *part.losses) else "error"
-        about: dict[str, Any] = {"loss": bool(losses), "most": most, "early": not at_end}
-        about["error"] = f"{counts}, by the column {', '.join(part.losses)} of the log"
-        shown = certify_log(part, shared, ledger=book, name=called, **about)
-        done.append(shown)
-        _tell(part, shown, kind)
-        path = target.with_name(f"{target.stem}-{kind.replace('/', '_')}.json") if kinds else target
+    if found.cut:
+        say("note", "the last line has no end and is not read: it counts once it ends in a newline")
+    counts = "loss" if losses else "no success" if "success" in (success, *found.losses) else "error"
+    about: dict[str, Any] = {"ledger": book, "name": title, "most": most, "early": not at_end}
+    about |= {"loss": bool(losses), "error": f"{counts}, by the column {', '.join(found.losses)} of the log"}
+    if group is None:
+        done = {"": certify_log(found, level, **about)}
+    else:
+        done = certify_groups(found, level, groups=groups.split(",") if groups else (), **about)
+        own = round_up(next(iter(done.values())).plan.level.delta)
+        say("groups", f"{', '.join(done)}: each at delta = {own}, so all hold together")
+    for kind, shown in done.items():
+        _tell(found.of_group(kind) if kind else found, shown, kind)
+        path = target.with_name(f"{target.stem}-{kind.replace('/', '_')}.json") if kind else target
         write_descent(shown, path)
         say("wrote", f"{path}; check it with: pac verify {path} --ledger {book}")
-    sys.exit(0 if all(shown.certified is not None for shown in done) else 1)
+    family = read_family(book)
+    if family.budget is None and family.attempts > 1:
+        say("note", f"{family} pac verify confirms one evaluation in such a ledger: give others their own")
+    sys.exit(0 if all(shown.certified is not None for shown in done.values()) else 1)
 
 
 def _tell(log: EpisodeLog, shown: Descended, group: str) -> None:
@@ -109,7 +113,7 @@ def _tell(log: EpisodeLog, shown: Descended, group: str) -> None:
     say("certified" if shown.certified is not None else "open" if shown.open else "failed", str(shown))
     if shown.open and (more := shown.plan.more(shown.errors[-1])):
         say("needed", f"{more:,} more episodes without an error would prove it")
-    errors, delta = next(iter(log.losses.values()), np.empty(0)), shown.plan.level.delta
+    errors, delta = next(iter(log.losses.values()))[: len(log)], shown.plan.level.delta
     if shown.plan.loss or not len(errors):
         return
     low, high = confidence_sequence(errors, delta)[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -17,9 +18,9 @@ from pac_core.cli.verify import groups_in, read_both, same_split, scores_beside
 from pac_core.datasets import ROWS, Dataset, read_arrays, read_dataset
 from pac_core.errors import InvalidInput, PACError
 from pac_core.evaluation import calibration_error, evaluate
-from pac_core.forecasts import LogitForecast, check_forecast, drop_failed
+from pac_core.forecasts import LogitForecast, check_forecast, drop_failed, flatten_candidates
 from pac_core.safety.monitor import ScoreMonitor
-from pac_core.sets.predictor import GivenScore, Likelihood, score_units
+from pac_core.sets.predictor import GivenScore, Likelihood, Predictor, score_units
 from pac_core.splits import ids_digest, refuse_overlap
 from pac_core.thresholds import Groups
 
@@ -67,7 +68,8 @@ def evaluate_command(
     threshold = document.predictor.threshold
     names = threshold.names_of(own, units.truth)
     promised = None if names is None else Groups(names, column=getattr(threshold, "column", ""))
-    sets = document.predictor.sets(units.forecast, own)
+    several = np.ndim(getattr(units.forecast, "mean", 0)) == 4
+    sets = (_candidate_sets if several else Predictor.sets)(document.predictor, units.forecast, own)
     result = evaluate(sets, units.truth, threshold.level, by=groups, groups=promised)
     click.echo(str(result))
     score = document.predictor.score
@@ -77,6 +79,20 @@ def evaluate_command(
         errors = (calibration_error(f, truth) for f in (forecast, score.prepared(forecast)))
         click.echo("calibration error (ECE) {:.4f} before, {:.4f} after the temperature".format(*errors))
     sys.exit(1 if result.refuted else 0)
+
+
+def _candidate_sets(predictor: Predictor, forecast: Any, groups: Any) -> Any:
+    """Of units with K candidates each `[N, K, H, D]`: missed if one of them is; sizes are means over them."""
+    k = forecast.mean.shape[1]
+    plans, _ = flatten_candidates(forecast, forecast.mean)
+    each = predictor.sets(plans, None if groups is None else np.repeat(groups, k))
+
+    def inside(truth: Any) -> Any:
+        return each.contains(flatten_candidates(forecast, truth)[1]).reshape(-1, k).all(axis=1)
+
+    size, empty = each.size().reshape(-1, k).mean(axis=1), each.empty.reshape(-1, k).any(axis=1)
+    words = f"{each.size_in}, mean over candidates"
+    return SimpleNamespace(contains=inside, size=lambda: size, empty=empty, size_in=words)
 
 
 def _looked_at(certificate: Path, document: Certificate, units: Dataset) -> Any:

@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any
 
 import click
 
 from pac_core.cli.options import FILE, refuse_unwritable, say
 from pac_core.datasets import read_classes
 from pac_core.errors import InvalidInput
-
-_LIMIT = re.compile(r"(.+?)\s*(<=|>=)\s*(\S+)")
-
-
-class LimitText(click.ParamType[tuple[str, float, bool]]):
-    """``forward velocity <= 3.2096``."""
-
-    name = "NAME<=NUMBER"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, float, bool]:
-        if isinstance(value, tuple):
-            return value
-        match = _LIMIT.fullmatch(value.strip())
-        try:
-            bound = float(match[3]) if match else float("nan")
-        except ValueError:
-            bound = float("nan")
-        if match is None or not abs(bound) < float("inf"):
-            self.fail(f"must be NAME<=NUMBER or NAME>=NUMBER, got {value!r}")
-        return match[1], bound, match[2] == "<="
+from pac_core.safety.limits import parse_limit
 
 
 @click.command("report")
@@ -41,13 +20,15 @@ class LimitText(click.ParamType[tuple[str, float, bool]]):
 @click.option(
     "--limit",
     "limits",
-    type=LimitText(),
+    metavar="NAME<=NUMBER",
     multiple=True,
     help="Draw this limit into the tubes: 'forward velocity <= 3.2'.",
 )
 @click.option("--classes", type=FILE, help="Names of the labels: a line each, or ImageNet's class index.")
 @click.option("--title", default="", help="Title of the page.")
-def report_command(runs: tuple[str, ...], out: Path, limits: Any, classes: Path | None, title: str) -> None:
+def report_command(
+    runs: tuple[str, ...], out: Path, limits: tuple[str, ...], classes: Path | None, title: str
+) -> None:
     """Write one page about finished runs, to open from disk or send to a colleague.
 
     \b
@@ -55,7 +36,7 @@ def report_command(runs: tuple[str, ...], out: Path, limits: Any, classes: Path 
     pac report demo_output --limit 'forward velocity <= 3.2096'
     pac report runs.certificate.json
 
-    RUN is a run folder, a folder with some below it, or a certificate of pac certify-episodes. The page says
+    RUN is a run folder, a folder with some below it, a certificate, or a file of pac watch. The page says
     what was promised, whether it held and what voids it, and shows what the runs hold. It takes no look at
     calibration units.
     """
@@ -67,5 +48,5 @@ def report_command(runs: tuple[str, ...], out: Path, limits: Any, classes: Path 
     refuse_unwritable("--out", out)
     known = read_classes(classes) if classes is not None else None
     names = () if known is None else known.names or known.keys
-    write_report(runs, out, limits=limits, classes=names, title=title)
+    write_report(runs, out, limits=[*map(parse_limit, limits)], classes=names, title=title)
     say("wrote", f"{out}: open it in a browser")

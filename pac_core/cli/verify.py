@@ -75,12 +75,12 @@ def verify_command(
     if groups is None:
         groups = document.predictor.threshold.names_of(None, units.truth)
     known = {} if groups is None else dict(zip(units.ids.tolist(), groups.tolist(), strict=True))
-    if units.scores is None:
+    if not (stored := units.scores is not None):
         units, checks = _scores_again(document, units, certificate)
     else:
         checks = [_same_score(document, data)]
     mine = [known[name] for name in units.ids.tolist()] if known else None
-    checks += verify(document, units.scores, units.ids, mine)
+    checks += verify(document, units.scores, units.ids, mine, ordered=stored)
     if ledger is not None:
         checks.append(_in_ledger(document, ledger))
     _answer(checks, "the certificate follows from these scores", "the certificate does NOT follow")

@@ -26,9 +26,10 @@ from pac_core.report.sections import (
     sweep_sections,
     tube_sections,
 )
-from pac_core.report.stored import Chapter, Headline, Section, StoredRun
+from pac_core.report.stored import DESCENT, Chapter, Headline, Section, StoredRun
 
 __all__ = [
+    "DESCENT",
     "Chapter",
     "Headline",
     "Section",

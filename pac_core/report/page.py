@@ -17,14 +17,17 @@ from markupsafe import Markup
 
 from pac_core import plugins
 from pac_core.arrays import round_up
-from pac_core.certificates.descent import Descended, read_descent
+from pac_core.certificates.certificate import FORMAT as CERTIFICATE
+from pac_core.certificates.certificate import read_certificate, read_json, seal
+from pac_core.certificates.descent import read_descent
 from pac_core.certificates.ledger import Opening, read_family, read_ledger, read_notes
-from pac_core.errors import InvalidInput
+from pac_core.errors import BadCertificate, InvalidInput
 from pac_core.files import whole_file
 from pac_core.report.charts import folded, paragraph, table
-from pac_core.report.sections import show_descent, show_runs
+from pac_core.report.sections import show_certificate, show_descent, show_monitor, show_runs
 from pac_core.report.stored import Chapter, Section, StoredRun
 from pac_core.runs.folders import RunFolder
+from pac_core.safety.monitor import SCORE_MONITOR
 
 Page: TypeAlias = Callable[[Sequence[StoredRun]], Chapter]
 
@@ -45,14 +48,14 @@ def find_runs(places: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def build_page(runs: Sequence[StoredRun], *, descents: Sequence[Descended] = (), title: str = "") -> str:
-    """The page of these runs, and certificates of whole episodes, as HTML that needs nothing else."""
+def build_page(runs: Sequence[StoredRun], *, more: Sequence[Chapter] = (), title: str = "") -> str:
+    """The page of these runs, and more chapters, as HTML that needs nothing else."""
     from jinja2 import Environment
 
     tasks: dict[str, list[StoredRun]] = {}
     for run in runs:
         tasks.setdefault(run.name, []).append(run)
-    chapters = [_page_of(name)(some) for name, some in tasks.items()] + [*map(show_descent, descents)]
+    chapters = [*(_page_of(name)(some) for name, some in tasks.items()), *more]
     ledgers = list(dict.fromkeys(place for run in runs if (place := run.folder.ledger())))
     ends = [ledger_section(ledger) for ledger in ledgers] + [provenance_section(runs)] * bool(runs)
     here = files("pac_core.report")
@@ -138,6 +141,17 @@ def provenance_section(runs: Sequence[StoredRun]) -> Section:
     )
 
 
+def _show_file(path: str) -> Chapter:
+    document = read_json(path)
+    if document.get("format") == CERTIFICATE:
+        return show_certificate(read_certificate(path))
+    if document.get("format") != SCORE_MONITOR:
+        return show_descent(read_descent(path))
+    if seal(document) != document.get("seal"):
+        raise BadCertificate(f"{path} was changed after it was written")
+    return show_monitor(document)
+
+
 def write_report(
     places: Sequence[str],
     out: str | os.PathLike[str],
@@ -148,14 +162,13 @@ def write_report(
 ) -> None:
     """Writes the page of the runs at these places to `out`, whole or not at all.
 
-    places: run folders, folders with some below them, or certificates of whole episodes (JSON)
+    places: run folders, folders with some below them, certificates, or files of `pac watch` (JSON)
     limits, classes: see `StoredRun`
     """
     about = tuple(limits), tuple(classes)
     files = [place for place in places if place.endswith(".json")]
     runs = find_runs([place for place in places if place not in files])
-    descents = [read_descent(file) for file in files]
     stored = [StoredRun(RunFolder(place), *about) for place in runs]
-    page = build_page(stored, descents=descents, title=title)
+    page = build_page(stored, more=[*map(_show_file, files)], title=title)
     with whole_file(out) as file:
         file.write_text(page, encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,21 @@ def show_descent(done: Descended) -> Chapter:
     return Chapter(f"Whole {plan.unit}s", [head], descent_sections(done))
 
 
+def show_certificate(one: Certificate) -> Chapter:
+    """A certificate by itself: its promise, its groups, and its notes."""
+    body = join([*_groups_table(one.predictor.threshold), *_notes(one)])
+    return Chapter(f"{one.unit}s", [_headline(one)], [Section("What it says", body)] if body else [])
+
+
+def show_monitor(state: Mapping[str, Any]) -> Chapter:
+    """What the file of `pac watch` says."""
+    wealth, alarm = sum(state["stakes"]) + (state["units"] + 1) ** -0.5, state["alarm"]
+    word = "ALARM: they are not" if alarm else "No alarm, which proves nothing"
+    text = f"{word}. Wealth {wealth:.3g} after {state['units']:,} units, alarm at {1 / state['alpha']:g}."
+    title = "Are new units still drawn as the calibration units were?"
+    return Chapter("Run time", (), [Section(title, paragraph(text, "note" if alarm else ""))])
+
+
 def descent_sections(done: Descended) -> list[Section]:
     """How the evidence grew, of a plan that bets: the wealth after each episode, and what it must reach."""
     plan = done.plan
@@ -107,21 +122,7 @@ def say_units(runs: Sequence[StoredRun]) -> str:
 
 def certificate_headlines(run: StoredRun) -> list[Headline]:
     """A headline for each certificate of a run; of a sweep's one for all of them."""
-    found = []
-    for name, one in run.certificates.items():
-        level, test = one.predictor.threshold.level, run.tests[name]
-        kind = {"labels": "label set", "vectors": "region", "trajectories": "tube"}
-        what = kind.get(one.predictor.domain[0], "set") if one.predictor.domain else "set"
-        threshold, each = one.predictor.threshold, ""
-        if isinstance(threshold, GroupThreshold):
-            known = f"in each {threshold.column}, which is known"
-            each = f" {known if threshold.labels is None else 'whatever the group of its true label is'}"
-        whose, epsilon = describe_promise(one.predictor.score, one.unit, level.epsilon)
-        promise = (
-            f"The {what} of {whose} contains the truth with probability at least {at_least(epsilon)}{each}, "
-            f"with confidence {at_least(level.delta)}."
-        )
-        found.append(Headline(promise, *_say_test(test, one), _say_about(run, one), _voids(one.unit)))
+    found = [_headline(one, run.tests[name]) for name, one in run.certificates.items()]
     if issued := [row for row in run.sweep if row["file"] != "refused"]:
         levels = {(row["epsilon"], row["delta"]) for row in issued}
         refuted = sum(row["refuted"] == "yes" for row in issued)
@@ -138,13 +139,35 @@ def certificate_headlines(run: StoredRun) -> list[Headline]:
     return found
 
 
+def _headline(one: Certificate, test: Evaluation | tuple[int, int] | None = None) -> Headline:
+    threshold, (domain, *_) = one.predictor.threshold, one.predictor.domain or ("",)
+    what = {"labels": "label set", "vectors": "region", "trajectories": "tube"}.get(domain, "set")
+    each = ""
+    if isinstance(threshold, GroupThreshold):
+        known = f"in each {threshold.column}, which is known"
+        each = f" {known if threshold.labels is None else 'whatever the group of its true label is'}"
+    whose, epsilon = describe_promise(one.predictor.score, one.unit, threshold.level.epsilon)
+    promise = (
+        f"The {what} of {whose} contains the truth with probability at least {at_least(epsilon)}{each}, "
+        f"with confidence {at_least(threshold.level.delta)}."
+    )
+    about = f"New {one.unit}s drawn like the {threshold.n:,} calibration {one.unit}s; "
+    about += f"model: {one.model.name}."
+    return Headline(promise, *_say_test(test, one), about, _voids(one.unit))
+
+
+def _notes(one: Certificate) -> list[Markup]:
+    notes = [paragraph(remark, "note") for remark in one.predictor.remarks]
+    return notes + [paragraph(f"{text[0].upper()}{text[1:]}", "small") for text in describe_world(one.world)]
+
+
 def _voids(unit: str) -> tuple[str, ...]:
     return tuple(text.format(unit=unit) for text in VOIDS)
 
 
 def _say_test(test: Evaluation | tuple[int, int] | None, one: Certificate) -> tuple[str, bool | None, str]:
     if test is None:
-        return "Not measured: the run has no test units.", None, "Certified, not tested"
+        return "Not measured: there are no test units here.", None, "Certified, not tested"
     pair = isinstance(test, tuple)
     errors, n = test if isinstance(test, tuple) else (test.all.errors, test.all.n)
     low, high = error_interval(errors, n) if pair else test.all.interval  # type: ignore[union-attr]
@@ -159,18 +182,12 @@ def _say_test(test: Evaluation | tuple[int, int] | None, one: Certificate) -> tu
     )
 
 
-def _say_about(run: StoredRun, one: Certificate) -> str:
-    calibrate = one.predictor.threshold.n
-    return f"New {one.unit}s drawn like the {calibrate:,} calibration {one.unit}s; model: {one.model.name}."
-
-
 def coverage_sections(run: StoredRun) -> list[Section]:
     """Error with its exact interval, and sizes, for each certificate."""
     rows, charts, notes = [], [], []
     for name, one in run.certificates.items():
         test, level = run.tests[name], one.predictor.threshold.level
-        notes += [paragraph(remark, "note") for remark in one.predictor.remarks]
-        notes += [paragraph(f"{text[0].upper()}{text[1:]}", "small") for text in describe_world(one.world)]
+        notes += _notes(one)
         if test is None:
             continue
         at = f"ε = {level.epsilon:g}, δ = {level.delta:g}"
@@ -198,11 +215,12 @@ def coverage_sections(run: StoredRun) -> list[Section]:
     return [Section("Coverage and sizes", body)] if body else []
 
 
-def _groups_table(threshold: Threshold, test: Evaluation) -> list[Markup]:
-    """Each group with its threshold and what the test part says of it."""
+def _groups_table(threshold: Threshold, test: Evaluation | None = None) -> list[Markup]:
+    """Each group with its threshold and what the test part says of it, if there is one."""
     if not isinstance(threshold, GroupThreshold):
         return []
-    tested, rows = {row.name.partition("=")[2]: row for row in test.rows[1 : test.promised]}, []
+    known_rows, rows = test.rows[1 : test.promised] if test else (), []
+    tested = {row.name.partition("=")[2]: row for row in known_rows}
     for name, one in threshold.groups.items():
         row: dict[str, Any] = {"group": name, "n": one.n, "k": one.errors, "T": round_up(one.value, 4)}
         row["δ"] = one.level.delta if one.value < np.inf else 0

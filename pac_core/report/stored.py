@@ -21,6 +21,9 @@ from pac_core.runs.jobs import Arrays
 from pac_core.runs.reading import ALL, Task, read_groups
 from pac_core.sets.kinds import ConfidenceSets, LabelSets
 
+DESCENT = "descent.json"
+"""Of the run folder of guarded episodes: the certificate of the controller, see `pac_core.descend`."""
+
 
 @dataclass(frozen=True)
 class Headline:
@@ -94,8 +97,8 @@ class StoredRun:
 
     @cached_property
     def arrays(self) -> Arrays:
-        """All arrays of a run without parts, with a row for each unit."""
-        return self.folder.read_all()
+        """All arrays of a run without parts, with a row for each unit; of a descent, until it stopped."""
+        return self.folder.read_all(early=self.folder.has(DESCENT))
 
     @cached_property
     def certificates(self) -> dict[str, Certificate]:

@@ -1,7 +1,14 @@
 """Runs: jobs cut into shards, their folder, engines, results and certificates."""
 
-from pac_core.runs.digests import OURS, Digests, Undigested, find_versions
-from pac_core.runs.driver import Finding, Held, certify_choices, certify_run, refuse_second_look
+from pac_core.runs.digests import CODE, OURS, Digests, Undigested, find_versions, is_installed
+from pac_core.runs.driver import (
+    Finding,
+    Held,
+    certify_choices,
+    certify_run,
+    read_certificates,
+    refuse_second_look,
+)
 from pac_core.runs.engines import (
     Engine,
     State,
@@ -12,6 +19,7 @@ from pac_core.runs.engines import (
     run_here,
     shown,
     size,
+    watch,
 )
 from pac_core.runs.folders import RunFolder
 from pac_core.runs.jobs import (
@@ -31,6 +39,7 @@ from pac_core.runs.reading import ALL, Results, Task, View
 
 __all__ = [
     "ALL",
+    "CODE",
     "OURS",
     "Arrays",
     "Digests",
@@ -58,10 +67,13 @@ __all__ = [
     "estimate",
     "find_versions",
     "finish_shard",
+    "is_installed",
     "make_scorers",
+    "read_certificates",
     "refuse_second_look",
     "run_here",
     "run_stages",
     "shown",
     "size",
+    "watch",
 ]

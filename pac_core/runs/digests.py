@@ -79,7 +79,7 @@ class Sources:
         if spec is None or spec.origin is None:
             return spec is not None and spec.submodule_search_locations is not None
         file = Path(spec.origin)
-        if spec.origin == "built-in" or (top not in self._own and _is_installed(file)):
+        if spec.origin == "built-in" or (top not in self._own and is_installed(file)):
             return True
         try:
             content = file.read_bytes()
@@ -127,8 +127,11 @@ def _find(module: str) -> ModuleSpec | None:
         return None
 
 
-def _is_installed(file: Path) -> bool:
-    """Whether a file belongs to the standard library or to an installed package."""
+def is_installed(place: str | os.PathLike[str] | None) -> bool:
+    """Whether a file belongs to the standard library or to an installed package; so does what has none."""
+    if place is None:
+        return True
+    file = Path(place)
     library = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
     packages = {"site-packages", "dist-packages"}
     return not packages.isdisjoint(file.parts) or not library.isdisjoint(file.resolve().parents)

@@ -168,7 +168,8 @@ def episodes_through(
     """The `run` that `pac_core.descend` asks for: from a scale and the ids of its episodes to their outcomes.
 
     Each scale is a run of its own: exactly the planned episodes, each once, whatever dies on the way; a
-    descent that was interrupted goes on with the episodes that are finished.
+    descent that was interrupted goes on with the episodes that are finished, and computes the others: with
+    the same code, arguments and ids they come out the same (`run.repeatable`).
 
     stage: from a scale to its scorer, whose arrays have `errors`, a boolean for each episode
     outcome: from these arrays to a loss for each episode, such as the share of steps in violation, instead
@@ -193,11 +194,17 @@ def episodes_through(
         parts = [outcome(found) for _, found in folder.over(due, lambda _, found: found)]
         return np.concatenate(parts)[first : first + len(ids)]
 
+    run.repeatable = True  # type: ignore[attr-defined]
     return run
 
 
 SECONDS = 10.0
 """Between two lines, where there is no terminal."""
+
+
+def _note(text: str) -> None:
+    """What a person may read beside the answer."""
+    print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -215,7 +222,7 @@ def counted(name: str, unit: str = "") -> Iterator[Callable[..., None]]:
             bar.set_postfix_str(beside, refresh=False)
         elif time.monotonic() - said >= SECONDS or done == total:
             said = time.monotonic()
-            print(f"{name}: {done:,} of {total:,}{unit}{line}", flush=True)
+            _note(f"{name}: {done:,} of {total:,}{unit}{line}")
 
     try:
         yield show
@@ -233,9 +240,9 @@ def shown(name: str, unit: str) -> Iterator[Callable[[State], None]]:
         def show(state: State) -> None:
             nonlocal begun
             if not begun and state.damaged:
-                print(f"{state.damaged:,} shards were damaged, and are computed again", flush=True)
+                _note(f"{state.damaged:,} shards were damaged, and are computed again")
             if not begun and state.ready:
-                print(f"{state.ready:,} of {state.units:,} {unit}s were finished already", flush=True)
+                _note(f"{state.ready:,} of {state.units:,} {unit}s were finished already")
             begun = True
             if state.ready == state.units:
                 return
@@ -245,6 +252,29 @@ def shown(name: str, unit: str) -> Iterator[Callable[[State], None]]:
             count(state.done, state.units, words(state), line)
 
         yield show
+
+
+def watch(
+    run: Callable[..., State],
+    job: Job,
+    folder: RunFolder,
+    *,
+    tell: Callable[[State], None] | None = None,
+    progress: Callable[[State], Any] | None = None,
+    **options: Any,
+) -> State:
+    """An engine that shows how far it is, as ``partial(watch, run_here)``; `tell` hears of it first."""
+    about = job.configuration
+    named = [str(about[name]) for name in ("part", "guard") if name in about] or [job.name]
+    named += [f"scale {about['scale']:g}"] if "scale" in about else []
+    with shown(", ".join(named), about.get("unit", "unit")) as show:
+
+        def all_of(state: State) -> None:
+            for one in (tell, progress, show):
+                if one is not None:
+                    one(state)
+
+        return run(job, folder, progress=all_of, **options)
 
 
 def words(state: State) -> str:

@@ -230,16 +230,17 @@ class RunFolder:
 
         yield from zip(shards, _in_threads(read, shards, 1 if self.alone else READERS), strict=True)
 
-    def read_all(self) -> Arrays:
+    def read_all(self, *, early: bool = False) -> Arrays:
         """The arrays of all finished shards of a run, each verified, with a row for each unit; refused unless
-        all of its units are there."""
+        all of its units are there, or if it may have stopped `early`, all before the last that is."""
         run, parts = self._digest(), dict[int, Arrays]()
         for receipt in self._list():
             content = self._verify(receipt)
             if content is not None and read_label(content) == run:
                 parts[receipt.number] = unpack(content)
         have = sum(len(part["ids"]) for part in parts.values())
-        if have != (units := (self.configuration() or {}).get("units")):
+        stopped = early and sorted(parts) == list(range(len(parts))) and bool(parts)
+        if have != (units := (self.configuration() or {}).get("units")) and not stopped:
             raise Incomplete(f"{self} has {have:,} of {units:,} units: start the run again to finish it")
         ordered = [parts[number] for number in sorted(parts)]
         return {name: np.concatenate([part[name] for part in ordered]) for name in ordered[0]}

@@ -5,6 +5,7 @@ A margin is exact, or a proven lower bound; NaN is unsafe.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
@@ -258,12 +259,35 @@ def check_axes(axes: Any, count: int | None = None) -> tuple[int, ...] | None:
     return tuple(chosen.tolist())
 
 
+def parse_limit(text: str) -> tuple[str, float, bool]:
+    """Name, bound, and whether it is an upper one, of a text such as "speed <= 3.2"."""
+    found = re.fullmatch(r"\s*(.+?)\s*(<=|>=)\s*(\S+)\s*", text)
+    try:
+        bound = float(found[3]) if found else np.nan
+    except ValueError:
+        bound = np.nan
+    if found is None or not np.isfinite(bound):
+        raise InvalidInput(f"a limit must be NAME<=NUMBER or NAME>=NUMBER, got {text!r}")
+    return found[1], bound, found[2] == "<="
+
+
 def number_axes(limit: Any, names: Sequence[str]) -> Any:
     """The limit with its named axes as places among `names`; refused if one is not there.
 
+    A text such as "speed <= 3.2" or "height >= 1" is a limit on one number of the state.
+
     >>> number_axes(KeepOutBall("rock", [2, 0], 0.5, axes=("x", "y")), ("x", "y", "speed")).axes
     (0, 1)
+    >>> number_axes("speed <= 3.2", ("x", "speed"))
+    HalfSpace(name='speed', normal=array([0., 1.]), bound=3.2, steps=None)
     """
+    if isinstance(limit, str):
+        name, bound, upper = parse_limit(limit)
+        if name not in names:
+            rule = f"NAME<=NUMBER or NAME>=NUMBER, with a name of {', '.join(names)}"
+            raise InvalidInput(f"a limit that is a text must be {rule}, got {limit!r}")
+        sign = 1.0 if upper else -1.0
+        return HalfSpace(name, sign * np.eye(len(names))[list(names).index(name)], sign * bound)
     axes = getattr(limit, "axes", None) or ()
     if not any(isinstance(axis, str) for axis in axes):
         return limit

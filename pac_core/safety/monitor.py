@@ -30,6 +30,8 @@ from pac_core.errors import BadCertificate, InvalidInput
 from pac_core.exchangeability import BETS, RankBets
 
 VERSION = 1
+SCORE_MONITOR = "pac-sets score monitor"
+"""The format of the file of a `ScoreMonitor`."""
 ODDS = np.array([1.5, 2.0, 4.0])
 """The alternatives to bet on: so many times the odds of epsilon."""
 SHARES = np.array([0.25, 0.5, 0.25])  # of new stakes, for each of them
@@ -272,7 +274,7 @@ class ScoreMonitor(_KeptTest):
     ALARM after 575 units, wealth 106.6 against one source of scores, alarm at 100
     """
 
-    _format = "pac-sets score monitor"
+    _format = SCORE_MONITOR
     _fixed = ("calibration", "alpha", "seed", "bets")
 
     def __init__(

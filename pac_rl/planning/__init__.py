@@ -1,4 +1,4 @@
-"""Guarded planning: guards and their tubes, controllers, episodes, filters; most names are at pac_rl's door.
+"""Guarded planning: planners, guards, tubes, controllers, episodes, filters; the rest is at pac_rl's door.
 
 A name is imported when it is first used: guards work where no simulator is installed.
 """
@@ -8,9 +8,27 @@ from typing import TYPE_CHECKING
 from pac_core.plugins import lazy_door
 
 if TYPE_CHECKING:
-    from pac_rl.planning.controller import FACTORS, Candidates, Decision, cheetah_reward, returns_in_words
-    from pac_rl.planning.episodes import BATCH, Episodes, Selections, Traces, run_to_selection
-    from pac_rl.planning.filters import Filtered, MujocoState, continue_with_policy, hold_action
+    from pac_rl.planning.candidates import CandidateRuns, PutRowsBack, certify_candidates, policy_candidates
+    from pac_rl.planning.controller import Decision
+    from pac_rl.planning.episodes import (
+        BATCH,
+        Episodes,
+        RunEpisodes,
+        RunSelections,
+        RunToStarts,
+        Selections,
+        Traces,
+        describe_episodes,
+        read_episodes,
+        run_to_selection,
+    )
+    from pac_rl.planning.filters import (
+        Filtered,
+        FilteredActions,
+        MujocoState,
+        continue_with_policy,
+        hold_action,
+    )
     from pac_rl.planning.guard import (
         FittedTubes,
         GuardedPlans,
@@ -20,14 +38,16 @@ if TYPE_CHECKING:
         MemberTubes,
         ScaledTube,
     )
+    from pac_rl.planning.planners import FACTORS, Planner, ReturnCost, cheetah_reward
 
 __all__ = [
     "BATCH",
     "FACTORS",
-    "Candidates",
+    "CandidateRuns",
     "Decision",
     "Episodes",
     "Filtered",
+    "FilteredActions",
     "FittedTubes",
     "GuardedPlans",
     "HullTube",
@@ -35,13 +55,22 @@ __all__ = [
     "MemberForecast",
     "MemberTubes",
     "MujocoState",
+    "Planner",
+    "PutRowsBack",
+    "ReturnCost",
+    "RunEpisodes",
+    "RunSelections",
+    "RunToStarts",
     "ScaledTube",
     "Selections",
     "Traces",
+    "certify_candidates",
     "cheetah_reward",
     "continue_with_policy",
+    "describe_episodes",
     "hold_action",
-    "returns_in_words",
+    "policy_candidates",
+    "read_episodes",
     "run_to_selection",
 ]
 

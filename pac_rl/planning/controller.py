@@ -1,22 +1,26 @@
-"""Candidates around a policy, the guarded planner that picks among them, and what a policy earns."""
+"""The guarded controller: plans anew at every step, lets safe plans pass, is certified by its episodes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.random import Generator, default_rng
+from numpy.typing import NDArray
 
-from pac_core import GaussianForecast, InvalidInput, TubeChecker
-from pac_core.arrays import Array, convert_like
+from pac_core import GaussianForecast, InvalidInput, PACLevel, TubeChecker
+from pac_core.arrays import check_numbers, check_returned
 from pac_core.bounds import check_integer
+from pac_core.certificates import Descended, Descent, LedgerPath, descend, write_descent
+from pac_core.runs import Digests, Engine, Stage, Undigested, episodes_through, run_here, watch
 from pac_core.safety import Limit
-from pac_rl.dynamics import Ensemble
-from pac_rl.forecasts import check_match, one_step, start_tensor
+from pac_rl.dynamics.model import Dynamics
 from pac_rl.planning.guard import (
+    UNKNOWN,
     Fallback,
     FittedTubes,
     Guard,
@@ -25,293 +29,281 @@ from pac_rl.planning.guard import (
     Reward,
     TubeMaker,
     check_fallback,
-    shaped,
 )
-from pac_rl.policies import Function, Policy, actions, check_policy
-from pac_rl.systems import Environment, Floats, at_every_step, read_physics
+from pac_rl.planning.planners import Planner, check_plans
+from pac_rl.systems.functions import AnySystem, Floats, Rngs
+from pac_rl.systems.mujoco import at_every_step
+from pac_rl.tasks import NEEDS, unit_seeds
 
-FACTORS = tuple(round(0.05 * i, 2) for i in range(21))
-"""By which the policy's actions are scaled: from nothing at all to the policy itself."""
-
-
-@dataclass(frozen=True, eq=False)
-class Candidates:
-    """C plans from each of E starts.
-
-    plans: `[E, C, H, A]`
-    mean, var: `[E, C, H, D]` forecast states, with the variances of each step alone
-    members: `[M, E, C, H, D]` the way each member of the ensemble sees it alone; None unless asked for
-    """
-
-    plans: Tensor
-    mean: Tensor
-    var: Tensor
-    members: Tensor | None = None
-
-    @property
-    def forecast(self) -> GaussianForecast:
-        """`[E * C, H, D]` of all plans, a row each: what tubes are made of."""
-        mean, var = (part.reshape(-1, *part.shape[2:]) for part in (self.mean, self.var))
-        if self.members is None:
-            return GaussianForecast(mean, var)
-        return MemberForecast(mean, var, self.members.reshape(len(self.members), *mean.shape))
-
-    def pick(self, which: Tensor, instead: Candidates | None = None) -> Candidates:
-        """One plan from each start: candidate `which` `[E]`, or where that is -1, the first of `instead`."""
-        each, own = torch.arange(len(which), device=which.device), (which >= 0)[:, None, None]
-
-        def part(mine: Tensor, stand_in: Tensor) -> Tensor:
-            return torch.where(own, mine[each, which.clamp(min=0)], stand_in[:, 0])[:, None]
-
-        other: Any = self if instead is None else instead
-        made = {name: part(getattr(self, name), getattr(other, name)) for name in ("plans", "mean", "var")}
-        if self.members is not None:
-            ways = zip(self.members, other.members, strict=True)
-            made["members"] = torch.stack([part(*pair) for pair in ways])
-        return Candidates(**made)
-
-
-def candidates_around(
-    policy: Policy,
-    ensemble: Ensemble,
-    environment: Environment,
-    starts: Array,
-    *,
-    horizon: int,
-    factors: Sequence[float] = FACTORS,
-    members: bool = False,
-) -> Candidates:
-    """The policy's mean actions along the predicted mean, times each factor, from starts `[E, D]`.
-
-    All E * C plans go through the ensemble together, once: what it predicts is what the policy acts on,
-    so plans and forecast come out of the same pass.
-
-    members: whether to send the plans through each member alone, too, which takes as long again
-    """
-    check_match(ensemble, environment, policy)
-    check_integer("horizon", horizon, least=1)
-    given = start_tensor(ensemble, starts)
-    scales = np.asarray(factors, dtype=np.float64)
-    if scales.ndim != 1 or not len(scales) or not np.isfinite(scales).all():
-        raise InvalidInput(f"factors must be one or more finite numbers, got {factors!r}")
-    low, high = (convert_like(given, end) for end in (environment.low, environment.high))
-    by_row = torch.from_numpy(scales).to(given).repeat(len(given))[:, None]
-    plans = given.new_empty((len(by_row), horizon, len(low)))
-
-    def act(t: int, states: Tensor, noise: Tensor) -> Tensor:
-        plans[:, t] = torch.clamp(by_row * actions(environment, policy, states, noise), low, high)
-        return plans[:, t]
-
-    table, alone = (len(given), len(scales), horizon), None
-    with torch.no_grad():
-        origin = given.repeat_interleave(len(scales), dim=0)
-        mean, var = one_step(ensemble, origin, act, horizon)
-        if members:
-            alone = member_trajectories(ensemble, origin, plans).reshape(-1, *table, ensemble.dims)
-    return Candidates(plans.reshape(*table, -1), mean.reshape(*table, -1), var.reshape(*table, -1), alone)
-
-
-def member_trajectories(ensemble: Ensemble, starts: Tensor, plans: Tensor) -> Tensor:
-    """`[M, B, H, D]` where each member alone expects the plans `[B, H, A]` to lead."""
-    members = ensemble.settings.members
-    states, steps = starts.expand(members, -1, -1), []
-    for t in range(plans.shape[1]):
-        states, _ = ensemble.step(states, plans[:, t].expand(members, -1, -1))
-        steps.append(states)
-    return torch.stack(steps, dim=2)
-
-
-def policy_returns(
-    environment: Environment, policy: Policy, *, episodes: int = 3, steps: int = 1000
-) -> Floats:
-    """`[episodes]` what the policy earns by Gymnasium's own reward, with its noise, from resets of their own.
-
-    By it one sees whether a file was read as it was meant: on other observations than it was trained on, a
-    good policy earns nothing.
-    """
-    check_policy(environment, policy)
-    gym, rng, found = environment.gym, np.random.default_rng(0), np.zeros(episodes)
-    for i in range(episodes):
-        before = physics = environment.reset(int(rng.integers(2**31)))[None]
-        for _ in range(steps):
-            states = torch.from_numpy(environment.observe(gym, before, physics))
-            noise = torch.from_numpy(rng.standard_normal((1, policy.outputs)))
-            done = actions(environment, policy, states, noise)[0].numpy()
-            _, reward, ended, _, _ = gym.step(done)
-            before, physics = physics, read_physics(gym)[None]
-            found[i] += float(reward)
-            if ended or not np.isfinite(physics).all():
-                break
-    return found
-
-
-def returns_in_words(environment: Environment, policy: Policy, **options: Any) -> str:
-    """`policy_returns` for a person."""
-    found = policy_returns(environment, policy, **options)
-    return (
-        f"mean return {found.mean():,.0f} ({found.min():,.0f} to {found.max():,.0f}) in {len(found)} "
-        f"episodes of {environment.id}; if it should earn more, it sees other things than in training"
-    )
-
-
-CHOICES = ("return", "factor")
-
-
-def cheetah_reward(states: Any, actions: Any) -> Any:
-    """Gymnasium's for the half-cheetah: forward velocity less a tenth of the squared actions."""
-    return states[..., 0] - 0.1 * (actions**2).sum(-1)
+ACT = 9
+"""The stream of a controller that acts for a robot; see `episodes` for the others."""
+DESCENT = "descent.json"
+"""Beside the episodes of the certified scale: what their page reads."""
+SCALES = (2.0, 1.5, 1.2, 1.0, 0.8, 0.65, 0.5, 0.4)
+"""Of the tubes, tried from wide to narrow on episodes of their own before a certificate."""
+PRELIMINARY, EPISODES, EXPLORE = 10**8, 2 * 10**8, 3 * 10**8
+"""Behind the first unit of a seed: those of a preliminary guard, of a certificate, and to explore on."""
+ROUND = 10**6
+"""Units of a round: a guard that is fitted again has others."""
 
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """What the controller does in E states, on the ensemble's device.
+    """What is done in E states.
 
-    acting: the plan that acts in each state, a candidate or the fallback's, with its forecast
-    chosen: `[E]` the candidate it is; -1 where none was safe and the fallback acts
-    margin: `[E]` how far the chosen candidate's tube keeps the limits; that of the least unsafe one where
-        none was safe, NaN if nothing can be said
-    safe: `[E, C]` which candidates are safe
+    actions: `[E, A]`
+    chosen: `[E]` which candidate the action begins; -1 where none was safe, and the fallback acts
+    margin: `[E]` of its tube; that of the least unsafe candidate where none is safe, NaN if nothing is known
+    stopped: `[E]` where the fallback is to stop
+    reasons: E texts
+    plans: `[E, K, H, A]` the candidates, and their forecast `[E * K, H, D]`
+    safe: `[E, K]` which of them are safe
     """
 
-    acting: Candidates
-    chosen: Tensor
-    margin: Tensor
-    safe: Tensor
-    candidates: Candidates
-
-    @property
-    def plans(self) -> Array:
-        """`[E, H, A]` what will be done, if nobody plans again."""
-        return self.acting.plans[:, 0]
-
-    @property
-    def accepted(self) -> Tensor:
-        """`[E]` whether a candidate was safe."""
-        return self.chosen >= 0
+    actions: Floats
+    chosen: NDArray[np.int64]
+    margin: Floats
+    stopped: NDArray[np.bool_]
+    reasons: tuple[str, ...]
+    plans: Floats
+    forecast: GaussianForecast
+    safe: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class Controller:
-    """Re-plans at every step: candidates around a policy, the safe ones by their tubes, the best of those.
+    """Plans anew at every step: the cheapest candidate whose tube keeps the limits, else the fallback.
 
     limits: what must hold
-    guard: how candidates get their tubes, such as `FittedTubes`; None for no guard at all
+    fallback: where no candidate is safe, see `Fallback`
     horizon: H, steps of a plan
-    factors: of the candidates, see `candidates_around`
-    reward: by which safe candidates are ranked, summed along the predicted mean
-    choice: "return", the largest predicted return; or "factor", the largest factor
+    tubes: how candidates get their tubes, such as `FittedTubes`; None for no guard at all
     checked: how many steps of a plan must keep the limits; all H by default. Fewer leave the later ones to
         later plans, which are made before they are reached
-    fallback: where no candidate is safe, see `Fallback`; or another policy
+    reward: what its episodes earn
+    seed: of what a planner draws where `act` is called, and of the episodes of `certify`
 
-    It acts on the state alone, without noise: equal states get equal actions in a batch of equal size.
     A guard is no promise by itself. What is promised of a guarded controller is proved by running it, on
-    fresh episodes, at a scale that was written down before.
+    fresh episodes, at a scale of its tubes that was written down before: `certify`.
     """
 
-    environment: Environment
-    ensemble: Ensemble
-    policy: Policy
+    system: AnySystem
+    model: Dynamics
+    planner: Planner
     limits: tuple[Limit, ...]
-    guard: TubeMaker | None
-    horizon: int = 6
-    factors: tuple[float, ...] = FACTORS
-    reward: Reward = cheetah_reward
-    choice: str = "return"
+    fallback: Fallback
+    horizon: int
+    tubes: TubeMaker | None = None
     checked: int | None = None
-    fallback: Fallback | Policy = field(kw_only=True)
+    reward: Reward | None = None
+    seed: int = 0
+    round: int = 0
 
     def __post_init__(self) -> None:
-        check_match(self.ensemble, self.environment, self.policy)
         check_integer("horizon", self.horizon, least=1)
-        at_every_step(self.limits)
+        check_fallback(self.fallback)
         if self.checked is not None and check_integer("checked", self.checked, least=1) > self.horizon:
             raise InvalidInput(f"checked must be at most the horizon {self.horizon}, got {self.checked}")
-        TubeChecker(self.limits)  # refuses none at all
-        if self.choice not in CHOICES:
-            raise InvalidInput(f"choice must be one of {', '.join(CHOICES)}, got {self.choice!r}")
-        if not isinstance(check_fallback(self.fallback), str):
-            check_policy(self.environment, self._backup)
+        object.__setattr__(self, "limits", at_every_step(tuple(self.limits)))
+        if self.limits:
+            TubeChecker(self.limits)  # refuses what is no limit
+
+    @cached_property
+    def guard(self) -> Guard:
+        """The check of plans, with the fallback."""
+        if self.tubes is None:
+            raise InvalidInput("tubes must be given to check plans, got None")
+        return Guard(TubeChecker(self.limits), self.tubes, self.fallback, self.horizon)
+
+    @cached_property
+    def _rng(self) -> Generator:
+        return default_rng((ACT, self.seed))
 
     def scaled(self, scale: float) -> Controller:
         """The same controller with tubes of another scale."""
-        if not isinstance(self.guard, FittedTubes):
-            raise InvalidInput(f"guard must be FittedTubes to be scaled, got {type(self.guard).__name__}")
-        return replace(self, guard=self.guard.scaled(scale))
+        if not isinstance(self.tubes, FittedTubes):
+            raise InvalidInput(f"tubes must be FittedTubes to be scaled, got {type(self.tubes).__name__}")
+        return replace(self, tubes=self.tubes.scaled(scale))
 
-    def bare(self) -> Controller:
-        """The policy itself, with nobody watching."""
-        return replace(self, guard=None, factors=(1.0,), horizon=1, checked=None)
+    def act(self, state: Any) -> Floats:
+        """`[A]` what a robot does in this state `[D]`; raises `NoSafePlan` where it is to stop."""
+        known = check_returned("state", state, (len(self.system.names),), np.zeros(0))
+        decided = self.decide(np.asarray(known)[None], [self._rng])
+        if decided.stopped[0]:
+            raise NoSafePlan(decided.reasons[0])
+        return np.asarray(decided.actions[0])
 
-    def falling_back(self) -> Controller:
-        """The fallback acting alone, as if nothing were ever safe."""
-        alone: dict[str, Any] = {"guard": None, "horizon": 1, "checked": None}
-        if self.fallback == "stop":
-            raise InvalidInput("fallback must be one that acts, to run its episodes, got 'stop'")
-        if self.fallback == "hold":
-            return replace(self, factors=(0.0,), **alone)
-        return replace(self, policy=self._backup, factors=(1.0,), **alone)
+    def fall_back(self, state: Floats, reason: str) -> Floats:
+        """`[A]` the fallback's action in a state `[D]`, in its range."""
+        guard = Guard(TubeChecker(self.limits), self.tubes, self.fallback)  # type: ignore[arg-type]
+        return guard.act(state, self.system.low, self.system.high, reason)
 
-    def decide(self, states: Array, *, asked: Tensor | None = None) -> Decision:
-        """What to do in `states` `[E, D]`.
+    def decide(self, states: Floats, rngs: Rngs) -> Decision:
+        """What is done in states `[E, D]`, which go through the model together; planners draw from `rngs`."""
+        known = _known(states)
+        sound = np.where(known[:, None], states, 0.0)
+        plans, forecast = self._propose(sound, rngs)
+        (e, k), rows = plans.shape[:2], np.arange(len(states))
+        flat = plans.reshape(e * k, *plans.shape[2:])
+        parts = (part.reshape(e, k, *part.shape[1:]) for part in (forecast.mean, forecast.var))
+        cost = self.planner.cost(GaussianForecast(*parts), plans)
+        cost = np.asarray(check_returned("cost", cost, (e, k), plans))
+        able, margins, reasons = np.isfinite(cost) & known[:, None], np.full((e, k), np.nan), [UNKNOWN] * e
+        if self.tubes is not None:
+            checked = self.guard.check(self._with_members(forecast, sound, flat), flat)
+            each = np.asarray(checked.margin, dtype=np.float64)[:, : self.checked].reshape(e, k, -1)
+            margins = each.min(axis=2)
+            able &= (each >= 0).all(axis=2)
+        some: NDArray[np.bool_] = np.asarray(able.any(axis=1))
+        least = np.where(np.isnan(margins), -np.inf, margins).argmax(axis=1)
+        best = np.where(able, cost, np.inf).argmin(axis=1)
+        actions, stopped = plans[rows, best, 0], np.zeros(e, bool)
+        for i in np.flatnonzero(~some):
+            if self.tubes is not None and known[i]:
+                reasons[i] = checked.reason(int(i * k + least[i]))
+            stopped[i] = self.fallback == "stop"
+            if not stopped[i]:
+                actions[i] = self.fall_back(states[i], reasons[i])
+        told = np.where(some, best, least)
+        reasons = ["safe" if good else why for good, why in zip(some, reasons, strict=True)]
+        margin = np.where(known, margins[rows, told], np.nan)
+        chosen = np.where(some, best, -1)
+        return Decision(actions, chosen, margin, stopped, tuple(reasons), plans, forecast, able)
 
-        asked: `[E]` bool, which of the states matter; the others fill up the batch
+    def acting(self, states: Floats, decided: Decision) -> tuple[Floats, GaussianForecast]:
+        """Plans `[E, H, A]` that act if nobody plans again, with their forecast: the chosen candidate, or the
+        fallback along the predicted mean; to hold still where that is to stop."""
+        k, rows, lost = decided.plans.shape[1], np.arange(len(states)), decided.chosen < 0
+        which = np.where(lost, 0, decided.chosen)
+        plans = decided.plans[rows, which].copy()
+        forecast = decided.forecast.take(rows * k + which)
+        known = _known(states)[:, None]
+        sound = np.where(known, states, 0.0)
+        if lost.any():
+            hold = replace(self, fallback="hold") if self.fallback == "stop" else self
 
-        From a state that is not finite no candidate is safe; a fallback that is a policy cannot act there.
-        """
-        given: Tensor = convert_like(self.ensemble.units, states)
-        known = given.isfinite().all(dim=-1)
-        sound = given.where(known[..., None], 0.0)
-        found = self._around(self.policy, sound, self.factors)
-        rows = found.plans.shape[:2]
-        if self.guard is None:
-            safe = torch.ones(rows, dtype=torch.bool, device=found.plans.device)
-            margin = torch.full(rows, torch.nan, device=found.plans.device)
-        else:
-            guard = Guard(TubeChecker(self.limits), self.guard, horizon=self.horizon)
-            checked = guard.check(found.forecast, found.plans.flatten(0, 1))
-            margins = checked.margin[:, : self.checked].flatten(1)
-            safe, margin = (margins >= 0).all(dim=1).reshape(rows), margins.amin(dim=1).reshape(rows)
-        worth = self._worth(found)
-        # A plan that cannot be valued is not the best one.
-        able = safe & torch.isfinite(worth) & known[:, None]
-        best = torch.where(able, worth, -torch.inf).argmax(dim=1)
-        # Where nothing is safe, the margin that is told is the least unsafe one's.
-        told = torch.where(able.any(dim=1), best, margin.nan_to_num(nan=-torch.inf).argmax(dim=1))
-        each = torch.arange(len(best), device=best.device)
-        chosen = torch.where(able.any(dim=1), best, -1)
-        lost = (chosen < 0) if asked is None else (chosen < 0) & asked
-        # To hold, nothing need be known of a state; a policy must see it.
-        seen = sound if isinstance(self.fallback, str) else given
-        instead = self.fallback_candidates(seen) if bool(lost.any()) else None
-        acting = found.pick(chosen, instead)
-        acting = replace(acting, mean=acting.mean.where(known[:, None, None, None], torch.nan))
-        return Decision(acting, chosen, margin[each, told].where(known, torch.nan), able, found)
+            def act(t: int, seen: Any) -> Any:
+                return np.stack([hold.fall_back(state, "asked for a plan") for state in seen]).astype(
+                    seen.dtype
+                )
 
-    def fallback_candidates(self, states: Array) -> Candidates:
-        """What the fallback would do from `states` `[E, D]`, one candidate each, with its forecast."""
-        if self.fallback == "stop":
-            raise NoSafePlan(f"no candidate of {len(self.factors)} is safe")
-        if isinstance(self.fallback, str):
-            return self._around(self.policy, states, (0.0,))
-        return self._around(self._backup, states, (1.0,))
+            instead, other = self.model.follow(sound, act, plans.shape[1])
+            plans[lost] = instead[lost]
+            parts = [
+                np.where(lost[:, None, None], getattr(other, name), getattr(forecast, name))
+                for name in ("mean", "var")
+            ]
+            parts[0] = np.where(known[:, None], parts[0], np.nan)
+            forecast = GaussianForecast(*parts).mark_failures()
+        return plans, self._with_members(forecast, sound, plans)
+
+    def _propose(self, starts: Floats, rngs: Rngs) -> tuple[Floats, GaussianForecast]:
+        """Candidates `[E, K, H, A]` and their forecast `[E * K, H, D]`."""
+        planner: Any = self.planner
+        if getattr(planner, "model", None) is self.model and hasattr(planner, "propose_with_forecast"):
+            plans, forecast = planner.propose_with_forecast(starts, rngs)
+            return check_plans(plans, self.system, len(starts)), forecast
+        plans = check_plans(planner.propose(starts, rngs), self.system, len(starts))
+        k = plans.shape[1]
+        return plans, self.model(np.repeat(starts, k, axis=0), plans.reshape(-1, *plans.shape[2:]))
+
+    def _with_members(self, forecast: GaussianForecast, states: Floats, plans: Floats) -> GaussianForecast:
+        if not getattr(self.tubes, "members", False):
+            return forecast
+        if self.model.members is None:
+            raise InvalidInput("the model must have members for tubes of its worst member, got one without")
+        starts = np.repeat(states, len(plans) // len(states), axis=0)
+        ways = np.array(self.model.members(starts, plans), dtype=np.float64)
+        ways[:, np.isnan(forecast.mean).any(axis=(1, 2))] = np.nan  # nothing is known of these
+        return MemberForecast(forecast.mean, forecast.var, members=ways)
 
     @property
-    def _backup(self) -> Policy:
-        """The fallback as a policy; a function of one state is called for each."""
-        backup: Any = self.fallback
-        if hasattr(backup, "outputs"):
-            return cast(Policy, backup)
-        sizes = len(self.environment.names), len(self.environment.low)
-        return Function(lambda states: np.stack([backup(state) for state in states]), *sizes, sees="state")
+    def digest(self) -> str:
+        """Of all that acts: system, model, planner, limits, fallback and tubes at scale 1."""
+        return digest_of(self.scaled(1.0) if isinstance(self.tubes, FittedTubes) else self)
 
-    def _around(self, policy: Policy, states: Array, factors: Sequence[float]) -> Candidates:
-        around, members = (policy, self.ensemble, self.environment), getattr(self.guard, "members", False)
-        return candidates_around(*around, states, horizon=self.horizon, factors=factors, members=members)
+    def certify(
+        self,
+        level: PACLevel,
+        *,
+        steps: int,
+        folder: str | Path,
+        explore: int = 64,
+        max_episodes: int = 400,
+        scales: Sequence[float] | None = None,
+        allowed: int | None = None,
+        ledger: LedgerPath | None = None,
+        engine: Engine | None = None,
+    ) -> Descended:
+        """A certificate of the acting controller: P(a limit is broken in an episode of `steps`) <= epsilon.
 
-    def _worth(self, found: Candidates) -> Array:
-        """`[E, C]` by which safe candidates are ranked."""
-        if self.choice == "factor":
-            return torch.as_tensor(self.factors).to(found.mean).expand(found.plans.shape[:2])
-        rewards = self.reward(found.mean, found.plans)
-        return shaped("reward", rewards, tuple(found.plans.shape[:3]), found.mean).sum(dim=-1)
+        explore: episodes on which scales of the tubes are tried, from the widest down to the first with an
+            error; the two narrowest without one are then tested, unless `scales` says which
+        max_episodes: of each scale; it stops as soon as they have shown it
+        allowed: errors of exactly `max_episodes`, as a fixed plan; by default it bets, and stops when it can
+        ledger: `pac-ledger` in the folder by default
+
+        A controller has one set of episodes for its certificate: another one with other `steps` would look at
+        them again, and is refused; `replace(controller, seed=...)` has others.
+        """
+        from pac_rl.planning.episodes import BATCH, RunEpisodes, describe_episodes  # which run controllers
+
+        check_integer("steps", steps, least=1)
+        run, home = engine or partial(watch, run_here), Path(folder)
+        first = unit_seeds(tune=1, calibrate=1, test=1, seed=self.seed)[0] + self.round * ROUND
+        usual: dict[str, Any] = {"size": BATCH, "steps": steps}
+
+        def stage(scale: float) -> Stage:
+            return Stage(RunEpisodes, (self.scaled(scale), steps), needs=NEEDS)
+
+        def runs(name: str, **more: Any) -> Callable[[Any, Any], Any]:
+            return episodes_through(run, stage, str(home / name), **usual, **more)
+
+        def lay_down(chosen: Sequence[float]) -> Descent:
+            return Descent(
+                scales=tuple(chosen),
+                n=max_episodes,
+                allowed=allowed,
+                level=level,
+                episodes=first + EPISODES + np.arange(len(chosen) * max_episodes).reshape(len(chosen), -1),
+                error=f"a limit is broken, or the robot fails, within {steps} steps",
+                tested={"controller": self.digest, "steps": steps},
+            )
+
+        check_integer("max_episodes", max_episodes, least=1)
+        suffix = f"{steps}" if not self.round else f"{steps}-round-{self.round}"
+        if scales is None:
+            lay_down(SCALES[:1])  # refuses here what could prove nothing
+            scales = []
+            ids = first + EXPLORE + np.arange(check_integer("explore", explore, least=1))
+            for scale in SCALES:
+                if runs(f"explore-{suffix}", part="explore", unit="episode")(scale, ids).any():
+                    break
+                scales.append(scale)
+            if not scales:
+                raise InvalidInput(
+                    f"no scale of the tubes kept {explore} episodes without an error, not even "
+                    f"{SCALES[0]:g}: the fallback or the model is not good enough for these limits"
+                )
+            scales = scales[-2:]
+        plan = lay_down(check_numbers("scales", scales, "[S]", finite=True).tolist())
+        book = ledger if ledger is not None else home / "pac-ledger"
+        about = {"plan": plan if allowed is None else None, **describe_episodes(self, "with the guard")}
+        done = descend(plan, runs(name := f"episodes-{suffix}", **about), ledger=book)
+        write_descent(done, home / f"controller-{suffix}.json")
+        last = done.trials[-1].scale if done.certified is None else done.certified
+        write_descent(done, home / name / f"scale-{last!r}" / DESCENT)  # for the page of these episodes
+        return done
+
+
+def _known(states: Floats) -> NDArray[np.bool_]:
+    """`[E]` which states `[E, D]` are numbers, also in the single precision of a model."""
+    return np.asarray((np.abs(states) <= np.finfo(np.float32).max).all(axis=1))
+
+
+def digest_of(thing: Any) -> str:
+    """A digest of objects: their tensors, settings and code; refused where their code cannot be told."""
+    try:
+        return Digests()(thing)
+    except Undigested as error:
+        raise InvalidInput(f"its code cannot be told, so nothing would notice a change: {error}") from None

@@ -1,5 +1,4 @@
-"""The guard: tubes of plans, safe plans above unsafe ones, a fallback where none is safe, mbrl-lib's agents
-guarded.
+"""The guard: tubes of plans, safe plans above unsafe ones, a fallback where none is safe.
 
 A planner takes one finite number for each plan, so an unsafe plan gets one below any return.
 """
@@ -12,7 +11,6 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
-from numpy.typing import NDArray
 
 from pac_core import GaussianForecast, InvalidInput, LinearFeatures, PACError, Trajectories, TubeChecker
 from pac_core.arrays import Array, check_returned, convert_like, to_float64
@@ -30,9 +28,9 @@ WORST = 1e35
 """The penalty where nothing is known; float32 still holds the sum of thousands."""
 
 Evaluate: TypeAlias = Callable[[Any, Array], Array]
-"""From an initial state `[D]` and plans `[B, H, A]` to their values `[B]`."""
+"""From an initial state `[D]`, or one for each plan `[B, D]`, and plans `[B, H, A]` to their values `[B]`."""
 Forecast: TypeAlias = Callable[[Array, Array], GaussianForecast]
-"""From starts `[N, D]` and plans `[N, H, A]` to a forecast, as `partial(forecast_plans, ensemble)`.
+"""From starts `[N, D]` and plans `[N, H, A]` to a forecast, as a `Dynamics`.
 
 The first steps must not depend on how many follow.
 """
@@ -270,11 +268,11 @@ class GuardedPlans:
     reward: Reward | None
 
     def __call__(self, initial_state: Any, plans: Array) -> Array:
-        """`[B]` values of plans `[B, H, A]` from one state `[D]`."""
+        """`[B]` values of plans `[B, H, A]` from one state `[D]`, or from one each `[B, D]`."""
         if self.evaluate is not None:
             checked, values = self.check(initial_state, plans), self.evaluate(initial_state, plans)
             return rank(shaped("evaluate", values, (len(plans),), plans), checked)
-        forecast = of_plans(self.forecast(_starts(initial_state, plans), plans), plans)
+        forecast = self._forecast(initial_state, plans)
         checked = self.guard.check(forecast, plans)
         if self.reward is None:  # a `ScoredForecast`, guard_plans saw to it
             return rank(shaped("the forecast", forecast.returns, (len(plans),), plans), checked)  # type: ignore[attr-defined]
@@ -282,9 +280,17 @@ class GuardedPlans:
         return rank(array_namespace(rewards).sum(rewards, axis=1), checked)
 
     def check(self, initial_state: Any, plans: Array) -> CheckResult:
-        """What the checker says of plans `[B, H, A]` from one state `[D]`, over the guard's steps."""
-        steps = self.guard.steps(plans)
-        return self.guard.check(self.forecast(_starts(initial_state, plans), plans[:, :steps]), plans)
+        """What the checker says of plans `[B, H, A]` from one state, or one each, over the guard's steps."""
+        return self.guard.check(self._forecast(initial_state, plans[:, : self.guard.steps(plans)]), plans)
+
+    def _forecast(self, initial_state: Any, plans: Array) -> GaussianForecast:
+        """Of exactly these plans, in their library and on their device, whatever the model computes in."""
+        made = of_plans(self.forecast(_starts(initial_state, plans), plans), plans)
+        if is_torch_array(plans) and not is_torch_array(made.mean):
+            xp, where = array_namespace(plans), device(plans)
+            parts = (xp.asarray(part, device=where) for part in (made.mean, made.var))
+            return GaussianForecast(*parts).mark_failures()
+        return made
 
 
 def guard_plans(
@@ -297,10 +303,12 @@ def guard_plans(
 
     evaluate: None where one pass through the model serves both: returns on the forecast's own mean
         trajectory, with `reward`; or, with `ScoredPlans` as the forecast, over its particles
+    forecast: such as the `model` of a fitted guard
 
     It ranks, and never falls back: where no plan is safe, a planner carries out the least unsafe one it
-    saw, and one that returns a mean of plans may carry out what was never checked. `GuardedAgent` checks
-    what is carried out, and lets a fallback act; `ranked_safe` tells which values are those of safe plans.
+    saw, and one that returns a mean of plans may carry out what was never checked. `GuardedAgent` and
+    `GuardedPlanner` check what is carried out, and let a fallback act; `ranked_safe` tells which values are
+    those of safe plans.
     """
     if (ways := sum([evaluate is not None, reward is not None, hasattr(forecast, "reward")])) != 1:
         rule = "returns must come from one of evaluate, reward and a forecast by ScoredPlans"
@@ -336,12 +344,23 @@ def ranked_safe(values: Array) -> Array:
 
 
 def _starts(state: Any, plans: Array) -> Array:
-    """`[N, D]` one state for all of N plans."""
-    xp = array_namespace(plans)
+    """`[N, D]` a start for each of N plans: one state for all of them, or one each."""
+    xp, n = array_namespace(plans), len(plans)
     given = xp.asarray(state, device=device(plans))
+    if given.ndim == 2 and len(given) == n:
+        return given
     if given.ndim != 1:
-        raise InvalidInput(f"the initial state must have shape [D], got {tuple(given.shape)}")
-    return xp.broadcast_to(given, (len(plans), *given.shape))
+        rule = f"the initial state must have shape [D], or [{n}, D] for {n} plans"
+        raise InvalidInput(f"{rule}, got {tuple(given.shape)}")
+    return xp.broadcast_to(given, (n, *given.shape))
+
+
+def shaped(name: str, values: Any, shape: tuple[int, ...], to: Array) -> Array:
+    """What a user's function returned, in the library of `to`, refused unless it is of exactly this shape."""
+    given = array_namespace(to).asarray(values)
+    if tuple(given.shape) != shape:
+        raise InvalidInput(f"{name} must return values of shape {shape}, got {tuple(given.shape)}")
+    return given
 
 
 def of_plans(forecast: Any, plans: Array) -> GaussianForecast:
@@ -352,14 +371,6 @@ def of_plans(forecast: Any, plans: Array) -> GaussianForecast:
         got = tuple(forecast.mean.shape[:-1])
         raise InvalidInput(f"forecast must be of {plans.shape[0]} plans x {plans.shape[1]} steps, got {got}")
     return forecast
-
-
-def shaped(name: str, values: Any, shape: tuple[int, ...], to: Array) -> Array:
-    """What a user's function returned, in the library of `to`, refused unless it is of exactly this shape."""
-    given = array_namespace(to).asarray(values)
-    if tuple(given.shape) != shape:
-        raise InvalidInput(f"{name} must return values of shape {shape}, got {tuple(given.shape)}")
-    return given
 
 
 Fallback: TypeAlias = Literal["hold", "stop"] | Callable[[Floats], Any]
@@ -392,101 +403,3 @@ def check_fallback(fallback: Any) -> Fallback:
     if fallback not in ("hold", "stop") and not callable(fallback):
         raise InvalidInput(f"fallback must be 'hold', 'stop' or a function of the state, got {fallback!r}")
     return cast(Fallback, fallback)
-
-
-class GuardedAgent:
-    """A `TrajectoryOptimizerAgent` that carries out only plans that were checked.
-
-    The planners may return a plan that they never evaluated (a mean of good ones), and means of safe
-    plans need not be safe. So a plan that was not seen while planning is checked; if it is unsafe,
-    the best safe plan that was seen is taken; if there was none, the fallback acts. Where a plan serves for
-    several actions (`replan_freq`), what is left of it is checked anew from each observation, and given up
-    for a new plan if that is unsafe, or shorter than the tube: a tube without a horizon of its own is of a
-    whole plan, so that every action gets a new one.
-
-    agent: mbrl-lib's, with CEM, iCEM or MPPI; its objective is set to `plans`
-    plans: the guarded objective, of a guard with a fallback
-
-    decisions: how often it planned; replaced: how often the best safe plan stood in for the planner's
-    own; fallbacks: how often no plan was safe; reason: of the last check, in words
-    """
-
-    def __init__(self, agent: Any, plans: GuardedPlans) -> None:
-        guard = plans.guard
-        check_fallback(guard.fallback)
-        if guard.horizon is not None and (every := agent.replan_freq) > guard.horizon:
-            raise InvalidInput(f"replan_freq must be at most the tube's {guard.horizon} steps, got {every}")
-        self.agent, self.plans, self.guard = agent, plans, guard
-        self.decisions = self.replaced = self.fallbacks = 0
-        self.reason = ""
-        self._plan: Floats = np.zeros((0, 0))
-        self._waiting = 0  # actions at the head of the plan that may still be carried out
-        self._best: tuple[float, Array | None] = (-np.inf, None)
-        agent.set_trajectory_eval_fn(self._watched)
-
-    def act(self, observation: Any, **_: Any) -> Floats:
-        """`[A]` the next action: of a plan that is safe from this observation on, or the fallback's."""
-        # What is left of a plan and shorter than the tube is not known to be safe; a tube without a horizon
-        # is as long as the plan was, of which something is carried out.
-        whole = self.guard.horizon is not None and len(self._plan) >= self.guard.horizon
-        known = np.isfinite(np.asarray(observation)).all()
-        if not (self._waiting and whole and known and self._is_safe(observation, self._plan)):
-            plan, self._waiting = self.safe_plan(observation), 0
-            if plan is None:
-                self.fallbacks += 1
-                bounds = (self.agent.optimizer_args[end] for end in ("action_lb", "action_ub"))
-                low, high = (np.asarray(end, dtype=np.float64) for end in bounds)
-                return self.guard.act(observation, low, high, self.reason)
-            # Not beyond the tube, even if replan_freq was changed since.
-            self._plan, self._waiting = plan, len(plan[: self.guard.horizon][: self.agent.replan_freq])
-        action, self._plan, self._waiting = self._plan[0], self._plan[1:], self._waiting - 1
-        return np.asarray(action)
-
-    def safe_plan(self, observation: Any) -> Floats | None:
-        """`[H, A]` a plan that was checked safe, or None; from a state that is not finite, none is."""
-        self.decisions += 1
-        self._best = (-np.inf, None)
-        if not np.isfinite(np.asarray(observation)).all():
-            self.reason = UNKNOWN
-            return None
-        plan = np.asarray(self.agent.plan(observation))
-        width = len(np.asarray(self.agent.optimizer_args["action_lb"]))
-        if plan.ndim != 2 or not len(plan) or plan.shape[1] != width:
-            raise InvalidInput(f"the agent's plan must have shape [H, {width}], got {plan.shape}")
-        seen = None if self._best[1] is None else self._best[1].cpu().numpy()
-        if seen is not None and np.array_equal(plan, seen):
-            self.reason = "safe: checked while planning"
-        elif not self._is_safe(observation, plan):
-            if seen is None:
-                return None
-            self.replaced += 1
-            plan = seen
-        return np.asarray(plan, dtype=np.float64)
-
-    def reset(self, planning_horizon: int | None = None) -> None:
-        """Forgets the last plan, and what iCEM and MPPI keep of it: an episode begins afresh.
-
-        mbrl-lib's own reset leaves those two, so that one episode would lean on the one before.
-        """
-        self.agent.reset(planning_horizon)
-        self._waiting = 0
-        planner = self.agent.optimizer.optimizer
-        if getattr(planner, "elite", None) is not None:
-            planner.elite = None
-        if is_torch_array(mean := getattr(planner, "mean", None)):
-            planner.mean = mean.new_zeros(mean.shape)
-
-    def _is_safe(self, observation: Any, plan: NDArray[Any]) -> bool:
-        where = self.agent.optimizer.initial_solution  # on the planner's device
-        given = array_namespace(where).asarray(plan[None], device=where.device)
-        checked = self.plans.check(observation, given)
-        self.reason = checked.reason(0)
-        return bool(checked.safe[0])
-
-    def _watched(self, initial_state: Any, plans: Array) -> Array:
-        """The guarded values, keeping the best safe plan in mind."""
-        values = self.plans(initial_state, plans)
-        i = int(values.argmax())
-        if ranked_safe(values[i]) and float(values[i]) > self._best[0]:
-            self._best = (float(values[i]), plans[i].clone())
-        return values

@@ -15,20 +15,19 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # so that workers find the m
 from common import PATH, option, options, out_option, seed_option, smoke_option, start
 from halfcheetah import guard_results as guarding
 from halfcheetah.any_of import SMALL as FEW_PICKS
-from halfcheetah.any_of import Counts, compare_picks
+from halfcheetah.any_of import Counts, compare_guarded, compare_picks
 from halfcheetah.demo import run_demo
 from halfcheetah.experiment import SMOKE, Design, Experiment
 from halfcheetah.figures import FIGURES, draw_all
 from halfcheetah.guard import SMALL, TASKS, Guarded, Sizes
 from halfcheetah.pets import SMALL as SMALL_LOOP
-from halfcheetah.pets import compare_in_loop
+from halfcheetah.pets import Loop, run_loop
 from halfcheetah.picture import draw_picture
 from halfcheetah.train_policy import Search, search_policy
 from halfcheetah.world import compare_worlds, log_episodes
 
 from cluster.commands import engine_at
-from pac_rl.pets import Loop
-from pac_rl.planning import returns_in_words
+from pac_rl.policies import returns_in_words
 
 main = click.Group(help=__doc__)
 
@@ -180,7 +179,8 @@ def guard_certificate(out, address, smoke_test, seed, task, ledger, **given):
 @engine_options()
 @seed_option
 @click.option("--model", type=PATH, help="Another ensemble, such as the guard's: around the policy alone.")
-def any_of(out, address, smoke_test, seed, model):
+@click.option("--guarded", is_flag=True, help="From starts of guarded episodes; needs --model.")
+def any_of(out, address, smoke_test, seed, model, guarded):
     """Best of 21 and of 400 plans: the tube of a drawn plan beside the tube of whichever is picked.
 
     All plans of each start are carried out. Finished shards are kept; the ensemble is trained first, unless
@@ -188,7 +188,8 @@ def any_of(out, address, smoke_test, seed, model):
     """
     design, counts = (SMOKE, FEW_PICKS) if smoke_test else (Design(), Counts())
     with engine_at("none" if smoke_test else address) as engine:
-        compare_picks(Experiment(replace(design, seed=seed), out, engine), counts, model)
+        experiment = Experiment(replace(design, seed=seed), out, engine)
+        (compare_guarded if guarded else compare_picks)(experiment, counts, model)
     print(f"\neverything is in {out / 'results'}")
 
 
@@ -215,17 +216,14 @@ def log_episodes_command(seed, episodes, steps, file):
 
 @main.command()
 @engine_options("pets_output")
-@option("episodes", 12, "Compared.")
-@option("tune", 4, "Episodes to choose our scale on.")
 @option("rounds", 3, "Of the loop.")
-def pets(out, address, smoke_test, episodes, tune, rounds):
-    """PETS with the guard in its loop, and five guards compared inside its planner.
+def pets(out, address, smoke_test, rounds):
+    """PETS with a guard that is fitted again after each training, and a certificate at the end.
 
-    Finished episodes are kept; stopped before, the loop begins anew with the same numbers.
+    Finished units and episodes are kept; stopped before, the loop begins anew with the same numbers.
     """
-    counts = (SMALL_LOOP, 1, 1) if smoke_test else (Loop(rounds=rounds, warm=40), tune, episodes)
     with engine_at("none" if smoke_test else address) as engine:
-        compare_in_loop(out, engine, *counts)
+        run_loop(out, engine, SMALL_LOOP if smoke_test else Loop(rounds=rounds))
 
 
 @main.command()

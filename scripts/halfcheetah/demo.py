@@ -15,11 +15,11 @@ from halfcheetah.guard_results import KINDS, describe
 from cluster.commands.tune import tune_run
 from pac_core import PACLevel
 from pac_core.certificates import Descent, descend, open_ledger, write_descent
-from pac_core.report import StoredRun, write_report
-from pac_core.runs import Job, RunFolder, certify_run, episodes_through
+from pac_core.report import DESCENT, StoredRun, write_report
+from pac_core.runs import Job, RunFolder, Stage, certify_run, episodes_through
 from pac_rl import Settings
-from pac_rl.pages import DESCENT
-from pac_rl.tasks import EPISODES, describe_episodes, episodes_stage, read_episodes
+from pac_rl.planning import BATCH, RunEpisodes, describe_episodes, read_episodes
+from pac_rl.tasks import NEEDS
 
 DEMO = Design(
     **{"tune": 1000, "calibrate": 2000, "test": 2000, "epsilon": 0.02, "delta": 1e-3, "episodes": 512},
@@ -86,17 +86,19 @@ def run_guarded(guards, episodes, level):
         tested=describe(guards),
     )
 
-    def stage(scale):
-        return episodes_stage(guards.guarded(scale), guards.sizes.steps, traced=guards.along)
+    def trace(controller):
+        return Stage(RunEpisodes, (controller, guards.sizes.steps, guards.along), needs=NEEDS)
 
-    about = describe_episodes(controller, "with the guard") | {"size": EPISODES}
+    def stage(scale):
+        return trace(guards.guarded(scale))
+
+    about = describe_episodes(controller, "with the guard") | {"size": BATCH}
     run = episodes_through(guards.experiment.engine, stage, str(home), **about)
     done = descend(plan, run, ledger=guards.experiment.out / "pac-ledger")
     write_descent(done, home / f"scale-{SCALE!r}" / DESCENT)
-    bare = guards.base.bare()
+    bare = guards.bare
     ids = range(int(seeds[0]), int(seeds[0]) + episodes)
-    tracing = episodes_stage(bare, guards.sizes.steps, traced=guards.along)
-    job = Job.of("episodes", ids, [tracing], size=EPISODES, **describe_episodes(bare, "by the policy alone"))
+    job = Job.of("episodes", ids, [trace(bare)], size=BATCH, **describe_episodes(bare, "by the policy alone"))
     folder = RunFolder(home / "no-guard")
     guards.experiment.engine(job, folder)
     return done, read_episodes(job, folder, bare)

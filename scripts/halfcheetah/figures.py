@@ -24,7 +24,7 @@ from pac_core.certificates import write_json
 from pac_core.runs import certify_run
 from pac_core.thresholds import fit_threshold
 from pac_rl import forecast_plans
-from pac_rl.forecasts import BATCH
+from pac_rl.dynamics.forecasts import BATCH
 from pac_rl.tasks import unit_seeds
 
 SIZE = "size of the tube (half-diagonal of its box, mean over steps)"

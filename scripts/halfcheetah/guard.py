@@ -9,7 +9,6 @@ from functools import cached_property, partial
 from itertools import product
 
 import numpy as np
-import torch
 from halfcheetah.experiment import say
 
 import pac_core
@@ -20,7 +19,18 @@ from pac_core.sets import score_units
 from pac_core.thresholds import fit_threshold
 from pac_core.tubes import fit_shape
 from pac_rl import Transitions, tasks
-from pac_rl.planning import BATCH, FACTORS, FittedTubes, MeanTubes, MemberTubes
+from pac_rl.planning import (
+    BATCH,
+    FACTORS,
+    FittedTubes,
+    MeanTubes,
+    MemberTubes,
+    ReturnCost,
+    RunEpisodes,
+    cheetah_reward,
+    describe_episodes,
+    read_episodes,
+)
 from pac_rl.policies import Function, policy_input
 from pac_rl.rollouts import TRAINING_SEEDS
 from pac_rl.systems import SPEED
@@ -135,8 +145,9 @@ class Guarded:
     @cached_property
     def base(self):
         """The planner without a guard."""
-        parts = (self.experiment.robot, self.ensemble, self.experiment.policy, self.limits, None)
-        return pac_rl.Controller(*parts, **self.options)
+        parts = (self.experiment.design.env, self.experiment.policy, self.ensemble, self.limits)
+        sizes = self.sizes
+        return make_controller(*parts, horizon=sizes.horizon, checked=sizes.checked, choice=sizes.choice)
 
     @property
     def options(self):
@@ -153,15 +164,21 @@ class Guarded:
 
     def guarded(self, scale):
         """Our controller at a scale of its tubes."""
-        return replace(self.base, guard=self.ours.scaled(scale))
+        return replace(self.base, tubes=self.ours.scaled(scale))
+
+    @property
+    def bare(self):
+        """The policy itself, with nobody watching."""
+        planner = replace(self.base.planner, factors=(1.0,), horizon=1)
+        return replace(self.base, planner=planner, horizon=1, checked=None)
 
     def controllers(self, scale):
         """Every guard to compare, on the same ensemble and candidates; ours at this scale."""
         return {
-            "no guard": self.base.bare(),
-            "mean": replace(self.base, guard=MeanTubes()),
-            "worst member": replace(self.base, guard=MemberTubes()),
-            "paper's tube": replace(self.base, guard=self.tubes(shape="joint")),
+            "no guard": self.bare,
+            "mean": replace(self.base, tubes=MeanTubes()),
+            "worst member": replace(self.base, tubes=MemberTubes()),
+            "paper's tube": replace(self.base, tubes=self.tubes(shape="joint")),
             "ours": self.guarded(scale),
         }
 
@@ -177,8 +194,14 @@ class Guarded:
         self.ensemble.refuse_seen(seeds, "tubes")
         picks = np.stack([draw.integers(len(FACTORS), size=each) for _ in sizes.governed])
         policies = tuple(self._governed(*governed) for governed in sizes.governed)
-        about = (experiment.design.env, experiment.policy, self.ensemble, policies, picks, sizes.horizon)
-        stage = Stage(CarryOutCandidates, (*about, sizes.steps - 1), needs=tasks.NEEDS)
+        about = (
+            replace(self.base.planner, price=None),
+            experiment.design.env,
+            policies,
+            picks,
+            sizes.steps - 1,
+        )
+        stage = Stage(CarryOutCandidates, about, needs=tasks.NEEDS)
         job = Job.of("tubes", range(int(seeds[0]), int(seeds[-1]) + 1), [stage], size=each)
         found = tasks.read_arrays(*self._run(job, f"tubes-{self.task}-{sizes.horizon}"))
         mixed = draw.permutation(len(seeds))
@@ -188,18 +211,27 @@ class Guarded:
     def run(self, controller, part, count, name):
         """Episodes of a controller, on the first so many seeds of a part."""
         seeds = self.seeds(part, count)
-        stage = tasks.episodes_stage(controller, self.sizes.steps)
+        stage = Stage(RunEpisodes, (controller, self.sizes.steps), needs=tasks.NEEDS)
         ids = range(int(seeds[0]), int(seeds[0]) + count)
-        about = tasks.describe_episodes(controller, name)
-        job = Job.of("episodes", ids, [stage], size=tasks.EPISODES, **about)
+        about = describe_episodes(controller, name)
+        job = Job.of("episodes", ids, [stage], size=BATCH, **about)
         settings = f"{self.sizes.horizon}-{self.sizes.checked}-{self.sizes.choice}"
         where = f"{self.task}-{part}-{count}-{settings}/{name.replace(' ', '-')}"
-        return tasks.read_episodes(*self._run(job, where), controller)
+        return read_episodes(*self._run(job, where), controller)
 
     def _governed(self, bound, width, jitter):
         robot, policy = self.experiment.robot, self.experiment.policy
         column = robot.names.index("forward velocity")
         return SlowedPolicy(policy, robot.view, len(robot.names), column, bound, width, jitter)
+
+
+def make_controller(env, policy, ensemble, limits, *, horizon, checked, choice, tubes=None):
+    """Candidates around the policy, by what they return along the predicted mean or by their factors."""
+    system, model = pac_rl.MujocoSystem(env), pac_rl.Dynamics.of(ensemble, propagation="one-step", batch=None)
+    price = ReturnCost(cheetah_reward) if choice == "return" else None
+    planner = pac_rl.AroundPolicy.of(system, model, policy, price=price, horizon=horizon)
+    about = {"tubes": tubes, "checked": checked, "reward": cheetah_reward}
+    return pac_rl.Controller(system, model, planner, limits, "hold", horizon, **about)
 
 
 class SlowedPolicy:
@@ -244,30 +276,29 @@ class SimulatePlanner(tasks.SimulateEpisodes):
         along = np.eye(len(robot.names))[robot.names.index("forward velocity")]
         for (checked, choice), below in planned:
             limits = (HalfSpace("speed limit", along, SPEED - below),)
-            options = {"horizon": 6, "checked": checked, "choice": choice, "fallback": "hold"}
-            planner = pac_rl.Controller(robot, model, policy, limits, MeanTubes(), **options)
+            options = {"horizon": 6, "checked": checked, "choice": choice, "tubes": MeanTubes()}
+            planner = make_controller(env, policy, model, limits, **options)
             act = partial(self.act, planner)
             acting.append(Function(act, len(robot.names), len(robot.low), sees="state"))
         super().__init__(env, tuple(acting), firsts, steps, BATCH)
 
     @staticmethod
     def act(planner, states):
-        return planner.decide(states).plans[:, 0].double().cpu().numpy()
+        return planner.decide(np.asarray(states), [None] * len(states)).actions
 
 
 class CarryOutCandidates:
     """From starts along governed episodes up to step `last`, one candidate each, forecast and carried out."""
 
-    def __init__(self, env, policy, ensemble, governed, picks, horizon, last, *, device="cpu"):
-        self.robot, self.policy, self.ensemble = pac_rl.make_environment(env), policy, ensemble.to(device)
-        self.governed, self.picks, self.horizon, self.last = governed, picks, horizon, last
+    def __init__(self, planner, env, governed, picks, last, *, device="cpu"):
+        self.planner, self.robot = planner, pac_rl.make_environment(env)
+        self.governed, self.picks, self.last = governed, picks, last
 
     def __call__(self, shard, given):
         burn_in, seeds = (0, self.last), np.asarray(shard.ids)
         starts = pac_rl.simulate(self.robot, self.governed[shard.number], seeds, horizon=1, burn_in=burn_in)
-        around = {"horizon": self.horizon, "factors": FACTORS}
-        found = pac_rl.candidates_around(self.policy, self.ensemble, self.robot, starts.start, **around)
-        picked = found.pick(torch.from_numpy(self.picks[shard.number]))
-        done = pac_rl.execute(self.robot, starts, picked.plans[:, 0].double().cpu().numpy())
-        mean, var = (part.cpu().numpy() for part in (picked.forecast.mean, picked.forecast.var))
+        plans, forecast = self.planner.propose_with_forecast(starts.start, [None] * len(seeds))
+        rows, picks = np.arange(len(seeds)), self.picks[shard.number]
+        done = pac_rl.execute(self.robot, starts, plans[rows, picks])
+        mean, var = (x[rows * plans.shape[1] + picks] for x in (forecast.mean, forecast.var))
         return {"ids": seeds, "mean": mean, "var": var, "truth": done.states, "lengths": done.lengths}

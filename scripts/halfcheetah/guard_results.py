@@ -30,8 +30,8 @@ from pac_core.evaluation import error_interval
 from pac_core.risks import accepted_risk, claim_accepted_risk
 from pac_core.runs import Job, RunFolder, Stage, episodes_through
 from pac_rl import run_episodes
-from pac_rl.planning import MeanTubes
-from pac_rl.tasks import EPISODES, RunEpisodes, RunSelections, episodes_stage, read_arrays
+from pac_rl.planning import BATCH, MeanTubes, RunEpisodes, RunSelections
+from pac_rl.tasks import NEEDS, read_arrays
 
 SCALES = (2.0, 1.6, 1.4, 1.2, 1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 """Of our tubes, from wide to narrow; tried in this order on tune episodes, until one has a violation."""
@@ -108,10 +108,10 @@ def time_plans(controller, plans):
     """Milliseconds of a plan for one robot, on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    start, took = np.zeros((1, controller.ensemble.dims)), []
+    start, took = np.zeros((1, len(controller.system.names))), []
     for _ in range(plans):
         before = time.perf_counter()
-        controller.decide(start)
+        controller.decide(start, [None])
         took.append(1e3 * (time.perf_counter() - before))
     torch.set_num_threads(threads)
     return {"median ms": float(np.median(took)), "99% ms": float(np.quantile(took, 0.99))}
@@ -138,7 +138,7 @@ def returns_and_violations(guards, title, *, allowed):
 def draw_episode(guards, scale):
     """The first compared episode without a guard and with ours, over time; run again for its traces."""
     column, panels = int(np.flatnonzero(guards.along)[0]), {}
-    for name, controller in (("no guard", guards.base.bare()), ("ours", guards.guarded(scale))):
+    for name, controller in (("no guard", guards.bare), ("ours", guards.guarded(scale))):
         seeds, steps = guards.seeds("compare", 1), guards.sizes.steps
         traces = run_episodes(controller, seeds, steps=steps, along=guards.along).traces
         ends = np.stack([traces.lower[0], traces.upper[0]]) if name == "ours" else None
@@ -156,7 +156,7 @@ def compare_settings(usual, settings, episodes):
     for setting in settings:
         row = dict(zip(("horizon", "checked", "choice"), setting, strict=True))
         guards = Guarded(usual.experiment, usual.task, replace(usual.sizes, **row))
-        mean = guards.run(replace(guards.base, guard=MeanTubes()), "tune", episodes, "mean")
+        mean = guards.run(replace(guards.base, tubes=MeanTubes()), "tune", episodes, "mean")
         scale, tried = choose_scale(guards, episodes, SCALES[4:])
         ours = next(one for one in tried if one["scale"] == scale)
         row |= {"mean: return": float(mean.returns.mean()), "violated": say_violated(mean)}
@@ -218,9 +218,9 @@ def certify_guard(guards, asked, ledger):
     root = guards.experiment.out / f"certify-{guards.task}-{asked.kind}-{asked.attempt}"
 
     def stage(scale):
-        return episodes_stage(guards.guarded(scale), guards.sizes.steps, scorer)
+        return Stage(scorer, (guards.guarded(scale), guards.sizes.steps), needs=NEEDS)
 
-    about = {"size": EPISODES, "controller": plan.controller, "unit": "episode"}
+    about = {"size": BATCH, "controller": plan.controller, "unit": "episode"}
     if asked.sequential:
         about["plan"] = plan
     if loss:
@@ -242,7 +242,7 @@ def describe(guards):
     base, threshold = guards.base, guards.ours.threshold
     value = threshold if isinstance(threshold, float) else threshold.value
     return {
-        "robot": base.environment.id,
+        "robot": base.system.id,
         "policy": guards.experiment.design.about()["policy"],
         "ensemble": file_digest(guards.home / "ensemble.safetensors"),
         "trained on": asdict(guards.ensemble.train_record),
@@ -257,7 +257,7 @@ def describe(guards):
 def bound_accepted_risk(done, root, confidence, ledger):
     """P(unsafe given accepted) at the certified scale; as it was picked here, the limit is for all scales."""
     ids = done.plan.episodes[done.plan.scales.index(done.certified)].tolist()
-    job = Job.of("episodes", ids, [Stage(RunSelections)], size=EPISODES)
+    job = Job.of("episodes", ids, [Stage(RunSelections)], size=BATCH)
     found = read_arrays(job, RunFolder(root / f"scale-{done.certified!r}"))
     counts = (found["ids"], found["accepted"], found["unsafe"])
     return accepted_risk(*counts, confidence=confidence, choices=len(done.plan.scales), ledger=ledger)

@@ -27,10 +27,11 @@ from pac_program import refused
 from pac_program import run as pac
 from PIL import Image
 
-from pac_core import read_certificate
+from pac_core import InvalidInput, read_certificate
+from pac_core.certificates import read_descent
 from pac_core.datasets import file_digest
 from pac_core.splits import ids_digest
-from pac_rl import Ensemble, Settings, Transitions, load_policy, make_environment, simulate, train
+from pac_rl import Ensemble, Settings, Transitions, load_guard, load_policy, make_environment, simulate, train
 from pac_rl.policies import SHIPPED
 from pac_rl.tasks import rl_task
 
@@ -114,6 +115,39 @@ def test_rollouts_that_trained_the_ensemble_are_no_units(ensemble: Path, tmp_pat
         train = read_certificate(tmp_path / folder / "run" / "certificate-0.1-0.05.json").parts["train"]
         assert (train.n, train.digest) == known[1:]
         assert train.name == (known[0] or "training rollouts, by seed or id")
+
+
+@pytest.mark.parametrize("plans", ["candidates", "policy"])
+def test_plans_are_run_and_guarded_by_what_was_certified(ensemble: Path, tmp_path: Path, plans: str) -> None:
+    """From the program to a controller: tubes of plans, an episode certificate, and what acts."""
+    folder, ledger, limit = tmp_path / "run", tmp_path / "pac-ledger", "forward velocity <= 3.2096"
+    made = ["run", "rl", "--plans", plans, "--ensemble", ensemble, "--folder", folder, "--address", "none"]
+    few = ["--horizon", 2, "--burn-in", 0, 5, "--tune", 40, "--calibrate", 60, "--test", 30, *LEVEL]
+    answer = pac(*made, *few, "--shape", "features", "--feature", "forward velocity")
+    assert answer.exit_code == 0, answer.output
+    certificate = folder / "certificate-0.1-0.05.json"
+    words = "whichever of the 21 candidates" if plans == "candidates" else "The set of a new rollout"
+    assert words in read_certificate(certificate).promise
+    if plans == "candidates":
+        checked = pac("verify", certificate, folder / "scores.parquet", "--ledger", ledger)
+        assert checked.exit_code == 0, checked.output
+    guard = ["guard", folder, "--fallback", "hold", "--ensemble", ensemble, "--address", "none"]
+    guard += ["--epsilon", 0.3, "--delta", 0.2, "--steps", 3, "--explore", 4, "--episodes", 8]
+    refused(pac(*guard, "--limit", "speed <= 3"), "of forward velocity, rootz", "got 'speed <= 3'")
+    shown = pac(*guard, "--limit", limit)
+    assert shown.exit_code == 0, shown.output
+    done = folder / "controller-3.json"
+    assert pac("verify", done, "--ledger", ledger).exit_code == 0
+    assert read_descent(done).certified == 0.4, "the narrowest: in three steps from rest nobody is too fast"
+    read = load_guard(folder, model=ensemble)
+    assert read.certificate.promise == read_certificate(certificate).promise
+    acting = read.controller()
+    assert acting.limits[0].bound == 3.2096  # type: ignore[attr-defined]
+    assert acting.act(np.zeros(18)).shape == (6,)
+    other = tmp_path / "other.safetensors"
+    replace(Ensemble.load(ensemble), trained_on=None).save(other)
+    with pytest.raises(InvalidInput, match="the model must be the certified one"):
+        load_guard(folder, model=other)
 
 
 def ppo(path: Path, *, normalised: bool) -> Path:
@@ -270,7 +304,7 @@ def test_bad_input_is_refused_in_one_sentence(
         (["--epsilon", "0.1"], "--epsilon and --delta go together"),
         (["--epsilon", "0.001", "--delta", "1e-5", "--calibrate", "300"], "at least 11,508 are needed"),
         (["--propagation", "magic"], "propagation must be one of"),
-        (["--env", "Nowhere-v0"], "Nowhere-v0"),
+        (["--env", "Nowhere-v0"], "must be what Gymnasium can make: Environment `Nowhere`"),
     ],
 )
 def test_nothing_is_trained_for_what_is_refused(tmp_path: Path, more: list[str], said: str) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pac_program import run as pac
 from scipy.special import ndtr
 from scipy.stats import binom, binomtest
@@ -195,6 +197,34 @@ def test_what_does_not_go_together_is_refused(change: dict[str, Any], words: str
         fit_shape(*walks(np.random.default_rng(6), 20), LEVEL, **({"any_of": True} | change))
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=5),
+    st.sampled_from(["box", "max", "joint", "cone"]),
+    st.sampled_from([True, False, None, 1, "yes"]),
+    st.sampled_from([None, 1, 2, 0, -1, 2.5]),
+)
+def test_only_candidates_of_units_make_a_promise_about_any(
+    inner: list[int], shape: str, any_of: Any, drawn_of: Any
+) -> None:
+    """Everything else is refused in a sentence, before anything is fitted."""
+    truth = np.random.default_rng(0).normal(size=(40, *inner))
+
+    def fit() -> Any:
+        forecast = GaussianForecast(np.zeros_like(truth), np.ones_like(truth))
+        return fit_shape(forecast, truth, LEVEL, shape=shape, any_of=any_of, drawn_of=drawn_of)
+
+    whole = drawn_of is None or (isinstance(drawn_of, int) and drawn_of >= 1)
+    wanted = 4 if any_of is True and drawn_of is None else 3
+    fits = shape in ("box", "max", "joint") and whole and truth.ndim == wanted
+    fits &= (any_of is True and shape != "joint") or (any_of is False and drawn_of is None)
+    if fits:
+        assert fit() is not None
+        return
+    with pytest.raises(InvalidInput):
+        fit()
+
+
 def test_other_shapes_are_refused() -> None:
     rng = np.random.default_rng(7)
     forecast, truth = walks(rng, 20)
@@ -226,6 +256,14 @@ def test_the_command_line_certifies_a_file_of_candidates(tmp_path: Path) -> None
     assert "whichever of the 5 candidates is picked" in done.output
     checked = pac("verify", out, data, "--ledger", tmp_path / "pac-ledger")
     assert checked.exit_code == 0, checked.output
+    tested = pac("evaluate", out, data)
+    assert tested.exit_code == 0, tested.output
+    document, known = read_certificate(out), np.load(out.with_name("certificate.scores.npz"))
+    new = ~np.isin(np.arange(400).astype(str), [*known["ids"], *known["tune_ids"]])
+    lower, upper = document.predictor.sets(GaussianForecast(np.zeros((1, 4, 2)), np.ones((1, 4, 2)))).box()
+    outside = ((truth[new] < lower) | (truth[new] > upper)).any(axis=(1, 2, 3))
+    assert f"all    100  {outside.mean():.4f}" in tested.output, "a unit is missed if any candidate is"
+    assert 0 < outside.sum() > ((truth[new, 0] < lower) | (truth[new, 0] > upper)).any(axis=(1, 2)).sum()
     one = tmp_path / "one" / "plans.npz"
     one.parent.mkdir()
     np.savez(one, mean=forecast.mean[:, 0], var=forecast.var[:, 0], truth=truth[:, 0], ids=np.arange(400))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
+from exact_bets import proof_probability
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
@@ -17,7 +19,6 @@ from pac_core.betting import (
     confidence_sequence,
     hoeffding_bentkus,
     needed_log_wealth,
-    proof_probability,
     refutes_at,
 )
 from pac_core.bounds import min_samples
@@ -96,10 +97,81 @@ def test_the_p_value_of_errors_is_one(n: int) -> None:
             assert binom.pmf(np.arange(n + 1), n, alpha)[p <= delta].sum() <= delta
 
 
+def test_the_p_value_of_part_losses_by_hand() -> None:
+    """20 units lose 2.5 in all, of 6 expected: e times P[Bin(20, 0.3) <= 3], the next whole number, and not
+    <= 2; the other bound, exp(-20 KL(0.125, 0.3)), is smaller or larger as the case may be."""
+    kl = 0.125 * math.log(0.125 / 0.3) + 0.875 * math.log(0.875 / 0.7)
+    whole = math.e * sum(math.comb(20, k) * 0.3**k * 0.7 ** (20 - k) for k in range(4))
+    assert hoeffding_bentkus(0.125, 20, 0.3) == pytest.approx(min(math.exp(-20 * kl), whole), rel=1e-12)
+    n, alpha, mean = 2000, 0.02, 20.5 / 2000  # where the second is the smaller one
+    kl = mean * math.log(mean / alpha) + (1 - mean) * math.log((1 - mean) / (1 - alpha))
+    whole = math.e * sum(math.comb(n, k) * alpha**k * (1 - alpha) ** (n - k) for k in range(22))
+    assert whole < math.exp(-n * kl)
+    assert hoeffding_bentkus(mean, n, alpha) == pytest.approx(whole, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("n", "alpha", "shares"), [(40, 0.3, (0.5, 0.4, 0.1)), (300, 0.05, (0.92, 0.06, 0.02))]
+)
+def test_the_p_value_of_losses_of_three_values_is_one(
+    n: int, alpha: float, shares: tuple[float, ...]
+) -> None:
+    """Of 0, 1/2 and 1 with these probabilities the mean is alpha: P[p <= delta] <= delta, by convolution."""
+    assert shares[1] / 2 + shares[2] == pytest.approx(alpha)
+    exact = np.ones(1)
+    for _ in range(n):
+        exact = np.convolve(exact, shares)  # of twice the sum
+    p = np.array([hoeffding_bentkus(twice / (2 * n), n, alpha) for twice in range(2 * n + 1)])
+    for delta in (0.3, 0.1, 0.01, 1e-4):
+        assert exact[p <= delta].sum() <= delta
+
+
+def test_the_two_parts_at_the_end_share_delta() -> None:
+    """At (0.1, 0.01): 0.9^47 = 0.00707 is above 0.7 delta, 0.9^48 below; wealth must reach 1 / (0.3 delta),
+    333.3, where it alone decides."""
+    level = PACLevel(0.1, 0.01)
+    assert 0.9**48 < 0.007 < 0.9**47 < 0.01
+    assert [refutes_at(np.zeros(n), level) for n in (47, 48)] == [False, True]
+
+    def wealth(n: int, loss: float) -> float:  # by hand, of the bets on 0.005, 0.02 and 0.04
+        stakes = ((0.4, 0.095 / 0.09), (0.4, 0.08 / 0.09), (0.2, 0.06 / 0.09))
+        return sum(weight * (1 + stake * (0.1 - loss)) ** n for weight, stake in stakes)
+
+    assert 100 < wealth(90, 0.04) < wealth(103, 0.04) < 333.3 < wealth(104, 0.04)
+    for n, shown in ((90, False), (103, False), (104, True)):
+        assert hoeffding_bentkus(0.04, n, 0.1) > 0.05, "which shows nothing here"
+        assert refutes_at(np.full(n, 0.04), level) is shown
+
+
+@pytest.mark.parametrize("level", [PACLevel(0.1, 0.01), PACLevel(0.05, 0.01), PACLevel(0.3, 0.2)])
+def test_the_fewest_that_can_show_anything_at_the_end(level: PACLevel) -> None:
+    fewest = min_samples(PACLevel(level.epsilon, 0.7 * level.delta))
+    assert [refutes_at(np.zeros(n), level) for n in (fewest - 1, fewest)] == [False, True]
+
+
 def smallest_risk(losses: np.ndarray, refuted: object) -> float:
-    """The smallest alpha on a fine grid that these losses refute."""
-    grid = np.linspace(0.001, 0.5, 2000)
-    return float(grid[np.argmax([refuted(alpha) for alpha in grid])])  # type: ignore[operator]
+    """The smallest risk that these losses refute, by bisection."""
+    low, high = float(losses.mean()), 0.9
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if refuted(middle) else (middle, high)  # type: ignore[operator]
+    return high
+
+
+@pytest.mark.parametrize(("delta", "most"), [(0.05, 1.12), (0.01, 1.08), (0.001, 1.06)])
+def test_how_far_from_hoeffding_bentkus_the_docs_say_it_is(delta: float, most: float) -> None:
+    """On errors, which vary most; farthest where there are none: log(0.7 delta) / log(delta)."""
+    ratios = []
+    for n, errors in product((100, 300, 1000), (0, 1, 5, 50)):
+        losses = (np.arange(n) < errors).astype(float)
+        mean = errors / n
+        plain = smallest_risk(losses, lambda alpha, n=n, m=mean: hoeffding_bentkus(m, n, alpha) <= delta)
+        both = smallest_risk(losses, lambda alpha, x=losses: refutes_at(x, PACLevel(alpha, delta)))
+        ratios.append(both / plain)
+    assert most - 0.01 < max(ratios) <= most
+    assert max(ratios) == pytest.approx(math.log(0.7 * delta) / math.log(delta), abs=0.002)
+    said = " ".join((Path(__file__).parents[2] / "docs" / "guarantees.md").read_text().split())
+    assert f"{most} times its limit at delta = {delta}" in said
 
 
 def test_the_combination_is_near_the_better_of_its_parts() -> None:
@@ -155,7 +227,6 @@ def test_a_bet_on_no_errors_is_ruined_by_one() -> None:
         (lambda: Bets.at(0.1).log_wealth([0.5, float("nan")]), "losses must"),
         (lambda: needed_log_wealth(0.0), "delta must lie strictly between 0 and 1"),
         (lambda: confidence_sequence([0, 0.5], 0.1), "errors must be 0 or 1"),
-        (lambda: proof_probability(Bets.at(0.1), 0.1, 2.0, 5), r"error must lie in \[0, 1\]"),
     ],
 )
 def test_what_is_no_bet_is_refused(call: object, words: str) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pac_program import LEVEL as AT
 from pac_program import SPLIT, load, refused, run
 from scipy.special import betainc
@@ -99,6 +101,24 @@ def test_each_bet_is_a_density_of_the_rank() -> None:
     ends = settle_ranks(np.zeros((2, len(BETS))), 1, np.array([0.0, 1.0]))
     assert np.isfinite(ends).all()
     assert SHARES.sum() == pytest.approx(1)
+
+
+def test_there_is_no_alarm_just_below_the_wealth_that_is_one() -> None:
+    """1 / alpha, and not 1 less: over a life in which wealth was never larger than after its last unit."""
+    scores = np.random.default_rng(8).normal(1.0, size=40)
+
+    def life(alpha: float, units: int) -> list[bool]:
+        bets = RankBets(CALIBRATION)
+        return [bets.bet(score, alpha) for score in scores[:units]]
+
+    bets, wealth = RankBets(CALIBRATION), list[float]()
+    for score in scores:
+        bets.bet(score, 1e-9)
+        wealth.append(bets.wealth)
+    last = int(np.argmax(wealth))
+    assert wealth[last] > 20
+    assert not any(life(1 / (wealth[last] * (1 + 1e-6)), last + 1))
+    assert life(1 / (wealth[last] * (1 - 1e-6)), last + 1)[-1]
 
 
 def test_the_smoothing_is_not_the_stream_of_the_same_seed() -> None:
@@ -301,6 +321,48 @@ def test_the_comparison_is_in_the_ledger_before_a_score_is_read(tmp_path: Path) 
     )
     assert again.certificates[0].world == first.certificates[0].world, "no comparison that was not laid down"
     assert len(read_ledger(ledger)) == 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=310),
+    st.sampled_from(["order", "held_out"]),
+)
+def test_what_cannot_be_compared_is_refused_before_the_look(
+    tmp_path_factory: pytest.TempPathFactory, values: list[float], what: str
+) -> None:
+    ledger = tmp_path_factory.mktemp("world") / "ledger"
+    about: Any = {"ids": range(300), "ledger": ledger, "data": "d", "unit": "unit", what: values}
+    numbers = not any(map(math.isnan, values))
+    fits = numbers and (len(values) == 300 if what == "order" else bool(values) and -math.inf not in values)
+    if fits:
+        made = certify_scores(GivenScore("x"), lambda: CALIBRATION, PACLevel(0.1, 0.01), **about)
+        assert len(made.certificates[0].world or ()) == (1 if what == "order" else 2)
+        return
+    with pytest.raises(InvalidInput, match=f"{what} must"):
+        certify_scores(GivenScore("x"), lambda: CALIBRATION, PACLevel(0.1, 0.01), **about)
+    assert not ledger.exists()
+
+
+def test_verify_computes_the_report_again_or_says_that_it_did_not(tmp_path: Path) -> None:
+    """A sealed certificate that claims another world is told from a true one."""
+    scores, others = tmp_path / "scores.npz", tmp_path / "others.npz"
+    np.savez(scores, scores=CALIBRATION, ids=range(300))
+    np.savez(others, scores=CALIBRATION[:50], ids=range(1000, 1050))
+    path = tmp_path / "c.json"
+    fitted = run("fit", scores, *AT, "--held-out", others, "--out", path)
+    assert fitted.exit_code == 0, fitted.output
+    true = run("verify", path, scores)
+    assert true.exit_code == 0, true.output
+    assert "ok  world        wealth" in true.output
+    assert "--  world        not compared again with the 50 held-out units" in true.output
+    document = json.loads(path.read_text())
+    document["world"]["order of the units"] = 250.0
+    path.write_text(json.dumps(document | {"seal": seal(document)}))
+    false = run("verify", path, scores)
+    assert false.exit_code == 1
+    assert "NO  world" in false.output
+    assert "stated 250" in false.output
 
 
 def test_the_document_keeps_it_and_earlier_documents_have_none(tmp_path: Path) -> None:

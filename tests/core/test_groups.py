@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pac_program import refused
 from pac_program import run as pac
+from scipy.stats import binom
 
 from pac_core import (
     GaussianForecast,
@@ -21,6 +22,7 @@ from pac_core import (
     InvalidInput,
     LinearFeatures,
     LogitForecast,
+    NotEnoughData,
     PACLevel,
     SecondLook,
     certify,
@@ -67,28 +69,44 @@ def test_counts_alone_decide_who_is_merged_refused_and_proved(
     sizes: dict[str, int], merge: bool, seed: int
 ) -> None:
     names = np.repeat(list(sizes), list(sizes.values()))
-    least = min_samples(PACLevel(LEVEL.epsilon, LEVEL.delta / len(sizes)))
-    small = {name for name, n in sizes.items() if n < least}
+    small = {name for name, n in sizes.items() if n < needed_by(len(sizes))}
     scores = np.random.default_rng(seed).random(len(names))
-    kept = len(sizes) - len(small) + 1  # groups, if the small ones are one
-    together = sum(n for name, n in sizes.items() if name in small)
-    if small and (not merge or together < min_samples(PACLevel(LEVEL.epsilon, LEVEL.delta / kept))):
+    if small and not merge:
         with pytest.raises(SmallGroups) as refusal:
-            fitted(scores, names=names, merge_small=merge)
+            fitted(scores, names=names)
         error = refusal.value
-        assert set(error.small) == (small if not merge else {OTHER})
+        assert set(error.small) == small
         assert all(f"{name!r} has {n}" in str(error) for name, n in error.small.items())
         assert f"at least {error.needed:,} calibration units" in str(error)
         assert error.needed == min_samples(error.level) > max(error.small.values())
         return
+    if small:  # by hand: the smallest join them, one by one, until they can prove their share
+        rest = sorted((n, name) for name, n in sizes.items() if name not in small)
+        while rest and sum(sizes[name] for name in small) < needed_by(len(rest) + 1):
+            small.add(rest.pop(0)[1])
+        if sum(sizes[name] for name in small) < needed_by(len(rest) + 1):
+            with pytest.raises(NotEnoughData, match=f"^{len(names)} calibration units cannot prove"):
+                fitted(scores, names=names, merge_small=True)
+            return
     made = fitted(scores, names=names, merge_small=merge)
-    assert (set(made.merged) == small) if merge else not small
-    each = sizes if not small else {name: n for name, n in sizes.items() if name not in small}
+    assert set(made.merged) == small
+    each = {name: n for name, n in sizes.items() if name not in small}
     assert {name: one.n for name, one in made.groups.items() if name != OTHER} == each
     assert math.fsum(one.level.delta for one in made.groups.values()) <= LEVEL.delta * (1 + 1e-12)
     for name, one in made.groups.items():
         inside = scores[np.isin(names, list(small) if name == OTHER else [name])]
         assert one.value == np.sort(inside)[-1 - one.errors]
+
+
+def needed_by(groups: int) -> int:
+    return min_samples(PACLevel(LEVEL.epsilon, LEVEL.delta / groups))
+
+
+def test_one_small_group_takes_the_next_smallest_with_it() -> None:
+    names = ["big"] * 200 + ["middle"] * 90 + ["tiny"] * 3
+    made = fitted(np.arange(293.0), names=names, merge_small=True)
+    assert made.merged == ("middle", "tiny")
+    assert {name: one.n for name, one in made.groups.items()} == {"big": 200, OTHER: 93}
 
 
 def test_a_group_called_other_is_merged_with_the_small_ones() -> None:
@@ -102,6 +120,18 @@ def test_a_group_called_other_is_merged_with_the_small_ones() -> None:
 def test_merging_is_refused_where_the_comparison_with_the_binomial_does_not_hold() -> None:
     with pytest.raises(InvalidInput, match="delta must be smaller to merge"):
         fitted(np.arange(6.0), PACLevel(0.3, 0.9), names=["a", "b", "c"] * 2, merge_small=True)
+
+
+@pytest.mark.parametrize(("delta", "k"), [(0.6, 2), (0.66, 3)])
+def test_merging_needs_one_error_more_than_allowed_to_be_expected(delta: float, k: int) -> None:
+    """Of ten units at 0.3, three errors are expected: 2 + 1 are no more than that, 3 + 1 are."""
+    assert binom.cdf(k, 10, 0.3) < delta < binom.cdf(k + 1, 10, 0.3)
+    names, level = [*"aaabbbccdd"], PACLevel(0.3, delta)
+    if k == 2:
+        assert fitted(np.arange(10.0), level, names=names, merge_small=True).groups[OTHER].errors == 2
+        return
+    with pytest.raises(InvalidInput, match="delta must be smaller to merge"):
+        fitted(np.arange(10.0), level, names=names, merge_small=True)
 
 
 def test_ties_lie_inside_together_and_failed_units_count_in_their_group() -> None:
@@ -350,7 +380,6 @@ def test_the_program_refuses_groups_it_cannot_have(tmp_path: Path) -> None:
     refused(pac(*asked, "--group", "missing"), "label or an array of", "got 'missing'")
     refused(pac(*asked, "--group", "label"), "for forecasts of labels")
     refused(pac(*asked, "--group", "of"), "at least 36 calibration units", "'b' has 3")
-    refused(pac(*asked, "--group", "of", "--merge-small"), "'other' has 3")
     refused(pac(*asked, "--merge-small"), "got no --group")
     assert pac(*asked).exit_code == 0
     refused(pac("evaluate", tmp_path / "c.json", tmp_path / "scores.npz"), "bare scores")

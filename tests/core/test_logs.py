@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from pac_program import refused, run
 from pac_core import InvalidInput, PACLevel, SecondLook
 from pac_core.betting import Bets
 from pac_core.certificates import certify_log, read_descent, read_family, read_log, verify_descent
+from pac_core.certificates.certificate import json_digest
 from pac_core.errors import PACError, UnreadableFile
 
 LEVEL = PACLevel(0.05, 0.01)
@@ -86,8 +86,70 @@ def test_an_edited_prefix_is_refused(tmp_path: Path, cheat: Any) -> None:
     path = write(tmp_path / "log.csv", [int(i == 29) for i in range(60)])
     prove(path)
     path.write_text("\n".join(cheat(path.read_text().splitlines())) + "\n")
-    with pytest.raises(InvalidInput, match="the first 60 episodes must be those that were counted before"):
+    with pytest.raises(InvalidInput, match="the first 60 episodes must be those that were read before"):
         prove(path)
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        lambda rows: rows[:80] + rows[81:],  # the one that still ran is gone
+        lambda rows: [*rows[:80], *rows[81:], rows[80] + "0"],  # it began last, after all
+        lambda rows: [*rows[:80], rows[80] + "0", *rows[81:90], rows[90].replace(",1", ",0"), *rows[91:]],
+        lambda rows: [*rows[:80], "x,0", *rows[81:]],  # another one ran in its place
+        lambda rows: [*rows[:70], rows[70][:-1], *rows[71:]],  # an outcome that is unknown again
+    ],
+    ids=["removed", "moved", "a later outcome mended", "renamed", "taken back"],
+)
+def test_episodes_that_still_run_cannot_be_edited_away(tmp_path: Path, cheat: Any) -> None:
+    """Without it: certified by 105 good ones of a log whose bad ones took long."""
+    errors = ["" if i == 79 else int(i == 89) for i in range(120)]
+    path = write(tmp_path / "log.csv", errors)
+    assert prove(path).open
+    rows = path.read_text().splitlines()
+    assert rows[80] == "79,"
+    path.write_text("\n".join([*cheat(rows), *(f"{i},0" for i in range(120, 200))]) + "\n")
+    with pytest.raises(InvalidInput, match="the first 120 episodes must be those that were read before"):
+        prove(path)
+    path.write_text("\n".join([*rows[:80], "79,0", *rows[81:], *(f"{i},0" for i in range(120, 200))]) + "\n")
+    assert prove(path).trials[0].errors == 1, "as it really ended, it goes on"
+
+
+def test_several_that_still_run_cannot_be_moved_behind_the_others(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.csv", ["" if 60 <= i < 63 else 0 for i in range(70)])
+    assert prove(path).trials[0].n == 60
+    rows = path.read_text().splitlines()
+    moved = [*rows[:61], *rows[64:], *(f"{i},0" for i in range(70, 120)), "60,1", "61,1", "62,1"]
+    path.write_text("\n".join(moved) + "\n")
+    with pytest.raises(InvalidInput, match="the first 70 episodes"):
+        prove(path)
+
+
+def test_what_an_earlier_version_wrote_down_is_compared_as_it_was(tmp_path: Path) -> None:
+    """Its notes hold the digest of the finished episodes alone."""
+    path = write(tmp_path / "log.csv", [0, 1, 0, ""])
+    log = read_log(path)
+    old = {"ids": ["0", "1", "2"], "losses": {"error": [0.0, 1.0, 0.0]}}
+    assert log.follows({"n": 3, "digest": json_digest(old)})
+    assert not log.follows({"n": 3, "digest": json_digest(old | {"ids": ["0", "2", "1"]})})
+    assert not log.follows({"n": 4, "digest": json_digest(old)})
+
+
+@given(st.lists(st.sampled_from(["0", "1", ""]), min_size=1, max_size=12), st.data())
+def test_a_log_follows_exactly_those_that_it_continues(
+    tmp_path_factory: pytest.TempPathFactory, outcomes: list[str], data: Any
+) -> None:
+    """Outcomes may be filled in and episodes added; any other change of a cell is seen."""
+    path = tmp_path_factory.mktemp("log") / "log.csv"
+    before = read_log(write(path, outcomes))
+    later = [one or data.draw(st.sampled_from(["0", "1", ""])) for one in outcomes] + ["0"]
+    assert read_log(write(path, later)).follows(before.record(len(outcomes)))
+    place = data.draw(st.integers(0, len(outcomes) - 1))
+    if outcomes[place]:
+        later[place] = {"0": "1", "1": "0"}[outcomes[place]]
+        assert not read_log(write(path, later)).follows(before.record(len(outcomes)))
+    if len(outcomes) > 1:
+        assert not read_log(write(path, outcomes[1:])).follows(before.record(len(outcomes)))
 
 
 def test_another_plan_for_the_same_evaluation_is_refused(tmp_path: Path) -> None:
@@ -102,8 +164,9 @@ def test_only_the_complete_prefix_counts(tmp_path: Path) -> None:
     path = write(tmp_path / "log.csv", [0, 0, "lost", 0, "", 0, 1])
     path.write_text(path.read_text() + "7,0")
     log = read_log(path)
-    assert (len(log), log.waiting) == (4, 3)
-    assert log.losses["error"].tolist() == [0, 0, 1, 0]
+    assert (len(log), log.waiting, log.cut) == (4, 3, True)
+    assert log.losses["error"][:4].tolist() == [0, 0, 1, 0]
+    assert "the last line has no end and is not read" in run("certify-episodes", path, *ASKED).output
     lines = '{"id": 1, "error": false}\n{"id": 2, "error": null}\n{"id": 3, "error": true}\n{"id": 4, "er'
     (tmp_path / "log.jsonl").write_text(lines)
     again = read_log(tmp_path / "log.jsonl")
@@ -223,10 +286,36 @@ def test_groups_share_delta_and_hold_together(tmp_path: Path) -> None:
     assert run("verify", flat, "--ledger", tmp_path / "pac-ledger").exit_code == 0
     write(path, [*errors, 0], terrain=[*terrain, "ice"])
     asked = ("certify-episodes", path, "--epsilon", "0.1", "--delta", "0.02", "--group", "terrain")
-    refused(run(*asked), "another plan")  # a group that was not there when delta was shared
+    refused(run(*asked), "groups must be those of the first look, flat, rough, which share delta, got ice")
+    refused(run(*asked, "--groups", "flat,rough,ice"), "which share delta, got ice:")
+    refused(run(*asked[:-2], "--groups", "flat"), "got no --group")
 
 
-def test_the_prefix_digest_is_of_ids_and_outcomes(tmp_path: Path) -> None:
-    log = read_log(write(tmp_path / "log.csv", [0, 1, 0]))
-    assert log.digest(2) == read_log(write(tmp_path / "b.csv", [0, 1, 1])).digest(2) != log.digest(3)
-    assert np.array_equal(log.ids, ["0", "1", "2"])
+def test_groups_to_come_have_their_share_from_the_first_look_on(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.csv", [0] * 100, terrain=["flat"] * 100)
+    asked = ("certify-episodes", path, "--epsilon", "0.1", "--delta", "0.03", "--group", "terrain")
+    refused(
+        run(*asked, "--groups", "rough,ice"),
+        "those of the first look, ice, rough, which share delta, got flat",
+    )
+    first = run(*asked, "--groups", "flat,rough,ice")
+    assert "flat, ice, rough: each at delta = 0.01, so all hold together" in first.output
+    write(path, [0] * 200, terrain=["flat"] * 100 + ["ice"] * 100)
+    again = run(*asked)
+    assert again.exit_code == 1, "of rough ground nothing is known"
+    for name, sure in (("flat", True), ("ice", True), ("rough", False)):
+        file = tmp_path / f"log.certificate-{name}.json"
+        assert (read_descent(file).certified is not None) is sure
+        assert run("verify", file, "--ledger", tmp_path / "pac-ledger").exit_code == 0
+
+
+def test_groups_need_a_ledger_with_a_budget(tmp_path: Path) -> None:
+    """Without one `pac verify` confirms none of several evaluations, so nobody may say they hold together."""
+    path = write(tmp_path / "log.csv", [0] * 110, terrain=["flat"] * 110)
+    run("certify-episodes", path, *ASKED)
+    asked = ("certify-episodes", path, *ASKED, "--group", "terrain", "--name", "by terrain")
+    refused(run(*asked), "ledger must have a budget, which all groups share")
+    assert read_family(tmp_path / "pac-ledger").attempts == 1
+    assert run(*asked, "--ledger", tmp_path / "other").exit_code == 0
+    twice = run("certify-episodes", path, *ASKED, "--name", "again")
+    assert "pac verify confirms one evaluation in such a ledger" in twice.output

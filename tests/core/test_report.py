@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pac_program import refused
 from pac_program import run as pac
 
 from pac_core import PACLevel, plugins
@@ -157,3 +158,27 @@ def test_the_command_writes_the_page(tmp_path: Path, monkeypatch: Any) -> None:
     text = (tmp_path / "page.html").read_text()
     assert "<title>Mine</title>" in text
     assert '"bound":2.0' in text
+
+
+def test_a_certificate_alone_is_a_headline_with_its_groups_and_its_world(tmp_path: Path) -> None:
+    """And so is what `pac watch` saw since; a changed file is refused."""
+    rng, out = np.random.default_rng(0), tmp_path / "page.html"
+    light = ["<i>day"] * 300 + ["night"] * 300
+    np.savez(tmp_path / "scores.npz", scores=rng.normal(size=600), ids=range(600), light=light)
+    np.savez(tmp_path / "new.npz", scores=rng.normal(3, size=100), ids=range(1000, 1100))
+    path = tmp_path / "c.json"
+    asked = ("--epsilon", 0.1, "--delta", 0.02, "--group", "light", "--unit", "grasp", "--out", path)
+    assert pac("fit", tmp_path / "scores.npz", *asked).exit_code == 0
+    assert pac("watch", path, tmp_path / "new.npz").exit_code == 1
+    done = pac("report", path, tmp_path / "c.watch.json", "--out", out)
+    assert done.exit_code == 0, done.output
+    page = out.read_text()
+    assert "The set of a new grasp contains the truth with probability at least 90% in each light" in page
+    assert "Certified, not tested" in page
+    assert "A threshold for each group, by light, known when a set is made:" in page
+    assert "Calibration scores, compared with the order of the units" in page
+    assert "ALARM: they are not. Wealth" in page
+    assert "<i>day" not in page, "a hostile name stays text"
+    state = (tmp_path / "c.watch.json").read_text()
+    (tmp_path / "c.watch.json").write_text(state.replace('"alarm": true', '"alarm": false'))
+    refused(pac("report", tmp_path / "c.watch.json", "--out", out), "was changed after it was written")

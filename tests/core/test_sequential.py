@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exact_bets import proof_probability
 from hypothesis import given
 from hypothesis import strategies as st
 from pac_program import run as run_program
 from scipy.stats import beta, binom
 
 from pac_core import InvalidInput, PACLevel, SecondLook
-from pac_core.betting import Bets, hoeffding_bentkus, proof_probability
+from pac_core.betting import Bets, hoeffding_bentkus
 from pac_core.certificates import (
     Descended,
     Descent,
@@ -26,7 +27,7 @@ from pac_core.certificates import (
     write_descent,
 )
 from pac_core.certificates.descent import follow
-from pac_core.errors import BadCertificate, OverBudget
+from pac_core.errors import BadCertificate, OverBudget, PACError
 
 LEVEL = PACLevel(0.05, 0.01)
 MOST = 400
@@ -90,30 +91,101 @@ def test_a_bolder_scale_begins_when_the_one_before_is_certified(ledger: Path) ->
     assert read_family(ledger).cost == 0.01, "one delta for all scales"
 
 
-def test_a_kill_at_any_point_loses_nothing_and_repeats_nothing(ledger: Path) -> None:
-    """The block that was cut off is run again, whole; what was counted is not."""
-    ran: list[int] = []
+ERRORS = (3, 50, 120)
+
+
+def cut_off(bad: Any, **attributes: Any) -> Any:
+    """A run that is ended, whenever `bad` says so of its outcomes, after all its episodes were run."""
 
     def run(scale: float, ids: Any) -> Any:
-        if len(ran) % 2 == 0:
-            ran.append(-1)
+        found = np.isin(ids, ERRORS)
+        run.calls.append(ids.tolist())
+        if bad(found):
             raise KeyboardInterrupt
-        ran.extend([len(ids)] * (1 + len(ids) % 2))
-        return np.isin(ids, (3, 50, 120))
+        return found
 
-    shown = None
-    for _ in range(20):
+    run.calls = []
+    for name, value in attributes.items():
+        setattr(run, name, value)
+    return run
+
+
+def insist(mine: Descent, run: Any, ledger: Path, **options: Any) -> Descended:
+    for _ in range(50):
         try:
-            shown = descend(plan(), run, ledger=ledger)
-        except KeyboardInterrupt:
-            continue
-        break
-    assert shown is not None
-    assert shown.certified == 1.0
-    straight = descend(
-        plan(), lambda scale, ids: np.isin(ids, (3, 50, 120)), ledger=ledger.with_name("other")
-    )
-    assert shown.errors == straight.errors
+            return descend(mine, run, ledger=ledger, **options)
+        except KeyboardInterrupt as error:
+            told = error
+            assert bool(getattr(told, "__notes__", [])) is not bool(options or hasattr(run, "repeatable"))
+    raise AssertionError("it never ended")
+
+
+@pytest.mark.parametrize("how", [{"repeatable": True}, "attribute"])
+def test_a_kill_at_any_point_loses_nothing_where_outcomes_depend_on_the_ids_alone(
+    ledger: Path, how: Any
+) -> None:
+    """What was counted is not run again; the block that was cut off is, with the same outcomes."""
+    ended: list[int] = []
+
+    def every_second(found: Any) -> bool:
+        ended.append(len(ended))
+        return len(ended) % 2 == 1
+
+    given = {"repeatable": True} if how == "attribute" else {}
+    run = cut_off(every_second, **given)
+    shown = insist(plan(), run, ledger, **({} if given else how))
+    other = ledger.with_name("other")
+    straight = descend(plan(), lambda scale, ids: np.isin(ids, ERRORS), ledger=other)
+    assert (shown.errors, shown.lost, shown.certified) == (straight.errors, 0, 1.0)
+    assert [one for call in run.calls[1::2] for one in call] == list(range(len(straight.errors[0])))
+    assert run.calls[::2] == run.calls[1::2], "each block twice, because it was cut off once"
+
+
+def test_episodes_that_were_begun_and_lost_are_errors(ledger: Path, tmp_path: Path) -> None:
+    """Who ends the process whenever a block has an error in it would otherwise run the good blocks alone."""
+    run = cut_off(lambda found: found.any())
+    shown = insist(plan(), run, ledger)
+    assert shown.errors[0][:105] == (1.0,) * 105, "the first block is begun once, and lost"
+    assert (shown.lost, shown.certified) == (105, None)
+    assert len(run.calls) == 1, "with so many errors the rest cannot prove it any more"
+    assert "105 were begun and lost, which is an error." in str(shown)
+    write_descent(shown, tmp_path / "descent.json")
+    assert str(read_descent(tmp_path / "descent.json")) == str(shown)
+    assert all(check.holds for check in verify_descent(read_descent(tmp_path / "descent.json"), ledger))
+
+
+def test_hidden_restarts_certify_no_bad_controller(tmp_path: Path) -> None:
+    """Every fourth episode is an error, 20% are allowed, and a block with an error in it ends the process."""
+    rng, mine = np.random.default_rng(0), plan(n=30, level=PACLevel(0.2, 0.1))
+
+    def run(scale: float, ids: Any) -> Any:
+        found = rng.random(len(ids)) < 0.25
+        if found.any():
+            raise KeyboardInterrupt
+        return found
+
+    for name, options, sure in (("a", {}, None), ("b", {"repeatable": True}, 1.0)):
+        shown = None
+        while shown is None:
+            try:
+                shown = descend(mine, run, ledger=tmp_path / name, block=1, **options)  # type: ignore[arg-type]
+            except KeyboardInterrupt:
+                continue
+        assert shown.certified == sure, "a false declaration is not seen, and stands in the ledger"
+    assert [note.facts["repeatable"] for note in read_notes(tmp_path / "b")] == [True]
+
+
+def test_of_two_processes_at_once_only_one_runs_an_episode(ledger: Path) -> None:
+    """Otherwise the one that is sooner ready would count, and errors take longer."""
+    inner = cut_off(lambda found: False)
+
+    def slow(scale: float, ids: Any) -> Any:
+        descend(plan(), inner, ledger=ledger)
+        return np.zeros(len(ids), bool)
+
+    shown = descend(plan(), slow, ledger=ledger)
+    assert 0 not in [one for call in inner.calls for one in call]
+    assert shown.errors[0][:105] == (1.0,) * 105
 
 
 def test_episodes_counted_as_they_finish_are_another_plan(ledger: Path) -> None:
@@ -128,7 +200,7 @@ def test_episodes_counted_as_they_finish_are_another_plan(ledger: Path) -> None:
 def test_skipped_and_unclear_episodes_are_refused(ledger: Path, returned: Any) -> None:
     with pytest.raises(InvalidInput):
         descend(plan(), lambda scale, ids: returned, ledger=ledger)
-    assert not [note for note in read_notes(ledger) if note.kind == "descent"], "nothing was counted"
+    assert [note.kind for note in read_notes(ledger)] == ["descent begun"], "nothing was counted"
 
 
 def test_a_lucky_second_run_changes_nothing(ledger: Path) -> None:
@@ -176,7 +248,8 @@ def test_losses_that_are_none_of_the_plan(losses: tuple[float, ...]) -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"n": 104}, "n must be at least 105"),
+        ({"n": 104}, "104 calibration units cannot prove .* at least 105 are needed"),
+        ({"n": 96, "loss": True, "early": False}, "96 calibration units .* at least 97 are needed"),
         ({"bets": Bets.at(0.1)}, "bets must be against epsilon=0.05"),
         ({"early": False}, "early=False is for losses"),
         ({"allowed": 0, "loss": True}, "allowed counts errors"),
@@ -187,7 +260,7 @@ def test_losses_that_are_none_of_the_plan(losses: tuple[float, ...]) -> None:
     ],
 )
 def test_plans_that_are_refused(changed: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidInput, match=words):
+    with pytest.raises(PACError, match=words):
         plan(**changed)
 
 

@@ -16,6 +16,8 @@ MORE = [
     "how-to/groups",
     "how-to/gymnasium",
     "how-to/mbrl-lib",
+    "how-to/torchrl",
+    "how-to/rl-libraries",
     "how-to/models",
     "how-to/web-service",
     "how-to/kubernetes",

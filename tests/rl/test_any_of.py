@@ -17,23 +17,19 @@ from pac_core.errors import ShardFailed
 from pac_core.runs import RunFolder, Stage, Task, cut
 from pac_core.thresholds import fit_threshold
 from pac_core.tubes import fit_shape
-from pac_rl import Controller, Ensemble, run_episodes
-from pac_rl.candidates import (
+from pac_rl import Controller, execute, run_episodes
+from pac_rl.planning import CandidateRuns, FittedTubes, PutRowsBack, RunToStarts, certify_candidates
+from pac_rl.planning.candidates import (
     EXECUTION,
     NO_DECISION,
-    CandidateRuns,
     CarryOutCandidates,
-    PutBack,
     at_threshold,
-    certify_candidates,
     find_picked,
     propose_unguarded,
 )
-from pac_rl.planning import FittedTubes
-from pac_rl.planning.episodes import run_to_start
 from pac_rl.policies import Network
-from pac_rl.systems import Environment
-from pac_rl.tasks import RunToStarts, SimulateRollouts, episodes_stage
+from pac_rl.rollouts import Rollouts
+from pac_rl.tasks import SimulateRollouts
 
 LEVEL, K, H = PACLevel(0.1, 0.05), 4, 3
 SIZES: dict[str, Any] = {"tune": 60, "calibrate": 100, "test": 70, "model": Record("a line")}
@@ -315,26 +311,29 @@ def test_a_descent_over_thresholds_for_the_acting_guard(tmp_path: Path) -> None:
     assert counts[-1] > 0 == counts[0]
 
 
-@pytest.fixture
-def controller(cheetah: Environment, ensemble: Ensemble, policy: Network) -> Controller:
-    limits = (HalfSpace("speed", np.eye(18)[0], 1.0),)
-    return Controller(cheetah, ensemble, policy, limits, None, horizon=2, fallback="hold")
-
-
 def test_a_start_is_where_the_episode_stood(controller: Controller) -> None:
     """One drawn step of each episode; it would catch a start before or after it, and steps not of the id."""
-    seeds = np.arange(5) + 77
-    starts = run_to_start(controller, seeds, steps=6)
-    traces = run_episodes(controller, seeds, steps=6, along=np.eye(18)[0]).traces
+    seeds, ahead = np.arange(5) + 77, np.eye(18)[0]
+    shard = cut(seeds.tolist(), 5)[0]
+    traces = run_episodes(controller, seeds, steps=6, along=ahead).traces
+    held = run_episodes(
+        replace(controller, limits=(HalfSpace("never", ahead, -9.0),)), seeds, steps=6, along=ahead
+    )
     assert traces is not None
+    assert held.traces is not None
     drawn = [int(np.random.default_rng((3, seed)).integers(6)) for seed in seeds.tolist()]
     assert len(set(drawn)) > 2
-    assert starts.reached.tolist() == [1] * 5
+    starts = RunToStarts(controller, 6)(shard, {})
+    mixed = RunToStarts(controller, 6, alone=True)(shard, {})
+    assert starts["reached"].tolist() == mixed["reached"].tolist() == [1] * 5
     for row, t in enumerate(drawn):
         if t:
-            np.testing.assert_array_equal(starts.start[row], traces.states[row, t - 1])
-    stops = replace(controller, guard=FittedTubes(NoTube(), 1.0), fallback="stop")
-    assert run_to_start(stops, seeds, steps=6).reached.tolist() == [int(t == 0) for t in drawn]
+            np.testing.assert_array_equal(starts["start"][row], traces.states[row, t - 1])
+            odd = held.traces if seeds[row] % 2 else traces  # every second one by the fallback alone
+            np.testing.assert_array_equal(mixed["start"][row], odd.states[row, t - 1])
+        np.testing.assert_array_equal(controller.system.see(starts["rows"])[row], starts["start"][row])
+    stops = replace(controller, tubes=FittedTubes(NoTube(), 1.0), fallback="stop")
+    assert RunToStarts(stops, 6)(shard, {})["reached"].tolist() == [int(t == 0) for t in drawn]
 
 
 class NoTube:
@@ -346,61 +345,44 @@ class NoTube:
         return gaussian_sets(forecast, -1e9)
 
 
-def test_a_preliminary_guard_and_the_starts_it_leads_to(controller: Controller, tmp_path: Path) -> None:
-    """G0 from starts of unguarded and fallback episodes; frozen, it drives to the units to calibrate."""
-
-    @dataclass(frozen=True, eq=False)
-    class Few:
-        def propose(self, starts: Any, rngs: Any) -> Any:
-            return np.stack([rng.uniform(-1, 1, (3, 2, 6)) for rng in rngs])
-
-        def cost(self, forecast: Any, plans: Any) -> Any:
-            return forecast.mean[..., 0, 0]
-
-    def forecast(starts: Any, plans: Any) -> GaussianForecast:
-        mean = np.repeat(starts[:, None], 2, axis=1)
-        return GaussianForecast(mean, np.ones_like(mean))
-
-    def runs(who: Controller) -> CandidateRuns:
-        starts = episodes_stage(who, 6, RunToStarts)
-        return CandidateRuns(starts, Few(), forecast, PutBack("HalfCheetah-v5"))
-
-    alone = controller.falling_back()
-    held = run_episodes(alone, [5], steps=3, along=np.eye(18)[0]).traces
-    assert held is not None
-    assert not held.actions.any()
-    kinds = {"unguarded": controller, "fallback": alone}
-    found = [runs(who).arrays(range(8), RunFolder(tmp_path / name)) for name, who in kinds.items()]
-    mean, var, truth, lengths = (
-        np.concatenate([one[n] for one in found]) for n in ("mean", "var", "truth", "lengths")
-    )
-    score = fit_shape(GaussianForecast(mean, var), Trajectories(truth, lengths), LEVEL, any_of=True)
-    first = FittedTubes(score, 1.0)
-    guarded = runs(replace(controller, guard=first))
-    made, _ = certify_candidates(
-        guarded,
-        RunFolder(tmp_path / "run"),
-        [PACLevel(0.5, 0.5)],
-        tmp_path / "ledger",
-        model=Record("still"),
-        tune=6,
-        calibrate=6,
-        test=4,
-        seed=3,
-    )
-    assert made.certificates[0].predictor.score.candidates == 3
-
-
-def test_noise_on_a_real_robot_changes_no_plan(cheetah: Environment, policy: Network) -> None:
+def test_candidates_are_carried_out_from_the_physics_of_their_start(
+    controller: Controller, policy: Network
+) -> None:
+    """Each from the very start, whatever the others did, as `execute` does it."""
+    system: Any = controller.system
     shard = cut(range(2), 2)[0]
     given = SimulateRollouts("HalfCheetah-v5", policy, 1, (0, 3))(shard, {})
     plans = np.random.default_rng(0).uniform(-1, 1, (2, 3, 2, 6))
-    rngs = [np.random.default_rng(i) for i in range(2)]
-    quiet, lengths = PutBack("HalfCheetah-v5")(given, plans, rngs)
-    noisy, _ = PutBack("HalfCheetah-v5", noise=0.3)(given, plans.copy(), rngs)
-    assert quiet.shape == (2, 3, 2, 18)
+    states, lengths = PutRowsBack(system)(given, plans, [np.random.default_rng(i) for i in range(2)])
     assert lengths.tolist() == [[2] * 3] * 2
-    assert not np.array_equal(quiet, noisy)
-    # A candidate is carried out from the start, whatever the others did.
-    one, _ = PutBack("HalfCheetah-v5")(given, plans[:, 2:], rngs)
-    np.testing.assert_array_equal(one[:, 0], quiet[:, 2])
+    blank = Rollouts(shard.array, given["start"], given["physics"], states[:, 0], plans[:, 0], lengths[:, 0])
+    for k in range(3):
+        np.testing.assert_array_equal(states[:, k], execute(system.environment, blank, plans[:, k]).states)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Each step goes one on, or fails at the action 9; three is the end."""
+
+    names, low, high = ("place",), np.array([0.0]), np.array([9.0])
+
+    def see(self, rows: Any) -> Any:
+        return rows
+
+    def advance(self, rows: Any, actions: Any, rngs: Any) -> Any:
+        return rows + 1, rows[:, 0] == 2, actions[:, 0] == 9
+
+
+def test_candidates_that_end_or_fail_do_so_alone() -> None:
+    """From 1 it ends after two of three steps, from 0 at the third; a start not reached is left alone."""
+    given = {"rows": np.array([[1.0], [0.0], [0.0]]), "reached": np.array([1, 1, 0])}
+    plans = np.zeros((3, 2, 3, 1))
+    plans[1, 1, 1] = 9.0
+    states, lengths = PutRowsBack(Ending())(given, plans, [np.random.default_rng(0)] * 3)  # type: ignore[arg-type]
+    assert lengths.tolist() == [[2, 2], [3, 3], [3, 3]]
+    inf = np.inf
+    assert states[..., 0].tolist() == [
+        [[2, 3, inf], [2, 3, inf]],
+        [[1, 2, 3], [1, inf, inf]],
+        [[inf] * 3, [inf] * 3],
+    ]

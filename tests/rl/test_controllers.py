@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from pac_core import (
     FeatureLimit,
@@ -21,21 +20,35 @@ from pac_core import (
     TubeChecker,
 )
 from pac_core.tubes import BoxShape, FeatureShape, MaxShape, fit_shape
-from pac_rl import Controller, Ensemble, NoSafePlan
-from pac_rl.planning import FittedTubes, HullTube, MeanTubes, MemberTubes, ScaledTube
-from pac_rl.policies import Network
-from pac_rl.systems import Environment
+from pac_rl import Controller, Dynamics, NoSafePlan
+from pac_rl.planning import (
+    Decision,
+    FittedTubes,
+    HullTube,
+    MeanTubes,
+    MemberForecast,
+    MemberTubes,
+    ReturnCost,
+    ScaledTube,
+    cheetah_reward,
+)
+from pac_rl.policies import actions_by
 
-FACTORS = (0.0, 0.25, 0.5, 0.75, 1.0)
 STARTS = np.random.default_rng(1).normal(size=(6, 18)) * 0.3
 AHEAD = np.eye(18)[0]
 
 
-@pytest.fixture(scope="module")
-def controller(cheetah: Environment, ensemble: Ensemble, policy: Network) -> Controller:
-    limit = HalfSpace("speed", AHEAD, 0.6)
-    options: Any = {"horizon": 3, "factors": FACTORS, "fallback": "hold"}
-    return Controller(cheetah, ensemble, policy, (limit,), MeanTubes(), **options)
+def decide(controller: Controller, states: Any = STARTS) -> Decision:
+    return controller.decide(states, [np.random.default_rng(i) for i in range(len(states))])
+
+
+def keeping(controller: Controller, bound: float, **changed: Any) -> Controller:
+    """The same with a speed limit, and what else is to change."""
+    return replace(controller, limits=(HalfSpace("speed", AHEAD, bound),), **changed)
+
+
+def pricing(controller: Controller, price: Any) -> Controller:
+    return replace(controller, planner=replace(controller.planner, price=price))  # type: ignore[type-var]
 
 
 def box_tubes(scale: float = 1.0) -> FittedTubes:
@@ -44,63 +57,78 @@ def box_tubes(scale: float = 1.0) -> FittedTubes:
     return FittedTubes(shape, 1.0, scale)
 
 
-@pytest.mark.parametrize("guard", [MeanTubes(), MemberTubes(), box_tubes(), box_tubes(0.1)])
-@pytest.mark.parametrize("choice", ["return", "factor"])
+class Line:
+    """Tubes that are a line, the same for all plans."""
+
+    def __init__(self, way: Any) -> None:
+        self.way = way
+
+    def tube(self, forecast: GaussianForecast) -> HullTube:
+        return HullTube(np.broadcast_to(self.way, (1, len(forecast.mean), 3, 18)).astype(np.float64))
+
+
+@pytest.mark.parametrize("tubes", [MeanTubes(), MemberTubes(), box_tubes(), box_tubes(0.1)])
+@pytest.mark.parametrize("boldest", [False, True])
 def test_the_chosen_candidate_is_safe_and_the_best_of_those(
-    controller: Controller, guard: object, choice: str
+    controller: Controller, tubes: Any, boldest: bool
 ) -> None:
-    made = replace(controller, guard=guard, choice=choice)  # type: ignore[arg-type]
-    speeds = made._around(made.policy, STARTS, FACTORS).mean[..., 0].amax(dim=2)
-    between = float(speeds.quantile(0.5))  # some candidates pass and some do not
-    made = replace(made, limits=(HalfSpace("speed", AHEAD, between),))
-    decision = made.decide(STARTS)
-    found = decision.candidates
-    checked = TubeChecker(made.limits)(made.guard.tube(found.forecast)).safe.reshape(6, 5)  # type: ignore[union-attr]
-    assert torch.equal(decision.safe, checked)
-    worth = found.mean[..., 0].sum(dim=2) - 0.1 * (found.plans**2).sum(dim=(2, 3))
+    made = pricing(controller, None if boldest else ReturnCost(cheetah_reward))
+    speeds = decide(made).forecast.mean[..., 0].max(axis=1)
+    made = keeping(made, float(np.median(speeds)), tubes=tubes)  # some candidates pass and some do not
+    found = decide(made)
+    mean, var = found.forecast.mean, found.forecast.var
+    starts, plans = np.repeat(STARTS, 5, axis=0), found.plans.reshape(30, 3, 6)
+    ways = MemberForecast(mean, var, members=made.model.members(starts, plans))  # type: ignore[misc]
+    checked = TubeChecker(made.limits)(tubes.tube(ways)).safe.reshape(6, 5)
+    np.testing.assert_array_equal(found.safe, checked)
+    worth = mean[..., 0].sum(axis=1) - 0.1 * (plans**2).sum(axis=(1, 2))
+    acting = made.acting(STARTS, found)[0]
     for i in range(6):
-        safe = torch.nonzero(checked[i]).flatten().tolist()
-        pick = int(decision.chosen[i])
+        safe = np.flatnonzero(checked[i]).tolist()
         if not safe:
-            assert pick == -1
-            assert not decision.plans[i].any()  # hold
-            assert decision.margin[i] < 0
+            assert found.chosen[i] == -1
+            assert not found.actions[i].any()  # hold
+            assert not acting[i].any()
+            assert found.margin[i] < 0
+            assert found.reasons[i].startswith("speed: may reach")
             continue
-        best = max(safe) if choice == "factor" else max(safe, key=lambda c: float(worth[i, c]))
-        assert pick == best
-        assert decision.margin[i] >= 0
-        assert torch.equal(decision.plans[i], found.plans[i, best])
-    assert bool(checked.any())
-    assert not bool(checked.all())
+        best = max(safe) if boldest else max(safe, key=lambda c: float(worth.reshape(6, 5)[i, c]))
+        assert found.chosen[i] == best
+        assert found.margin[i] >= 0
+        np.testing.assert_array_equal(found.actions[i], found.plans[i, best, 0])
+        np.testing.assert_array_equal(acting[i], found.plans[i, best])
+    assert checked.any()
+    assert not checked.all()
+
+
+def test_plans_are_forecast_by_the_model_that_is_guarded(controller: Controller) -> None:
+    """A planner may use another one; its forecasts would be checked against tubes of this one."""
+    own = controller.model
+    doubting = Dynamics(lambda starts, plans: (own(starts, plans).mean, 4 * own(starts, plans).var))
+    usual, other = decide(controller), decide(replace(controller, model=doubting))
+    np.testing.assert_array_equal(other.plans, usual.plans)
+    np.testing.assert_allclose(other.forecast.var, 4 * usual.forecast.var, rtol=1e-4)
 
 
 def test_steps_that_are_not_checked_are_left_to_later_plans(controller: Controller) -> None:
     """A tube that leaves the limit at its third step only."""
-
-    class Late:
-        members = False
-
-        def tube(self, forecast: object) -> HullTube:
-            way = torch.zeros((1, 30, 3, 18), dtype=torch.float64)
-            way[:, :, 2, 0] = 9.0
-            return HullTube(way)
-
-    late = replace(controller, guard=Late())
-    assert not late.decide(STARTS).safe.any()
-    assert replace(late, checked=2).decide(STARTS).safe.all()
-    assert not replace(late, checked=3).decide(STARTS).safe.any()
+    way = np.zeros((3, 18))
+    way[2, 0] = 9.0
+    late = replace(controller, tubes=Line(way))
+    assert not decide(late).safe.any()
+    assert decide(replace(late, checked=2)).safe.all()
+    assert not decide(replace(late, checked=3)).safe.any()
     with pytest.raises(InvalidInput, match="checked must be at most the horizon 3, got 4"):
         replace(late, checked=4)
 
 
-def test_a_plan_whose_return_is_unknown_is_not_chosen(controller: Controller) -> None:
-    """NaN must not win a maximum, nor an unsafe plan take its place."""
-    blind = replace(
-        controller,
-        limits=(HalfSpace("speed", AHEAD, 1e6),),
-        reward=lambda states, actions: states[..., 0] * torch.nan,
-    )
-    assert blind.decide(STARTS).chosen.tolist() == [-1] * 6
+def test_what_is_not_a_number_is_never_chosen(controller: Controller) -> None:
+    """NaN must not win a minimum of costs, nor a comparison of margins."""
+    blind = ReturnCost(lambda states, actions: states[..., 0] * np.nan)
+    assert decide(pricing(keeping(controller, 1e6), blind)).chosen.tolist() == [-1] * 6
+    nonsense = decide(replace(controller, tubes=Line(np.full((3, 18), np.nan))))
+    assert not nonsense.safe.any()
+    assert nonsense.chosen.tolist() == [-1] * 6
 
 
 @pytest.mark.parametrize(
@@ -108,88 +136,80 @@ def test_a_plan_whose_return_is_unknown_is_not_chosen(controller: Controller) ->
     [lambda x, a: 1.0, lambda x, a: x[..., 0].sum(-1), lambda x, a: x[..., :1], lambda x, a: x[:1, ..., 0]],
 )
 def test_a_reward_of_another_shape_is_refused(controller: Controller, reward: Any) -> None:
-    with pytest.raises(InvalidInput, match=r"reward must return values of shape \(6, 5, 3\), got"):
-        replace(controller, reward=reward).decide(STARTS)
+    with pytest.raises(InvalidInput, match=r"reward must be numbers of shape \(6, 5, 3\), got"):
+        decide(pricing(controller, ReturnCost(reward)))
 
 
-def test_a_policy_of_another_shape_is_refused(controller: Controller) -> None:
-    class One:
-        inputs, outputs, squash, sees = 18, 6, False, "state"
+def test_a_policy_or_a_tube_of_another_shape_is_refused(controller: Controller) -> None:
+    planner: Any = controller.planner
+    with pytest.raises(InvalidInput, match=r"the policy's actions must be numbers of shape \(30, 6\), got"):
+        decide(replace(controller, planner=replace(planner, act=lambda states: np.zeros(6))))
 
-        def __call__(self, observations: Any, noise: Any) -> Any:
-            return torch.zeros(6)
-
-    with pytest.raises(InvalidInput, match=r"the policy must return actions of shape \(30, 6\), got \(6,\)"):
-        replace(controller, policy=One()).decide(STARTS)
-
-
-def test_a_tube_that_makes_no_sense_is_unsafe(controller: Controller) -> None:
-    class Nonsense:
-        members = False
-
-        def tube(self, forecast: object) -> HullTube:
-            return HullTube(torch.full((1, 30, 3, 18), torch.nan, dtype=torch.float64))
-
-    decision = replace(controller, guard=Nonsense()).decide(STARTS)
-    assert not decision.safe.any()
-    assert not decision.accepted.any()
-
-
-def test_a_tube_of_fewer_steps_than_the_plan_is_refused(controller: Controller) -> None:
     class Short(MeanTubes):
         def tube(self, forecast: GaussianForecast) -> HullTube:
             return HullTube(forecast.wide().mean[None, :, :2])
 
     for checked in (None, 3, 1):
         with pytest.raises(InvalidInput, match="a tube of 30 plans x 3 steps, got"):
-            replace(controller, guard=Short(), checked=checked).decide(STARTS)
+            decide(replace(controller, tubes=Short(), checked=checked))
 
 
-@pytest.mark.parametrize("guard", [MeanTubes(), MemberTubes(), None])
+@pytest.mark.parametrize("tubes", [MeanTubes(), MemberTubes(), None])
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
 def test_a_robot_whose_state_is_no_number_falls_back_alone(
-    controller: Controller, policy: Network, guard: Any, value: float
+    controller: Controller, tubes: Any, value: float
 ) -> None:
-    made = replace(controller, guard=guard, limits=(HalfSpace("speed", AHEAD, 1e6),), choice="factor")
-    usual, lost = made.decide(STARTS), STARTS.copy()
+    made = pricing(keeping(controller, 1e6, tubes=tubes), None)
+    usual, lost = decide(made), STARTS.copy()
     lost[2, 7] = value
+    found = decide(made, lost)
+    assert found.chosen.tolist() == [4, 4, -1, 4, 4, 4]
+    assert not found.actions[2].any()  # hold
+    assert np.isnan(found.margin[2])
+    leads: Any = made.acting(lost, found)[1]
+    assert np.isnan(leads.mean[2]).all()  # nothing is known of where that leads, by no member
+    assert tubes != MemberTubes() or np.isnan(leads.members).any(axis=(0, 2, 3)).tolist() == [
+        i == 2 for i in range(6)
+    ]
     others = [0, 1, 3, 4, 5]
-    decision = made.decide(lost)
-    assert decision.chosen.tolist() == [4, 4, -1, 4, 4, 4]
-    assert not decision.plans[2].any()  # hold
-    assert decision.acting.mean[2].isnan().all()  # nothing is known of where that leads
-    assert decision.margin[2].isnan()
-    assert torch.equal(decision.plans[others], usual.plans[others])
-    with pytest.raises(NoSafePlan, match="no candidate of 5 is safe"):
-        replace(made, fallback="stop").decide(lost)
-    with pytest.raises(InvalidInput, match="starts must be finite numbers"):
-        replace(made, fallback=policy).decide(lost)
+    np.testing.assert_array_equal(found.plans[others], usual.plans[others])
+    stop = replace(made, fallback="stop")
+    assert decide(stop, lost).stopped.tolist() == [False, False, True, False, False, False]
+    with pytest.raises(NoSafePlan, match="no plan was safe"):
+        stop.act(lost[2])
+    if not np.isfinite(value):
+        with pytest.raises(InvalidInput, match="the fallback must return 6 finite numbers"):
+            decide(replace(made, fallback=lambda state: state[3:9]), lost)
 
 
-def test_the_fallback_is_the_one_that_was_chosen(controller: Controller, policy: Network) -> None:
-    never = (HalfSpace("never", AHEAD, -1e6),)
-    held = replace(controller, limits=never).decide(STARTS)
-    assert not held.plans.any()
-    backup = replace(controller, limits=never, fallback=policy).decide(STARTS)
-    full = controller.bare().decide(STARTS)
-    torch.testing.assert_close(backup.plans[:, 0], full.plans[:, 0])
-    assert backup.chosen.tolist() == [-1] * 6
-    mine = replace(controller, limits=never, fallback=lambda state: np.full(6, 0.25)).decide(STARTS)
-    assert (mine.plans == 0.25).all()
-    stop = replace(controller, limits=never, fallback="stop")
-    with pytest.raises(NoSafePlan, match="no candidate of 5 is safe"):
-        stop.decide(STARTS)
-    asked = torch.zeros(6, dtype=torch.bool)
-    assert stop.decide(STARTS, asked=asked).chosen.tolist() == [-1] * 6  # rows that only fill the batch
+def test_the_fallback_is_the_one_that_was_chosen(controller: Controller, bare: Controller) -> None:
+    never = keeping(controller, -1e6)
+    assert not decide(never).actions.any()
+    by_policy = actions_by(controller.system, bare.planner.act.policy)  # type: ignore[attr-defined]
+    backup = replace(never, fallback=lambda state: by_policy(state[None])[0])
+    found = decide(backup)
+    assert found.chosen.tolist() == [-1] * 6
+    np.testing.assert_allclose(found.actions, decide(bare).actions, atol=1e-6)
+    acting, forecast = backup.acting(STARTS, found)
+    np.testing.assert_allclose(acting[:, 0], found.actions, atol=1e-6)
+    np.testing.assert_allclose(forecast.mean, controller.model(STARTS, acting).mean, atol=1e-4)
+    mine = decide(replace(never, fallback=lambda state: np.full(6, 0.25)))
+    assert (mine.actions == 0.25).all()
+    assert decide(replace(never, fallback="stop")).stopped.all()
+    assert controller.act(STARTS[0]).tolist() == decide(controller).actions[0].tolist()
 
 
 def test_bad_controllers_are_refused(controller: Controller) -> None:
-    with pytest.raises(InvalidInput, match="choice must be one of return, factor"):
-        replace(controller, choice="luck")
     with pytest.raises(InvalidInput, match="fallback must be 'hold', 'stop' or a function of the state"):
         replace(controller, fallback="pray")
     with pytest.raises(InvalidInput, match="limits must be one or more"):
-        replace(controller, limits=())
+        decide(replace(controller, limits=()))
+    with pytest.raises(InvalidInput, match="limits must hold at every step"):  # it would be left unchecked
+        replace(controller, limits=(HalfSpace("speed", AHEAD, 0.6, steps=(2,)),))
+    with pytest.raises(InvalidInput, match="plans must have at least the tube's 4 steps, got 3"):
+        decide(replace(controller, horizon=4))
+    with pytest.raises(InvalidInput, match="the model must have members"):
+        decide(replace(controller, tubes=MemberTubes(), model=replace(controller.model, members=None)))
 
 
 def two_steps() -> GaussianForecast:
@@ -258,14 +278,13 @@ def test_a_limit_on_a_feature_reads_the_tubes_that_have_it(controller: Controlle
     features = LinearFeatures(("speed",), AHEAD[None])
     shape = FeatureShape(features, BoxShape(np.full((2, 3, 1), 0.5), 0.0, False, (0,)))
     limit = FeatureLimit("speed", lambda x: x[..., 0], upper=0.6)
-    by_name, plain = (
-        replace(controller, guard=FittedTubes(shape, 1.0, 1.5), limits=(one,)).decide(STARTS)
-        for one in (limit, HalfSpace("speed", AHEAD, 0.6))
-    )
-    assert torch.equal(by_name.safe, plain.safe)
-    torch.testing.assert_close(by_name.margin, plain.margin)
+    tubes = FittedTubes(shape, 1.0, 1.5)
+    plain = decide(keeping(controller, 0.6, tubes=tubes))
+    by_name = decide(replace(controller, tubes=tubes, limits=(limit,)))
+    np.testing.assert_array_equal(by_name.safe, plain.safe)
+    np.testing.assert_allclose(by_name.margin, plain.margin)
     with pytest.raises(InvalidInput, match="neither bounds, lipschitz nor gradient"):
-        replace(controller, guard=box_tubes(), limits=(limit,)).decide(STARTS)
+        decide(replace(controller, tubes=box_tubes(), limits=(limit,)))
 
 
 def test_the_paper_s_shape_scales_too() -> None:
@@ -287,29 +306,23 @@ def test_the_paper_s_shape_scales_too() -> None:
 
 
 def test_a_scaled_controller_has_wider_tubes(controller: Controller) -> None:
-    once = replace(controller, guard=box_tubes())
-    twice = once.scaled(2.0)
-    margins = [one.decide(STARTS).candidates for one in (once, twice)]
-    assert torch.equal(margins[0].mean, margins[1].mean)
-    forecast = margins[0].forecast
-    found = [TubeChecker(one.limits)(one.guard.tube(forecast)).margin for one in (once, twice)]  # type: ignore[union-attr]
-    torch.testing.assert_close(found[0] - found[1], torch.full_like(found[0], 0.2))
+    """Half-widths of 0.2, doubled, leave 0.2 less to the limit."""
+    once = pricing(keeping(controller, 1e6, tubes=box_tubes()), None)
+    np.testing.assert_allclose(decide(once).margin - decide(once.scaled(2.0)).margin, 0.2, rtol=1e-4)
+    with pytest.raises(InvalidInput, match="tubes must be FittedTubes to be scaled, got MeanTubes"):
+        controller.scaled(2.0)
 
 
 def test_the_worst_member_decides() -> None:
-    ways = torch.tensor([[[[1.0, 0.0]]], [[[3.0, -1.0]]]], dtype=torch.float64)
+    ways = np.array([[[[1.0, 0.0]]], [[[3.0, -1.0]]]])
     tube = HullTube(ways)
     assert tube.support([1.0, 0.0]).tolist() == [[3.0]]
     assert tube.support([-1.0, 0.0]).tolist() == [[-1.0]]
     assert tube.contains(np.array([[[2.0, -0.5]]])).tolist() == [True]
     assert tube.contains(np.array([[[2.0, 0.5]]])).tolist() == [False]
     assert tube.contains(np.array([[[2.0, np.nan]]])).tolist() == [False]
-
-
-def test_members_must_have_been_asked_for(controller: Controller) -> None:
-    found = controller.decide(STARTS).candidates
     with pytest.raises(InvalidInput, match="members=True"):
-        MemberTubes().tube(found.forecast)
+        MemberTubes().tube(two_steps())
 
 
 def test_a_scaled_tube_of_features_knows_no_other_number() -> None:
@@ -324,10 +337,3 @@ def test_a_scaled_tube_of_features_knows_no_other_number() -> None:
     for axis, safe in ((0, False), (1, True)):
         limit = StayIn("box", np.array([-0.5]), np.array([0.5]), axes=(axis,))
         assert TubeChecker([limit])(tube).safe.tolist() == [safe]
-
-
-def test_a_limit_of_some_steps_is_refused(controller: Controller) -> None:
-    """Steps of a plan that is made anew at every step would leave the limit unchecked."""
-    later = HalfSpace("speed", AHEAD, 0.6, steps=(2,))
-    with pytest.raises(InvalidInput, match="limits must hold at every step"):
-        replace(controller, limits=(later,))

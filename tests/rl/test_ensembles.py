@@ -14,10 +14,10 @@ from mbrl.types import TransitionBatch
 from pac_core import InvalidInput, split
 from pac_core.errors import OverlappingSplits, UnreadableFile
 from pac_core.splits import ids_digest
-from pac_rl import Ensemble, Settings, Transitions, train
-from pac_rl.dynamics import write_tensors
+from pac_rl import Dynamics, Ensemble, Settings, Transitions, train
+from pac_rl.dynamics.ensemble import MANY, write_tensors
+from pac_rl.dynamics.training import Training
 from pac_rl.rollouts import Rollouts
-from pac_rl.training import Training
 
 SMALL = Settings(members=3, hidden=24, layers=2, epochs=6, batch=64, rate=5e-3, patience=6)
 MATRIX = np.array([[0.9, 0.2], [-0.1, 0.8]])
@@ -131,6 +131,23 @@ def test_a_step_of_each_member_from_its_own_state(ensemble: Ensemble) -> None:
         alone = ensemble.step(states[i], actions[i])
         for left, right in zip(together, alone, strict=True):
             torch.testing.assert_close(left[i], right[i], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["SiLU", "Tanh"])  # one that works in place, one that does not
+def test_many_rows_are_computed_as_few_are(name: str) -> None:
+    """In two buffers for all members: one that is overwritten too early, or a member's weights for another's,
+    would show."""
+    made = Ensemble.from_mbrl(from_elsewhere(activation={"_target_": f"torch.nn.{name}"}), "mine")
+    states, actions = torch.randn(4, MANY, 3), torch.randn(4, MANY, 2)
+    with torch.no_grad():
+        for given in ((states, actions), (states[0], actions[0])):
+            whole = made.step(*given)
+            few = [made.step(*rows) for rows in zip(*(x.split(100, dim=-2) for x in given), strict=True)]
+            for part, rows in zip(whole, zip(*few, strict=True), strict=True):
+                torch.testing.assert_close(part, torch.cat(rows, dim=1), rtol=1e-5, atol=1e-5)
+    mean, _ = made.step(states, actions)
+    assert mean.requires_grad
+    torch.testing.assert_close(mean, made.step(states, actions)[0])
 
 
 def test_an_interrupted_training_comes_to_the_same_weights(tmp_path: Path) -> None:
@@ -331,6 +348,28 @@ def test_a_model_of_mbrl_lib_is_read_as_it_is(normalize: str, other: dict, tmp_p
         torch.testing.assert_close(again, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("other", [{}, {"elites": (2, 0)}, {"rewards": False, "target_is_delta": False}])
+def test_a_model_of_mbrl_lib_forecasts_what_its_own_environment_does(wrapped: bool, other: dict) -> None:
+    """Three steps of its `ModelEnv`, whose expectation is the mean of the members: elites alone, if any."""
+    model = from_elsewhere("single", **other)
+    model.set_propagation_method("expectation")
+
+    class Spaces:
+        observation_space = action_space = None
+
+    ends = lambda done, states: torch.zeros(len(states), 1, dtype=bool)  # noqa: E731
+    env = ModelEnv(Spaces(), model, ends, lambda done, states: states[:, :1])
+    rng = np.random.default_rng(1)
+    starts, plans = (rng.normal(size=size).astype(np.float32) for size in ((8, 3), (8, 3, 2)))
+    made = Dynamics.of(env if wrapped else model, propagation="one-step", batch=8)(starts, plans)
+    seen = env.reset(starts)
+    for t in range(3):
+        after, *_, seen = env.step(torch.from_numpy(plans[:, t]), seen)
+        np.testing.assert_allclose(made.mean[:, t], after, rtol=1e-4, atol=1e-4)
+    assert made.mean.dtype == made.var.dtype == np.float32
+
+
 def test_a_model_of_mbrl_lib_that_cannot_be_read_is_refused() -> None:
     class Doubled(GaussianMLP):
         pass
@@ -366,7 +405,7 @@ def test_a_model_of_mbrl_lib_that_cannot_be_read_is_refused() -> None:
         (OneDTransitionRewardModel(GaussianMLP(3, 4, "cpu")), "inputs for the state and the action"),
     ):
         with pytest.raises(InvalidInput, match=said):
-            Ensemble.from_mbrl(model, "mine")
+            Dynamics.of(model)
 
 
 def test_a_network_is_not_run_as_another(ensemble: Ensemble, tmp_path: Path) -> None:

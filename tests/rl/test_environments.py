@@ -12,7 +12,7 @@ from pac_core import InvalidInput
 from pac_rl import make_environment, simulate
 from pac_rl.policies import Function
 from pac_rl.rollouts import Simulator
-from pac_rl.systems import KNOWN, never, pets_state
+from pac_rl.systems.mujoco import KNOWN, never
 
 DIMS = {"HalfCheetah-v5": (18, 6), "Hopper-v5": (12, 3), "Walker2d-v5": (18, 6)}
 
@@ -50,6 +50,61 @@ def test_the_end_is_gymnasiums(id: str) -> None:
         ends.append(not gym.is_healthy)
         assert environment.ends(gym, physics[None])[0] == ends[-1]
     assert 50 < sum(ends) < 290
+
+
+@pytest.mark.parametrize("id", ["Ant-v5", "Humanoid-v5", "InvertedPendulum-v5", "Swimmer-v5"])
+def test_a_robot_that_nobody_registered_is_gymnasiums(id: str) -> None:
+    """States are qpos and qvel, with a name each, and an episode ends where Gymnasium ends it."""
+    environment, gym = make_environment(id), gymnasium.make(id)
+    own: Any = gym.unwrapped
+    rng, ends, many = np.random.default_rng(0), 0, 150 if id == "InvertedPendulum-v5" else 20
+    for seed in range(5):
+        gym.reset(seed=seed)
+        physics = environment.reset(seed)[None]
+        for _ in range(many):
+            action = rng.uniform(environment.low, environment.high)
+            _, _, terminated, _, _ = gym.step(action.astype(np.float32))
+            controls = action.astype(np.float32)[None].astype(np.float64)
+            state, ended, _ = Simulator(environment).step(physics, np.array([0]), controls)
+            whole = np.concatenate([own.data.qpos, own.data.qvel])
+            np.testing.assert_allclose(state[0], whole, atol=1e-3)
+            assert ended[0] == terminated
+            assert len(environment.names) == len(whole)
+            physics = physics.copy()
+            physics[0, 1 : 1 + len(whole)] = whole  # chaos would make of 1e-8 anything
+            if terminated:
+                ends += 1
+                break
+    assert (ends > 0) == (id in ("InvertedPendulum-v5", "Humanoid-v5"))
+
+
+def test_the_double_pendulum_ends_where_its_tip_is_low() -> None:
+    """Two poles of 0.6 m: at an angle of 0.58 the tip is at 1.004 m, at 0.59 at 0.997, and 1 is the end."""
+    pendulum = make_environment("InvertedDoublePendulum-v5")
+    physics = np.repeat(pendulum.reset(0)[None], 3, axis=0)
+    physics[:, 1:] = 0
+    physics[:, 2] = [0.58, 0.59, -0.59]
+    assert pendulum.ends(pendulum.gym, physics).tolist() == [False, True, True]
+    assert pendulum.names[:3] == ("slider", "hinge", "hinge2")
+
+
+def test_a_policy_sees_what_gymnasium_shows_where_the_state_has_it() -> None:
+    ant, swimmer = (
+        make_environment("Ant-v5", include_cfrc_ext_in_observation=False),
+        make_environment("Swimmer-v5"),
+    )
+    for environment, hidden in ((ant, 2), (swimmer, 2)):
+        state = np.arange(len(environment.names), dtype=float)[None]
+        assert environment.view(state).tolist() == [state[0, hidden:].tolist()]
+    whole = make_environment("Ant-v5")  # contact forces are no part of the state
+    assert whole.view(np.zeros((1, 29))).shape == (1, 29)
+
+
+def test_joints_of_several_numbers_are_named_by_part() -> None:
+    names = make_environment("Ant-v5").names
+    assert names[2:8] == ("root z", "root qw", "root qx", "root qy", "root qz", "hip_1")
+    assert names[17:20] == ("root z velocity", "root rx velocity", "root ry velocity")
+    assert names[21] == "hip_1 velocity"
 
 
 def test_an_environment_that_never_ends_is_believed() -> None:
@@ -130,11 +185,10 @@ def test_an_end_is_not_broadcast(ends: Any) -> None:
 @pytest.mark.parametrize(
     ("id", "options", "message"),
     [
-        ("InvertedPendulum-v5", {}, "for another, as 'InvertedPendulum-v5', give observe, names and ends"),
-        ("InvertedPendulum-v5", {"ends": never}, "for another, as 'InvertedPendulum-v5', give observe"),
         ("Hopper-v5", {"observe": heights}, "names must be given with observe, one for each number"),
-        ("NoSuchRobot-v5", {"observe": pets_state, "ends": never}, "that Gymnasium can make"),
-        ("CartPole-v1", {"observe": pets_state, "ends": never}, "must name a MuJoCo environment"),
+        ("NoSuchRobot-v5", {}, "what Gymnasium can make: Environment `NoSuchRobot` doesn't exist"),
+        ("Ant-v5", {"legs": 6}, "what Gymnasium can make: .*unexpected keyword argument 'legs'"),
+        ("CartPole-v1", {}, "must name a MuJoCo environment of Gymnasium, got CartPoleEnv: .* GymSystem"),
     ],
 )
 def test_unknown_environments_are_named(id: str, options: dict[str, Any], message: str) -> None:

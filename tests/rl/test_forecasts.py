@@ -19,8 +19,7 @@ from pac_rl import (
     propose_plans,
     simulate,
 )
-from pac_rl import forecasts as module
-from pac_rl.forecasts import PROPAGATIONS
+from pac_rl.dynamics.forecasts import PROPAGATIONS, particles
 from pac_rl.policies import Function, Network, NoisyPolicy, actions
 from pac_rl.rollouts import Rollouts
 from pac_rl.systems import Environment
@@ -34,8 +33,7 @@ OFFSETS = torch.tensor([-0.1, 0.1])
 class Linear:
     """Two members that agree but for a constant: x' = M x + P u + offset, plus noise of variance NOISE."""
 
-    dims, action_dims = 2, 1
-    settings = SimpleNamespace(members=2)
+    dims, action_dims, members = 2, 1, 2
     units = torch.ones(2)
 
     def step(self, states: torch.Tensor, done: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,12 +73,9 @@ def test_one_step_variances_are_noise_and_disagreement() -> None:
     torch.testing.assert_close(var[0], (NOISE + OFFSETS.var(correction=0)).repeat(5, 1))
 
 
-def test_particles_come_near_the_exact_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_particles_come_near_the_exact_answer() -> None:
     """Members keep their offset over the horizon, so their disagreement adds up coherently."""
-    monkeypatch.setattr(module, "PARTICLES", 4000)
-    module._noise.cache_clear()
-    mean, var = PROPAGATIONS["particles"](LINEAR, START, act, 5)
-    module._noise.cache_clear()
+    mean, var = particles(LINEAR, START, act, 5, count=4000)
     means, _ = exact(5)
     torch.testing.assert_close(mean[0], torch.stack(means), atol=0.01, rtol=0)
     loop, cov, drift = MATRIX + PUSH @ FEEDBACK, torch.zeros(2, 2), torch.zeros(2)

@@ -13,21 +13,25 @@ from mbrl.models import ModelEnv
 from mbrl.planning import TrajectoryOptimizerAgent
 from toy_line import WALL, WIDTH, Tubes, forecast, rightwards
 
-from pac_core import InvalidInput
+from pac_core import GaussianForecast, HalfSpace, InvalidInput, TubeChecker
 from pac_core.safety import CheckResult
 from pac_rl import (
     ActionFilter,
     Controller,
+    Dynamics,
     Ensemble,
     Guard,
     GuardedAgent,
     NoSafePlan,
+    SearchPlanner,
     forecast_plans,
+    guard_agent,
     guard_plans,
 )
-from pac_rl.pets import guarded_cem, run_pets
-from pac_rl.planning import GuardedPlans, hold_action
+from pac_rl.planning import GuardedPlans, MeanTubes, MemberForecast, MemberTubes, hold_action
+from pac_rl.planning.candidates import propose_unguarded
 from pac_rl.planning.guard import FLOOR, WORST, rank, ranked_safe
+from pac_rl.rollouts import Rollouts
 
 HORIZON = 3
 PLANS = torch.tensor([[0.5, 0.3, 0.0], [0.5, 0.5, 0.0], [0.9, 0.9, 0.9], [-1.0, 0.0, 0.0]])[..., None]
@@ -300,9 +304,7 @@ def test_the_fallback_must_be_chosen() -> None:
     for make in (
         lambda: GuardedAgent(MeansOnly(), line(None)),
         lambda: ActionFilter(-np.ones(1), np.ones(1), forecast, Guard(WALL, Tubes()), hold_action(1)),
-        lambda: Controller(None, None, None, (), None),  # type: ignore[arg-type, call-arg]
-        lambda: guarded_cem(None, None, None, (), None),  # type: ignore[arg-type, call-arg]
-        lambda: run_pets(None, (), None, None, ledger=""),  # type: ignore[arg-type, call-arg]
+        lambda: Controller(None, None, None, (), None, 3),  # type: ignore[arg-type]
     ):
         with pytest.raises((TypeError, InvalidInput), match="fallback"):
             make()
@@ -359,3 +361,120 @@ def test_a_trained_ensemble_plans_under_guard(ensemble: Ensemble) -> None:
 def test_to_hold_is_the_action_nearest_to_zero() -> None:
     low, high = np.array([-1.0, 0.5]), np.ones(2)
     assert Guard(WALL, Tubes(), "hold").act(np.zeros(3), low, high, "too fast").tolist() == [0.0, 0.5]
+
+
+def step_by_step(starts: np.ndarray, plans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    mean = starts[:, None] + plans.cumsum(axis=1)
+    return mean, np.full_like(mean, 0.01)
+
+
+LINE = Dynamics(step_by_step)
+"""The same line as a model of numpy arrays."""
+
+
+def fitted(fallback: Any = "hold") -> Any:
+    return SimpleNamespace(guard=Guard(WALL, Tubes(HORIZON), fallback), model=LINE)
+
+
+def test_a_model_of_numpy_arrays_guards_plans_of_torch() -> None:
+    one = guard_plans(None, LINE, Guard(WALL, Tubes()), reward=lambda states, actions: states[..., 0])
+    values = one(np.zeros(1), PLANS)
+    assert isinstance(values, torch.Tensor)
+    assert ranked_safe(values).tolist() == SAFE
+    assert values[[0, 3]].tolist() == pytest.approx([0.5 + 0.8 + 0.8, -3.0])
+    # From a start of its own each: the first is too near the wall, the last but one far enough.
+    starts = torch.tensor([[0.5], [0.0], [-9.0], [0.0]])
+    assert ranked_safe(one(starts, PLANS)).tolist() == [False, False, True, True]
+    with pytest.raises(InvalidInput, match=r"shape \[D\], or \[4, D\] for 4 plans, got \(3, 1\)"):
+        one(starts[:3], PLANS)
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_a_line_of_code_guards_an_agent_with_the_objective_it_has(name: str) -> None:
+    agent = planner(name)
+    with pytest.raises(InvalidInput, match="must have an objective where no reward is given"):
+        guard_agent(agent, fitted())
+    agent.set_trajectory_eval_fn(rightwards)
+    path = walk(guard_agent(agent, fitted()).act)
+    assert 0.35 < path.max() <= 1.0 - WIDTH + 1e-6
+    own = guard_agent(planner(name), fitted(), reward=lambda states, actions: states[..., 0])
+    assert 0.35 < walk(own.act).max() <= 1.0 - WIDTH + 1e-6
+
+
+def ahead(mean: Any, plans: Any) -> Any:
+    return -mean[..., 0].sum(axis=-1)
+
+
+def searching(name: str, **options: Any) -> SearchPlanner:
+    low, high = np.array([-1.0]), np.array([1.0])
+    return SearchPlanner(PLANNERS[name], LINE, ahead, low, high, **{"candidates": 5, "horizon": 3} | options)
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_a_search_proposes_the_best_of_its_last_population_and_its_own_plan(name: str) -> None:
+    starts = np.array([[0.0], [2.0]])
+    search, seeds = searching(name), (3, 4)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    plans = search.propose(starts, [np.random.default_rng(seed) for seed in seeds])
+    assert plans.shape == (2, 5, 3, 1)
+    assert abs(plans).max() <= 1.0
+    assert not np.array_equal(plans[0], plans[1])  # another generator
+    assert torch.equal(torch.get_rng_state(), before)  # and nobody else's
+    alone = search.propose(starts[1:], [np.random.default_rng(4)])
+    assert alone[0].tobytes() == plans[1].tobytes()  # iCEM and MPPI would lean on the search before
+    mean = starts[:, None, None] + plans.cumsum(axis=2)
+    price = search.cost(GaussianForecast(mean, 0 * mean + 1), plans)
+    assert (np.diff(price[:, :-1], axis=1) >= 0).all()  # the cheapest first
+    assert (price < -starts.sum(axis=1, keepdims=True) * 3 - 1.0).all()  # all better than to stand still
+    if name == "CEM":  # which returns the best that it saw
+        assert (price[:, -1] <= price[:, 0]).all()
+    again = propose_unguarded(search, starts[0], 7)
+    assert again.tobytes() == propose_unguarded(search, starts[0], 7).tobytes()
+
+
+def test_a_search_is_refused_more_candidates_than_it_has() -> None:
+    with pytest.raises(InvalidInput, match="at most one more than the last population's 80 plans, got 82"):
+        searching("CEM", candidates=82).propose(np.zeros((1, 1)), [np.random.default_rng(0)])
+    with pytest.raises(InvalidInput, match="candidates must be"):
+        searching("CEM", candidates=1)
+    assert searching("CEM").at(6).propose(np.zeros((1, 1)), [np.random.default_rng(0)]).shape == (1, 5, 6, 1)
+
+
+def test_a_search_survives_costs_that_are_no_numbers() -> None:
+    def price(mean: Any, plans: Any) -> Any:
+        return np.where(plans[..., 0, 0] > 0, np.nan, -plans[..., 0, 0])
+
+    low, high = np.array([-1.0]), np.array([1.0])
+    search = SearchPlanner(PLANNERS["CEM"], LINE, price, low, high, candidates=4, horizon=2)
+    plans = search.propose(np.zeros((1, 1)), [np.random.default_rng(0)])
+    assert (plans[0, :, 0, 0] <= 0).all()
+
+
+AHEAD = np.eye(18)[0]
+SIX = np.random.default_rng(0).uniform(-1, 1, size=(5, 4, 6))
+
+
+def with_members(ensemble: Ensemble, episodes: Rollouts) -> MemberForecast:
+    model, starts = Dynamics.of(ensemble, propagation="one-step", batch=5), episodes.start[:5]
+    assert model.members is not None
+    made = model(starts, SIX)
+    return MemberForecast(made.mean, made.var, members=model.members(starts, SIX))
+
+
+def test_the_worst_member_is_worse_than_the_mean_of_a_first_step(
+    ensemble: Ensemble, episodes: Rollouts
+) -> None:
+    """At the first step the mean is that of the members, so one of them lies at or above it."""
+    forecast = with_members(ensemble, episodes)
+    ends = [np.asarray(kind.tube(forecast).support(AHEAD))[:, 0] for kind in (MeanTubes(), MemberTubes())]
+    np.testing.assert_allclose(ends[0], forecast.mean[:, 0, 0])
+    assert (ends[1] > ends[0]).all()
+
+
+def test_of_longer_plans_a_guard_checks_the_first_steps(ensemble: Ensemble, episodes: Rollouts) -> None:
+    forecast, limit = with_members(ensemble, episodes), TubeChecker([HalfSpace("speed", AHEAD, 1.0)])
+    for kind in (MeanTubes(), MemberTubes()):
+        checked = Guard(limit, kind, horizon=2).check(forecast, SIX)
+        assert checked.margin.shape == (5, 2, 1)
+        np.testing.assert_allclose(checked.margin, Guard(limit, kind).check(forecast, SIX).margin[:, :2])

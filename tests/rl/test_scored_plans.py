@@ -10,8 +10,8 @@ from pac_core import HalfSpace, InvalidInput, PACLevel, TubeChecker
 from pac_core.sets import calibrate
 from pac_core.tubes import fit_shape
 from pac_rl import Ensemble, Guard, forecast_plans, guard_plans
-from pac_rl.forecasts import ScoredPlans
-from pac_rl.planning.guard import ranked_safe
+from pac_rl.dynamics.forecasts import ScoredPlans
+from pac_rl.planning.neighbours import ranked_safe
 from pac_rl.rollouts import Rollouts
 
 PLANS = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, size=(7, 4, 6)))

@@ -27,7 +27,7 @@ from pac_rl import (
     tasks,
 )
 from pac_rl.policies import SHIPPED, Function, Network, Policy
-from pac_rl.systems import Environment, never
+from pac_rl.systems.mujoco import Environment, never
 from pac_rl.tasks import (
     StartGroups,
     read_rollouts,
@@ -239,7 +239,7 @@ def test_units_on_which_the_ensemble_explodes_count_as_errors(
         ({"burn_in": 5}, r"burn_in must be \(least, most\) steps, .* got 5"),
         ({"seed": 5 * 10**9}, "seed must be at most 4,611,686,017, so that units have seeds, got 5000000000"),
         ({"tune": 10**9}, "units must be fewer than 1,000,000,000"),
-        ({"env": "Ant-v5"}, "for another, as 'Ant-v5', give observe"),
+        ({"env": "Nowhere-v5"}, "id and options must be what Gymnasium can make: .*Nowhere"),
         ({"env": "Hopper-v5"}, "a policy for Hopper-v5 that sees the observation must have 11 inputs"),
         ({"policy": Path("nowhere.npz")}, "there is no policy file nowhere.npz"),
         ({"policy_std": -1.0}, r"std must be a number of at least 0, got -1\.0"),

@@ -84,10 +84,12 @@ def test_a_plan_is_guarded_with_a_model_of_ones_own(library: str) -> None:
 NEEDED = {
     "pac_rl.make_environment()": "gymnasium",
     "pac_rl.GuardedEnv(None, None)": "gymnasium",
-    "pac_rl.dynamics.new_network(pac_rl.Settings(), 2, 1)": "mbrl.models",
+    "import_module('pac_rl.dynamics.ensemble').new_network(pac_rl.Settings(), 2, 1)": "mbrl.models",
     f"pac_rl.Ensemble.load({__file__!r})": "safetensors",
 }
 ASK = """
+from importlib import import_module
+
 import pac_rl
 from pac_core import InvalidInput
 

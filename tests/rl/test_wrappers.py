@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
-from toy_line import WALL, WIDTH, Tubes, forecast
+from toy_line import WALL, WIDTH, Tubes
+from toy_line import forecast as torch_forecast
 
-from pac_core import HalfSpace, InvalidInput, PACLevel, TubeChecker, fit_tube
+from pac_core import GaussianForecast, HalfSpace, InvalidInput, TubeChecker
 from pac_rl import (
     ActionFilter,
+    Dynamics,
     Ensemble,
     Guard,
     GuardedEnv,
+    GuardedVectorEnv,
+    GymSystem,
+    MujocoSystem,
     NoSafePlan,
-    forecast_closed_loop,
     forecast_plans,
     make_environment,
     simulate,
 )
-from pac_rl.planning import Filtered, MujocoState, continue_with_policy, hold_action
+from pac_rl.planning import Filtered, MeanTubes, MujocoState, continue_with_policy, hold_action
 from pac_rl.policies import Network, actions
 from pac_rl.systems import Environment
 
 LOW, HIGH = np.array([-1.0]), np.array([1.0])
+
+
+def forecast(starts: Any, plans: Any) -> Any:
+    return torch_forecast(torch.from_numpy(starts), torch.from_numpy(plans))
 
 
 def line_filter(**changes: Any) -> ActionFilter:
@@ -95,7 +104,7 @@ def test_in_a_state_that_is_no_number_the_fallback_acts(value: float) -> None:
 def test_a_tube_of_fewer_steps_than_the_plan_is_refused() -> None:
     guard = line_filter(continue_with=hold_action(3))
     short = replace(guard, forecast=lambda starts, plans: forecast(starts, plans[:, :2]))
-    with pytest.raises(InvalidInput, match="forecast must be of 2 plans x 3 steps, got"):
+    with pytest.raises(InvalidInput, match="forecast must be of 1 plans x 3 steps, got"):
         short(np.zeros(1), [0.1])
 
 
@@ -209,7 +218,7 @@ def test_an_action_that_is_not_the_environments_is_refused_before_it_is_taken(ac
 
     env = GuardedEnv(Noting(), certify)
     env.reset(seed=0)
-    with pytest.raises(InvalidInput, match="certify must return actions of Box"):
+    with pytest.raises(InvalidInput, match="guard must return actions of Box"):
         env.step(np.zeros(1))
     assert not hasattr(env.env, "done")
 
@@ -217,11 +226,11 @@ def test_an_action_that_is_not_the_environments_is_refused_before_it_is_taken(ac
 @pytest.mark.parametrize(
     ("continue_with", "sentence"),
     [
-        (lambda state, first: first[:1, None], r"shape \(2, 1, 1\), got \(1, 1, 1\)"),
-        (lambda state, first: first, r"shape \(2, 1, 1\), got \(2, 1\)"),
-        (lambda state, first: np.zeros((2, 0, 1)), r"shape \(2, 1, 1\), got \(2, 0, 1\)"),
-        (lambda state, first: np.zeros((2, 2, 3)), r"shape \(2, 2, 1\), got \(2, 2, 3\)"),
-        (lambda state, first: 0 * first[:, None], "continue_with must begin with the actions"),
+        (lambda states, first: first[:0, None], r"shape \(1, 1, 1\), got \(0, 1, 1\)"),
+        (lambda states, first: first, r"shape \(1, 1, 1\), got \(1, 1\)"),
+        (lambda states, first: np.zeros((1, 0, 1)), r"shape \(1, 1, 1\), got \(1, 0, 1\)"),
+        (lambda states, first: np.zeros((1, 2, 3)), r"shape \(1, 2, 1\), got \(1, 2, 3\)"),
+        (lambda states, first: 0 * first[:, None], "continue_with must begin with the actions"),
     ],
 )
 def test_a_plan_that_does_not_begin_with_the_action_is_refused(continue_with: Any, sentence: str) -> None:
@@ -266,32 +275,225 @@ def test_the_state_is_the_one_that_rollouts_are_made_of(cheetah: Environment, po
 def test_a_plan_follows_the_action_with_the_policy_along_the_mean(
     ensemble: Ensemble, cheetah: Environment, policy: Network
 ) -> None:
-    state, first = np.full(18, 0.05), np.array([np.full(6, 0.5), np.full(6, -0.5)])
-    plans = continue_with_policy(ensemble, cheetah, policy, horizon=3)(state, first)
+    states, first = np.full((2, 18), 0.05), np.array([np.full(6, 0.5), np.full(6, -0.5)])
+    model = Dynamics.of(ensemble, propagation="one-step", batch=2)
+    plans = continue_with_policy(MujocoSystem(), model, policy, horizon=3)(states, first)
     assert plans.shape == (2, 3, 6)
     np.testing.assert_allclose(plans[:, 0], first, atol=1e-6)
-    starts = np.repeat(state[None], 2, axis=0)
-    mean = forecast_plans(ensemble, starts, plans, propagation="one-step", batch=2).mean
+    mean = forecast_plans(ensemble, states, plans, propagation="one-step", batch=2).mean
     for t in (1, 2):
         wanted = actions(cheetah, policy, torch.from_numpy(mean[:, t - 1]), torch.zeros(2, 6))
         np.testing.assert_allclose(plans[:, t], wanted.numpy(), atol=1e-5)
 
 
-def test_a_half_cheetah_under_guard(ensemble: Ensemble, cheetah: Environment, policy: Network) -> None:
-    rollouts = simulate(cheetah, policy, range(60), horizon=3, burn_in=(0, 20))
-    forecast = forecast_closed_loop(ensemble, cheetah, policy, rollouts.start, horizon=3)
-    tune, cal = (slice(0, 30), slice(30, 60))
-    parts = [(forecast.take(part), rollouts.truth[part]) for part in (tune, cal)]
-    predictor = fit_tube(*parts[0], *parts[1], PACLevel(0.2, 0.1))
-    speed = np.eye(18)[0]
-    for bound, safe in ((1e3, True), (-1e3, False)):
-        checker = TubeChecker([HalfSpace("speed", speed, bound)])
-        guard = ActionFilter.of(ensemble, cheetah, policy, Guard(checker, predictor))
-        env = GuardedEnv(make_environment().gym, guard, state=MujocoState(cheetah))
-        env.reset(seed=0)
-        _, _, _, _, info = env.step(np.full(6, 0.25, dtype=np.float32))
-        assert (info["guard"]["safe"], info["guard"]["replaced"]) == (safe, not safe)
-        assert "x_velocity" in info
-    row = torch.from_numpy(rollouts.start[:1])
-    backup = actions(cheetah, policy, row, torch.zeros(1, 6))[0].numpy()
-    np.testing.assert_allclose(guard.certify_action(rollouts.start[0], np.ones(6))[0], backup, atol=1e-6)
+@dataclass(frozen=True)
+class Fitted:
+    """What the wrappers read of a `FittedGuard`."""
+
+    guard: Guard
+    model: Any
+    base: Any = None
+
+
+def test_a_half_cheetah_under_guard_alone_and_as_one_of_three(
+    ensemble: Ensemble, cheetah: Environment
+) -> None:
+    """In one line each; the state, with the forward velocity, is read from the simulation."""
+    model = Dynamics.of(ensemble, batch=4)
+    calm = TubeChecker([HalfSpace("speed", np.eye(18)[0], 1e3)])
+    fast = TubeChecker([HalfSpace("speed", np.eye(18)[0], -1e3)])
+    base = SimpleNamespace(system=MujocoSystem())
+    for checker, safe in ((calm, True), (fast, False)):
+        fitted = Fitted(Guard(checker, MeanTubes(), "hold", 3), model, base)
+        env = GuardedEnv(make_environment().gym, fitted)
+        env.reset(seed=7)
+        envs = GuardedVectorEnv(gymnasium.make_vec("HalfCheetah-v5", 3, vectorization_mode="sync"), fitted)
+        envs.reset(seed=5)  # 5, 6 and 7
+        for _ in range(3):
+            _, _, _, _, info = env.step(np.full(6, 0.25, dtype=np.float32))
+            _, _, _, _, infos = envs.step(np.full((3, 6), 0.25, dtype=np.float32))
+            assert (info["guard"]["safe"], info["guard"]["replaced"]) == (safe, not safe)
+            assert infos["guard"]["safe"].tolist() == [safe] * 3
+            assert infos["guard"]["margin"][2] == info["guard"]["margin"]
+            assert len(set(infos["guard"]["margin"])) == 3  # each is forecast from its own state
+            assert info["x_velocity"] == infos["x_velocity"][2]
+        assert env._now is not None
+        assert env._now[0] == pytest.approx(info["x_velocity"], abs=1e-9)
+        envs.close()
+
+
+def vector(count: int = 3, mode: str = "NextStep", **changes: Any) -> GuardedVectorEnv:
+    def make() -> Short:
+        return Short()
+
+    envs = gymnasium.vector.SyncVectorEnv([make] * count, autoreset_mode=mode)
+    return GuardedVectorEnv(envs, line_filter(**{"continue_with": hold_action(1)} | changes))
+
+
+class Short(Line):
+    """The line, where an episode ends beyond -1; a reset leads to 0."""
+
+    def step(self, action: Any) -> Any:
+        seen, reward, _, cut, info = super().step(action)
+        return seen, reward, bool(seen[0] <= -1), cut, info
+
+
+def test_the_actions_of_a_vector_environment_are_checked_together() -> None:
+    calls: list[int] = []
+
+    def counted(starts: Any, plans: Any) -> Any:
+        calls.append(len(plans))
+        return forecast(starts, plans)
+
+    envs = vector(4)
+    envs.filter = replace(envs.filter, forecast=counted)
+    with pytest.raises(InvalidInput, match="reset must be called"):
+        envs.step(np.zeros((4, 1)))
+    envs.reset(seed=0)
+    _, rewards, _, _, infos = envs.step(np.array([[0.4], [0.95], [np.nan], [-7.0]]))
+    assert calls == [3, 2]  # what is no number is not forecast; then the fallback's, where it acts
+    told = infos["guard"]
+    assert told["action"][:, 0].tolist() == [float(np.float32(0.4)), 0.0, 0.0, -1.0] == rewards.tolist()
+    assert told["safe"].tolist() == [True] * 4
+    assert told["replaced"].tolist() == [False, True, True, True]
+    assert told["fallback"].tolist() == [False, True, True, False]
+    assert told["margin"] == pytest.approx([0.5, 0.9, 0.9, 1.9])
+    assert told["reason"][1] == "wall: may reach 1.05, 0.05 above 1 at step 1 of 1"
+    assert told["reason"][2] == "the action is not a number"
+    assert infos["_guard"].tolist() == [True] * 4
+    assert infos["seen"].tolist() == [1] * 4
+    assert (envs.decisions, envs.replaced, envs.fallbacks, envs.unsafe) == (4, 3, 2, 0)
+    with pytest.raises(InvalidInput, match=r"actions must have shape \(4, 1\), got \(1, 1\)"):
+        envs.step(np.zeros((1, 1)))
+    assert envs.certify_action(np.zeros(1), [0.3]) == (np.array([np.float32(0.3)]), True)
+
+
+def test_in_a_vector_environment_a_lost_robot_falls_back_and_the_others_go_on() -> None:
+    envs = vector(3, fallback=lambda state: np.array([-0.5]))
+    envs.reset(seed=0)
+    assert envs._now is not None
+    envs._now[1] = np.nan
+    told = envs.step(np.full((3, 1), 0.25))[-1]["guard"]
+    assert told["action"][:, 0].tolist() == [0.25, -0.5, 0.25]
+    assert told["safe"].tolist() == [True, False, True]
+    assert told["reason"][1] == "the state is not a number"
+    assert told["margin"][1] == -np.inf
+    assert envs.unsafe == 1
+
+
+def test_where_an_episode_is_over_the_next_step_resets_it_and_nothing_is_checked() -> None:
+    """An action of 0.4 for an environment that is reset is not carried out, whatever a check would say."""
+    envs = vector(2)
+    envs.reset(seed=0)
+    ends = envs.step(np.array([[-1.0], [0.4]]))[2]
+    assert ends.tolist() == [True, False]
+    observed, _, _, _, infos = envs.step(np.array([[0.4], [0.4]]))
+    assert infos["_guard"].tolist() == [False, True]
+    assert infos["guard"]["reason"][0] is None
+    assert (envs.decisions, observed[0, 0]) == (3, 0.0)  # it was reset
+    _, _, _, _, infos = envs.step(np.array([[0.95], [0.0]]))  # from 0 again: 0.95 is too far
+    assert infos["_guard"].tolist() == [True, True]
+    assert infos["guard"]["fallback"].tolist() == [True, False]
+
+
+def test_a_step_that_only_resets_checks_nothing() -> None:
+    envs = vector(1)
+    envs.reset(seed=0)
+    envs.step(np.array([[-1.0]]))
+    assert envs.step(np.array([[0.4]]))[-1]["_guard"].tolist() == [False]
+    assert envs.decisions == 1
+
+
+def test_where_an_episode_is_reset_in_the_same_step_the_next_action_starts_from_there() -> None:
+    envs = vector(2, "SameStep")
+    envs.reset(seed=0)
+    _, _, ends, _, infos = envs.step(np.array([[-1.0], [0.4]]))
+    assert ends.tolist() == [True, False]
+    assert infos["final_obs"][0].tolist() == [-1.0]
+    told = envs.step(np.array([[0.95], [0.4]]))[-1]
+    assert told["_guard"].tolist() == [True, True]
+    assert told["guard"]["fallback"].tolist() == [True, False]  # from -1 the action 0.95 would be safe
+
+
+def test_environments_that_are_reset_by_hand_keep_the_state_of_the_others() -> None:
+    envs = vector(2, "Disabled")
+    envs.reset(seed=0)
+    envs.step(np.array([[-1.0], [0.4]]))
+    envs.reset(options={"reset_mask": np.array([True, False])})
+    assert envs._now is not None
+    assert envs._now[:, 0].tolist() == [0.0, float(np.float32(0.4))]
+    told = envs.step(np.array([[0.4], [0.95]]))[-1]
+    assert told["_guard"].tolist() == [True, True]
+    assert told["guard"]["fallback"].tolist() == [False, True]
+
+
+def test_a_vector_environment_of_mujoco_that_is_reset_by_hand_keeps_the_velocities(
+    cheetah: Environment,
+) -> None:
+    made = gymnasium.make_vec(
+        "HalfCheetah-v5", 2, vectorization_mode="sync", vector_kwargs={"autoreset_mode": "Disabled"}
+    )
+    fitted = Fitted(Guard(WALL, MeanTubes(), "hold", 1), None, SimpleNamespace(system=MujocoSystem()))
+    envs = GuardedVectorEnv(made, fitted)
+    envs.filter = replace(envs.filter, guard=Guard(SPEED, MeanTubes(), "hold"), forecast=stand_still)
+    envs.reset(seed=0)
+    for _ in range(2):
+        speed = envs.step(np.ones((2, 6), np.float32))[-1]["x_velocity"]
+    envs.reset(options={"reset_mask": np.array([True, False])})
+    assert envs._now is not None
+    assert envs._now[0, 0] == 0.0
+    assert envs._now[1, 0] == pytest.approx(speed[1], abs=1e-9)
+    speed = envs.step(np.ones((2, 6), np.float32))[-1]["x_velocity"]
+    np.testing.assert_allclose(envs._now[:, 0], speed, atol=1e-9)
+    envs.close()
+
+
+SPEED = TubeChecker([HalfSpace("speed", np.eye(18)[0], 1e3)])
+
+
+def stand_still(starts: Any, plans: Any) -> GaussianForecast:
+    mean = np.repeat(starts[:, None], plans.shape[1], axis=1)
+    return GaussianForecast(mean, 0 * mean + 1)
+
+
+def test_what_a_vector_environment_cannot_do_is_refused_when_it_is_made() -> None:
+    with pytest.raises(InvalidInput, match="must act, got 'stop': it would stop all"):
+        vector(fallback="stop")
+    with pytest.raises(InvalidInput, match="envs must be a vector environment of Gymnasium, got Line"):
+        GuardedVectorEnv(Line(), line_filter())
+    with pytest.raises(InvalidInput, match="guard must be a FittedGuard or an ActionFilter, got int"):
+        GuardedEnv(Line(), 3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="continue_with must be the filter's own"):
+        GuardedEnv(Line(), line_filter(), continue_with=hold_action(2))
+    with pytest.raises(InvalidInput, match="continue_with must be given for a guard without a horizon"):
+        GuardedEnv(Line(), Fitted(Guard(WALL, Tubes(), "hold"), forecast))  # type: ignore[arg-type]
+    wide = ActionFilter(2 * LOW, 2 * HIGH, forecast, Guard(WALL, Tubes(), "hold"), hold_action(1))
+    with pytest.raises(InvalidInput, match=r"range must lie within that of Box\(-1.0, 1.0, .*got \[-2.\]"):
+        GuardedVectorEnv(gymnasium.vector.SyncVectorEnv([Short]), wide)
+    discrete = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
+    with pytest.raises(InvalidInput, match="actions of floats, got an action space of dtype int64"):
+        GuardedVectorEnv(discrete, line_filter())
+
+
+def test_a_fitted_guard_makes_its_own_filter() -> None:
+    """The range is the environment's, and an action is held for the guard's horizon."""
+    fitted: Any = Fitted(Guard(WALL, Tubes(2), "hold"), forecast)
+    env = GuardedEnv(Line(), fitted)
+    env.reset(seed=0)
+    assert env.step(np.array([0.4]))[-1]["guard"]["margin"] == pytest.approx(1 - 0.8 - WIDTH, abs=1e-6)
+    once = GuardedEnv(Line(), fitted, continue_with=lambda states, first: np.stack([first, -first], axis=1))
+    once.reset(seed=0)
+    assert once.step(np.array([0.4]))[-1]["guard"]["margin"] == pytest.approx(1 - 0.4 - WIDTH, abs=1e-6)
+    assert once.step(np.array([7.0]))[-1]["guard"]["fallback"]  # cut off at 1, it would end at 1.4
+
+
+def test_the_state_of_a_gymnasium_system_is_read_from_the_environment() -> None:
+    system = GymSystem(Short, lambda env: env.at + 0.5, None, ("position",), steps=5)
+    fitted: Any = Fitted(Guard(WALL, Tubes(1), "hold"), forecast, SimpleNamespace(system=system))
+    env = GuardedEnv(Short(), fitted)
+    env.reset(seed=0)
+    assert env.step(np.array([0.45]))[-1]["guard"]["fallback"]  # from 0.5, not from the observation 0
+    envs = GuardedVectorEnv(gymnasium.vector.SyncVectorEnv([Short, Short]), fitted)
+    envs.reset(seed=0)
+    told = envs.step(np.array([[0.45], [0.25]]))[-1]["guard"]
+    assert told["fallback"].tolist() == [True, False]

@@ -13,14 +13,31 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 from torch import Tensor
 
 from pac_core import InvalidInput
+from pac_core.arrays import check_returned
+from pac_core.bounds import check_integer
 from pac_core.errors import UnreadableFile
-from pac_rl.dynamics import Ensemble, Epoch, Settings, new_network, read_tensors, rollout_ids, write_tensors
+from pac_rl.dynamics.ensemble import (
+    Ensemble,
+    Epoch,
+    Settings,
+    new_network,
+    read_tensors,
+    rollout_ids,
+    write_tensors,
+)
+from pac_rl.dynamics.model import Dynamics
 from pac_rl.rollouts import Rollouts, join_rows
-from pac_rl.systems import Floats
+from pac_rl.systems.functions import AnySystem, Floats, Rngs, check_system, require_module
+
+COLLECT = 10
+"""The stream of what `fit_dynamics` draws, of which none is a unit's."""
+HOLD = 4
+"""Steps for which it holds an action, on average."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,3 +206,60 @@ class Training:
         for part in (*self._train, *self._held_out):
             hashed.update(part.cpu().numpy().tobytes())
         return hashed.hexdigest()
+
+
+def fit_dynamics(
+    system: AnySystem,
+    *,
+    episodes: int,
+    steps: int,
+    act: Callable[[Floats, Rngs], Any] | None = None,
+    settings: Settings | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+) -> Dynamics:
+    """A model for people who have none: our ensemble, trained on episodes of the system.
+
+    episodes, steps: how many, and how long they are at most
+    act: from states `[B, D]` and a generator each to actions `[B, A]`, which are cut off at their range; by
+        default drawn from all of it, and held for a few steps
+    folder: where `ensemble.safetensors` is left, for `Ensemble.load`, and an interrupted training goes on
+    """
+    require_module("mbrl.models")
+    check_system(system)
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    id = str(getattr(getattr(system, "environment", system), "id", type(system).__name__))
+    checkpoint = None if folder is None else Path(folder) / "checkpoint.safetensors"
+    made = collect(system, episodes=episodes, steps=steps, act=act, seed=seed)
+    ensemble = train(made, id, settings, checkpoint=checkpoint)
+    if folder is not None:
+        ensemble.save(Path(folder) / "ensemble.safetensors")
+    return Dynamics.of(ensemble)
+
+
+def collect(
+    system: AnySystem, *, episodes: int, steps: int, act: Callable[[Floats, Rngs], Any] | None, seed: int
+) -> Transitions:
+    """Every step that succeeded in episodes of their own; see `fit_dynamics`."""
+    for name, value, least in (("episodes", episodes, 1), ("steps", steps, 1), ("seed", seed, 0)):
+        check_integer(name, value, least=least)
+    low, high = system.low, system.high
+    if act is None and not np.isfinite([low, high]).all():
+        raise InvalidInput(f"act must be given where actions have no range to draw from, got {low} to {high}")
+    rngs: list[Generator] = default_rng((COLLECT, seed)).spawn(episodes)
+    rows, held, parts = system.begin(rngs), np.zeros((episodes, len(low))), list[Transitions]()
+    for t in range(steps):
+        states = system.see(rows)
+        drawn = [i for i, rng in enumerate(rngs) if act is None and (rng.random() < 1 / HOLD or t == 0)]
+        held[drawn] = np.array([rngs[i].uniform(low, high) for i in drawn]).reshape(-1, len(low))
+        asked = held if act is None else check_returned("actions of act", act(states, rngs), held.shape, held)
+        done = np.clip(asked, low, high)
+        rows, ended, failed = system.advance(rows, done, rngs)
+        parts.append(Transitions(states[~failed], done[~failed], system.see(rows[~failed])))
+        going = np.flatnonzero(~(ended | failed))
+        rows, held, rngs = rows[going], held[going], [rngs[i] for i in going]
+        if not rngs:
+            break
+    ids = np.array([f"fit_dynamics {seed}-{i}" for i in range(episodes)])
+    return replace(Transitions.join(parts), ids=ids)

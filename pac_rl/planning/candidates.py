@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, is_dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.random import Generator, default_rng
@@ -25,10 +24,15 @@ from pac_core.sets import Score, score_units
 from pac_core.splits import ids_digest
 from pac_core.thresholds import Threshold
 from pac_core.tubes import AnyOf, fit_shape
+from pac_rl.dynamics.model import Dynamics
+from pac_rl.planning.controller import ROUND
 from pac_rl.planning.guard import Forecast
-from pac_rl.rollouts import Rollouts, execute
+from pac_rl.planning.planners import AroundPolicy, Planner
+from pac_rl.rollouts import burn_in_range
 from pac_rl.systems import Floats
-from pac_rl.tasks import NEEDS, Arrays, Engine, Robot, make_robot, read_arrays, unit_seeds
+from pac_rl.systems.functions import AnySystem
+from pac_rl.systems.mujoco import MujocoSystem
+from pac_rl.tasks import NEEDS, Arrays, Engine, RobotFiles, SimulateRollouts, read_arrays, unit_seeds
 
 UNITS = 64
 """Of a shard."""
@@ -41,43 +45,33 @@ CarryOut: TypeAlias = Callable[[Arrays, Floats, Sequence[Generator]], tuple[Any,
 reached `[n, K, H, D]`, infinite from where one diverged on, and lengths `[n, K]`."""
 
 
-class Planner(Protocol):
-    """Proposes K plans from each start, and says what they are worth. It holds no guard and never learns T.
+@dataclass(frozen=True, eq=False)
+class PutRowsBack:
+    """Carries out all candidates from the rows of their starts, or the physics that `SimulateRollouts` gives;
+    a `CarryOut`."""
 
-    One that carries out a plan of its own making (a mean, as CEM and MPPI do) has `pick(forecast, plans)`,
-    too, which returns it `[E, H, A]`: refused unless it is one of the candidates.
-    """
+    system: AnySystem
 
-    def propose(self, starts: Floats, rngs: Sequence[Generator]) -> Floats:
-        """`[E, K, H, A]` from starts `[E, D]`; all that is drawn comes from the generator of its start."""
-
-    def cost(self, forecast: GaussianForecast, plans: Floats) -> Floats:
-        """`[E, K]` smaller is better; the forecast is `[E, K, H, D]`."""
-
-
-@dataclass(frozen=True)
-class PutBack:
-    """A MuJoCo robot that is put back into its start for each plan; a `CarryOut`.
-
-    noise: deviation of the actions around the plan, drawn anew for each candidate
-    """
-
-    env: Robot
-    noise: float = 0.0
-
-    def __call__(self, given: Arrays, plans: Floats, rngs: Sequence[Generator]) -> tuple[Any, Any]:
-        n, k = plans.shape[:2]
-        if self.noise:
-            plans = plans + self.noise * np.stack([rng.standard_normal(plans.shape[1:]) for rng in rngs])
-        flat = plans.reshape(-1, *plans.shape[2:])
-        start, physics = (np.repeat(given[name], k, axis=0) for name in ("start", "physics"))
-        before = Rollouts(np.arange(n * k), start, physics, flat, flat, np.zeros(n * k, np.int64))
-        done = execute(find_robot(self.env), before, flat)
-        return done.states.reshape(n, k, *done.states.shape[1:]), done.lengths.reshape(n, k)
-
-
-find_robot = lru_cache(maxsize=4)(make_robot)
-"""The robot of a worker, made once."""
+    def __call__(
+        self, given: Arrays, plans: Floats, rngs: Sequence[Generator]
+    ) -> tuple[Floats, NDArray[np.int64]]:
+        n, k, horizon = plans.shape[:3]
+        begun = given["rows"] if "rows" in given else np.hstack([given["physics"], given["start"]])
+        rows, each = np.repeat(begun, k, axis=0), [one for rng in rngs for one in rng.spawn(k)]
+        flat, system = plans.reshape(n * k, horizon, -1), self.system
+        states = np.full((n * k, horizon, len(system.names)), np.inf)
+        lengths, going = (
+            np.full(n * k, horizon),
+            np.flatnonzero(np.repeat(given.get("reached", np.ones(n)) == 1, k)),
+        )
+        for t in range(horizon):
+            if not len(going):
+                break
+            rows[going], ended, failed = system.advance(rows[going], flat[going, t], [each[i] for i in going])
+            states[going[~failed], t] = system.see(rows[going[~failed]])
+            lengths[going[ended]] = t + 1
+            going = going[~(ended | failed)]
+        return states.reshape(n, k, horizon, -1), lengths.reshape(n, k)
 
 
 def at_threshold(thing: Any, value: float) -> Any:
@@ -202,7 +196,7 @@ class CandidateRuns:
     """What makes a unit: how starts come about, who plans, what is forecast, and what happens.
 
     starts: a stage that returns `start` `[n, D]` and what `carry_out` needs: `SimulateRollouts`, or along
-        episodes `episodes_stage(controller, steps, RunToStarts)`, of a guard that was frozen before
+        episodes `RunToStarts`, of a guard that was frozen before
     """
 
     starts: Stage
@@ -242,7 +236,18 @@ class CandidateRuns:
             found = runs.arrays(np.asarray(ids).tolist(), place, score, engine=engine, T=value)
             return np.asarray(found["scores"] > value)
 
+        run.repeatable = True  # type: ignore[attr-defined]
         return run
+
+
+def policy_candidates(
+    files: RobotFiles, *, horizon: int, burn_in: tuple[int, int], propagation: str = "particles"
+) -> CandidateRuns:
+    """The policy's actions along the predicted mean, times 0, 0.05 ... 1, from starts of its own rollouts."""
+    system, model = MujocoSystem(files.env), Dynamics.of(files.ensemble, propagation=propagation)
+    starts = Stage(SimulateRollouts, (files.env, files.policy, 1, burn_in_range(burn_in)), needs=NEEDS)
+    planner = AroundPolicy.of(system, model, files.policy, horizon=horizon)
+    return CandidateRuns(starts, planner, model, PutRowsBack(system))
 
 
 def certify_candidates(
@@ -259,6 +264,9 @@ def certify_candidates(
     also: Callable[[GaussianForecast, Trajectories], Mapping[str, Score]] | None = None,
     engine: Engine = run_here,
     train: Record | None = None,
+    round: int = 0,
+    names: str = "",
+    about: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> tuple[Certified, list[Finding]]:
     """A promise for whichever candidate is picked, in a run folder; its tune units are in `tune` below it.
@@ -268,9 +276,13 @@ def certify_candidates(
 
     also: from tune forecast and truth to shapes that are scored beside it, see `CarryOutCandidates`
     options: of `fit_tube`: shape, features, sides, units
+    round: takes other units of the same seed
+    names: what comes before a unit's seed in its name
+    about: what else the run's configuration says
     """
-    ids = unit_seeds(tune=tune, calibrate=calibrate, test=test, seed=seed)
-    found = runs.arrays(ids[:tune], RunFolder(f"{folder}/tune"), engine=engine)
+    first = unit_seeds(tune=tune, calibrate=calibrate, test=test, seed=seed)[0] + round * ROUND
+    ids = range(first, first + tune + calibrate + test)
+    found = runs.arrays(ids[:tune], RunFolder(f"{folder}/tune"), engine=engine, part="tune")
     forecast = GaussianForecast(found["mean"], found["var"]).mark_failures()
     truth = Trajectories(found["truth"], found["lengths"])
     score: Any = fit_shape(forecast, truth, levels[0], any_of=True, **options)
@@ -280,7 +292,7 @@ def certify_candidates(
         ids[tune:],
         runs.stages(score, None if also is None else also(forecast, truth)),
         size=UNITS,
-        names=[str(unit) for unit in ids[tune:]],
+        names=[f"{names}{unit}" for unit in ids[tune:]],
         unit="start",
         model=model,
         train=train,
@@ -288,8 +300,10 @@ def certify_candidates(
         tune=0,
         calibrate=calibrate,
         seed=seed,
+        part="calibrate and test",
+        **(about or {}),
     )
     task.write(folder)
-    tuned = Record("tune", tune, ids_digest([str(unit) for unit in ids[:tune]]))
+    tuned = Record("tune", tune, ids_digest([f"{names}{unit}" for unit in ids[:tune]]))
     held = Held(score, forecast.domain, tuned, lambda: engine(task.job, folder))
     return certify_run(task, folder, levels, ledger, held=held)

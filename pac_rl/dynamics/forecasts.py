@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, TypeAlias
+from functools import lru_cache, partial
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from pac_core import GaussianForecast, InvalidInput
 from pac_core.arrays import Array, convert_like
 from pac_core.bounds import check_integer
-from pac_rl.dynamics import Ensemble
+from pac_rl.dynamics.ensemble import MANY, Ensemble
 from pac_rl.policies import Policy, actions, check_policy
 from pac_rl.rollouts import check_seeds
 from pac_rl.systems import Environment, Floats
@@ -25,46 +25,73 @@ BATCH = 128
 PARTICLES = 4
 """Particles of each member."""
 
+
+class StepModel(Protocol):
+    """One step of M members, such as an `Ensemble`; `Dynamics.of` makes one of any net.
+
+    dims, action_dims: D and A
+    units: `[D]` of the dtype and on the device that it computes with
+    """
+
+    @property
+    def members(self) -> int: ...
+    @property
+    def dims(self) -> int: ...
+    @property
+    def action_dims(self) -> int: ...
+    @property
+    def units(self) -> Tensor: ...
+
+    def step(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and variances `[M, B, D]` of the next state, from states `[B, D]` of all or `[M, B, D]`."""
+
+
 Act: TypeAlias = Callable[[int, Tensor, Tensor], Tensor]
 """From the step, states `[..., B, D]` and noise `[..., B, A]` to actions `[..., B, A]`."""
 
 
-def one_step(ensemble: Ensemble, states: Tensor, act: Act, horizon: int) -> tuple[Tensor, Tensor]:
+def one_step(model: StepModel, states: Tensor, act: Act, horizon: int) -> tuple[Tensor, Tensor]:
     """The paper's: each step starts at the mean before it, and variances are those of one step.
 
     The mean is that of the members; the variance is their mean variance plus their disagreement.
     """
     steps = []
-    still = torch.zeros((len(states), ensemble.action_dims), device=states.device)
+    still = states.new_zeros((len(states), model.action_dims))
     for t in range(horizon):
-        states, var = pool_mixture(*ensemble.step(states, act(t, states, still)))
+        states, var = pool_mixture(*model.step(states, act(t, states, still)))
         steps.append((states, var))
     return _stacked(steps)
 
 
 def particles(
-    ensemble: Ensemble,
+    model: StepModel,
     states: Tensor,
     act: Act,
     horizon: int,
     reached: Callable[[Tensor, Tensor], None] | None = None,
+    *,
+    count: int = PARTICLES,
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of particles that each follow one member, noise and policy noise included.
 
     Variances are those of the whole way so far. All starts share the noise, so that the forecast is a
     function of its start.
 
-    reached: called at each step with the particles `[E, P, B, D]` it led to and the actions `[E, P, B, A]`
+    reached: called at each step with the particles `[M, P, B, D]` it led to and the actions `[M, P, B, A]`
+    count: P, particles of each member
     """
-    members, (batch, dims) = ensemble.settings.members, states.shape
-    noise = _noise(members, horizon, dims + ensemble.action_dims).to(states)
-    cloud = states.expand(members, PARTICLES, batch, dims)
+    members, (batch, dims) = model.members, states.shape
+    noise = _noise(members, horizon, count, dims + model.action_dims).to(states)
+    cloud = states.expand(members, count, batch, dims)
     steps = []
     for t in range(horizon):
         drawn = noise[t, :, :, None].expand(-1, -1, batch, -1)
         done = act(t, cloud, drawn[..., dims:])
-        flat = (part.reshape(members, PARTICLES * batch, -1) for part in (cloud, done))
-        mean, var = (part.reshape(members, PARTICLES, batch, dims) for part in ensemble.step(*flat))
+        # At the start all particles are in one place: where they do the same, one of them tells all.
+        each = 1 if t == 0 and done.stride(1) == 0 and count * batch >= MANY else count
+        flat = (part[:, :each].reshape(members, each * batch, -1) for part in (cloud, done))
+        mean, var = (part.reshape(members, each, batch, dims) for part in model.step(*flat))
+        mean, var = (part.expand(-1, count, -1, -1) for part in (mean, var))
         cloud = torch.addcmul(mean, var.sqrt(), drawn[..., :dims])
         if reached is not None:
             reached(cloud, done)
@@ -103,7 +130,8 @@ def forecast_closed_loop(
     def act(t: int, states: Tensor, noise: Tensor) -> Tensor:
         return actions(environment, policy, states, noise)
 
-    return _in_batches(ensemble, starts, lambda rows: act, horizon, propagation, batch)
+    made = _in_batches(ensemble, starts, lambda rows: act, horizon, propagation, batch)
+    return GaussianForecast(*made).mark_failures()
 
 
 def forecast_plans(
@@ -113,12 +141,45 @@ def forecast_plans(
 
     A plan on which the ensemble explodes is marked as failed, see `forecast_closed_loop`.
     """
-    given = plan_tensor(ensemble, starts, plans)
+    made = propagate_plans(ensemble, starts, plans, propagation=propagation, batch=batch)
+    return GaussianForecast(*made).mark_failures()
+
+
+def propagate_plans(
+    model: StepModel,
+    starts: Array,
+    plans: Array,
+    *,
+    propagation: str,
+    batch: int | None,
+    count: int = PARTICLES,
+) -> tuple[Array, Array]:
+    """Mean and variance `[B, H, D]` of the plans `[B, H, A]` from `starts` `[B, D]`, numpy or torch.
+
+    batch: None computes all of them at once, unpadded
+    count: particles of each member
+    """
+    given = plan_tensor(model, starts, plans)
 
     def acting(rows: slice) -> Act:
-        return _follow(pad_rows(given[rows], batch))
+        return _follow(pad_rows(given[rows], batch or len(given)))
 
-    return _in_batches(ensemble, starts, acting, plans.shape[1], propagation, batch)
+    return _in_batches(model, starts, acting, plans.shape[1], propagation, batch, count)
+
+
+def forecast_members(model: StepModel, starts: Array, plans: Array, *, batch: int | None = BATCH) -> Array:
+    """`[M, B, H, D]` where each member alone expects the plans `[B, H, A]` to lead, numpy or torch."""
+    origin, given, parts = start_tensor(model, starts), plan_tensor(model, starts, plans), []
+    with torch.no_grad():
+        for rows, count, begun in batches(origin, batch):
+            states, done = begun.expand(model.members, -1, -1), pad_rows(given[rows], len(begun))
+            steps = []
+            for t in range(plans.shape[1]):
+                states, _ = model.step(states, done[:, t].expand(model.members, -1, -1))
+                steps.append(states)
+            parts.append(torch.stack(steps, dim=2)[:, :count])
+    ways = torch.cat(parts, dim=1)
+    return ways if isinstance(starts, Tensor) else ways.cpu().numpy()
 
 
 def _follow(plans: Tensor) -> Act:
@@ -136,19 +197,19 @@ def check_match(ensemble: Ensemble, environment: Environment, policy: Policy) ->
         raise InvalidInput(f"the ensemble must be of {wanted}, got {got}")
 
 
-def start_tensor(ensemble: Ensemble, starts: Array) -> Tensor:
-    """`starts` as the ensemble takes them, refused unless they are finite states `[B, D]`."""
-    if len(starts.shape) != 2 or starts.shape[1] != ensemble.dims or not len(starts):
-        raise InvalidInput(f"starts must have shape [B, {ensemble.dims}], got {tuple(starts.shape)}")
-    return as_tensor("starts", starts, ensemble)
+def start_tensor(model: StepModel, starts: Array) -> Tensor:
+    """`starts` as the model takes them, refused unless they are finite states `[B, D]`."""
+    if len(starts.shape) != 2 or starts.shape[1] != model.dims or not len(starts):
+        raise InvalidInput(f"starts must have shape [B, {model.dims}], got {tuple(starts.shape)}")
+    return as_tensor("starts", starts, model)
 
 
-def plan_tensor(ensemble: Ensemble, starts: Array, plans: Array) -> Tensor:
-    """`plans` as the ensemble takes them, refused unless they are finite and one per start."""
-    if len(plans.shape) != 3 or tuple(plans.shape[::2]) != (len(starts), ensemble.action_dims):
-        wanted = f"[{len(starts)}, H, {ensemble.action_dims}]"
+def plan_tensor(model: StepModel, starts: Array, plans: Array) -> Tensor:
+    """`plans` as the model takes them, refused unless they are finite and one per start."""
+    if len(plans.shape) != 3 or tuple(plans.shape[::2]) != (len(starts), model.action_dims):
+        wanted = f"[{len(starts)}, H, {model.action_dims}]"
         raise InvalidInput(f"plans must have shape {wanted}, got {tuple(plans.shape)}")
-    return as_tensor("plans", plans, ensemble)
+    return as_tensor("plans", plans, model)
 
 
 def pool_mixture(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,38 +219,40 @@ def pool_mixture(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _in_batches(
-    ensemble: Ensemble,
+    model: StepModel,
     starts: Array,
     acting: Callable[[slice], Act],
     horizon: int,
     propagation: str,
-    batch: int,
-) -> GaussianForecast:
-    """The forecast of all starts, in batches of one size."""
+    batch: int | None,
+    count: int = PARTICLES,
+) -> tuple[Array, Array]:
+    """Mean and variance from all starts, in batches of one size."""
     check_propagation(propagation)
     check_integer("horizon", horizon, least=1)
-    given, parts = start_tensor(ensemble, starts), []
+    check_integer("particles", count, least=1)
+    way = one_step if propagation == "one-step" else partial(particles, count=count)
+    given, parts = start_tensor(model, starts), []
     with torch.no_grad():
-        for rows, count, states in batches(given, batch):
-            mean, var = PROPAGATIONS[propagation](ensemble, states, acting(rows), horizon)
-            parts.append((mean[:count], var[:count]))
+        for rows, n, states in batches(given, batch):
+            mean, var = way(model, states, acting(rows), horizon)
+            parts.append((mean[:n], var[:n]))
     mean, var = (torch.cat(part) for part in zip(*parts, strict=True))
-    if isinstance(starts, Tensor):
-        return GaussianForecast(mean, var).mark_failures()
-    return GaussianForecast(mean.cpu().numpy(), var.cpu().numpy()).mark_failures()
+    return (mean, var) if isinstance(starts, Tensor) else (mean.cpu().numpy(), var.cpu().numpy())
 
 
-def as_tensor(name: str, values: Any, ensemble: Ensemble) -> Tensor:
-    """`values` on the ensemble's device, refused unless finite."""
-    tensor: Tensor = convert_like(ensemble.units, values)
+def as_tensor(name: str, values: Any, model: StepModel) -> Tensor:
+    """`values` on the model's device, refused unless finite."""
+    tensor: Tensor = convert_like(model.units, values)
     if not torch.isfinite(tensor).all():
         raise InvalidInput(f"{name} must be finite numbers, got NaN or infinity")
     return tensor
 
 
-def batches(states: Tensor, batch: int) -> Iterator[tuple[slice, int, Tensor]]:
-    """Which rows, how many they are, and their states, padded so that every batch is computed at one size."""
-    check_integer("batch", batch, least=1)
+def batches(states: Tensor, batch: int | None) -> Iterator[tuple[slice, int, Tensor]]:
+    """Which rows, how many they are, and their states, padded so that every batch is computed at one size;
+    all of them at once if that is None."""
+    batch = len(states) if batch is None else check_integer("batch", batch, least=1)
     for first in range(0, len(states), batch):
         rows = slice(first, min(first + batch, len(states)))
         yield rows, rows.stop - first, pad_rows(states[rows], batch)
@@ -197,6 +260,8 @@ def batches(states: Tensor, batch: int) -> Iterator[tuple[slice, int, Tensor]]:
 
 def pad_rows(rows: Tensor, batch: int) -> Tensor:
     """`rows` with zeros below, up to a whole batch."""
+    if len(rows) == batch:
+        return rows
     return torch.nn.functional.pad(rows, (0,) * (2 * rows.ndim - 1) + (batch - len(rows),))
 
 
@@ -206,12 +271,13 @@ def _stacked(steps: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=8)
-def _noise(members: int, horizon: int, width: int) -> Tensor:
-    """`[H, E, P, width]` standard normal, with mean 0 and variance 1 over the particles of a step."""
-    drawn = np.random.default_rng(0).standard_normal((horizon, members * PARTICLES, width))
+def _noise(members: int, horizon: int, count: int, width: int) -> Tensor:
+    """`[H, M, P, width]` standard normal, with mean 0 and variance 1 over the particles of a step; a single
+    one follows the mean."""
+    drawn = np.random.default_rng(0).standard_normal((horizon, members * count, width))
     drawn -= drawn.mean(axis=1, keepdims=True)
-    drawn /= drawn.std(axis=1, keepdims=True)
-    return torch.from_numpy(drawn.reshape(horizon, members, PARTICLES, width))
+    drawn /= np.maximum(drawn.std(axis=1, keepdims=True), 1e-12)
+    return torch.from_numpy(drawn.reshape(horizon, members, count, width))
 
 
 SPREADS = (0.1, 0.3, 0.6)

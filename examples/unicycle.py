@@ -1,7 +1,8 @@
 """A unicycle among three rocks: a model of your own, random shooting, a guard, and a certificate of it all.
 
 The promise: at most 5% of the guarded controller's episodes have a collision, proved on fresh ones with
-confidence 0.99; see docs/guarantees.md. It takes a few minutes; with --tiny seconds, for a weaker promise.
+confidence 0.99; see docs/guarantees.md. It takes a few minutes; with --tiny seconds, for a weaker promise;
+with --mppi another planner.
 """
 
 import sys
@@ -23,6 +24,9 @@ robot = pac_rl.System(reset, step, [-1, -1], [1, 1], ("x", "y", "heading", "spee
 model = pac_rl.Dynamics.of(train(300 if tiny else 2000), members=5, particles=2)
 rocks = [KeepOutBall(f"rock at {at}", at, 0.6, axes=("x", "y")) for at in ((2, 0.3), (4, -0.8), (4, 1.2))]
 planner = pac_rl.Shooting(sample_plans, cost, candidates=8 if tiny else 32)
+if "--mppi" in sys.argv:
+    folder = "unicycle-mppi-run"
+    planner = pac_rl.MPPI(model, cost, robot.low, robot.high, candidates=8 if tiny else 32, rounds=2)
 asked = {"fallback": brake, "horizon": 8, "level": PACLevel(0.1, 0.01), "folder": folder, "steps": steps}
 guard = pac_rl.fit_guard(robot, model, rocks, planner, **asked, **units)
 print(guard)

@@ -332,7 +332,9 @@ def test_our_own_code_counts_with_its_sub_packages(tmp_path: Path, monkeypatch: 
 def test_a_worker_with_other_code_of_the_scorer_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where it cannot travel with the stage, because it is installed there."""
     describe = Job.describe
+    monkeypatch.setattr("cluster.workers.is_installed", lambda place: True)
 
     def elsewhere(asked: Job) -> dict[str, Any]:
         found = describe(asked)

@@ -221,7 +221,7 @@ def test_a_finished_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[st
     run(job(), RunFolder(tmp_path))
     with shown("toy", "unit") as show:
         run(job(), RunFolder(tmp_path), progress=show)
-    assert capsys.readouterr().out == "200 of 200 units were finished already\n"
+    assert capsys.readouterr().err == "200 of 200 units were finished already\n"
 
 
 def test_a_shard_that_kills_every_worker_stops_the_run(tmp_path: Path, notes: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_damaged_shard_is_computed_again(
 
     with shown("toy", "unit") as show:
         run_here(job(), RunFolder(tmp_path), progress=progress)
-    said = capsys.readouterr().out
+    said = capsys.readouterr().err
     assert said.startswith("2 shards were damaged, and are computed again\n170 of 200 units were finished")
     assert computed == [0, 1, 2]
     assert files(tmp_path) == undisturbed

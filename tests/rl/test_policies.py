@@ -19,9 +19,16 @@ import torch
 from pac_core import InvalidInput, PACError
 from pac_core.errors import UnreadableFile
 from pac_rl import load_policy, make_environment, policies, simulate
-from pac_rl.planning import returns_in_words
-from pac_rl.planning.controller import policy_returns
-from pac_rl.policies import Function, Network, NoisyPolicy, actions, check_policy, save_policy
+from pac_rl.policies import (
+    Function,
+    Network,
+    NoisyPolicy,
+    actions,
+    check_policy,
+    policy_returns,
+    returns_in_words,
+    save_policy,
+)
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "halfcheetah" / "sac_actor.npz"
 

@@ -145,7 +145,7 @@ def forecasts() -> Iterator[Figure]:
     threads = torch.get_num_threads()
     for count, goal, words in ((threads, ">= 1.2", ""), (1, "", ", one thread")):
         torch.set_num_threads(count)
-        best = take_turns({"now": now, "before": before}, rounds=6, in_a_row=2)
+        best = take_turns({"now": now, "before": before}, rounds=5, in_a_row=2)
         name = f"forecasts for CEM{words}: one product for all members"
         yield faster(name, best["now"], best["before"], goal, note)
     torch.set_num_threads(threads)

@@ -9,11 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from compare import compare_guards
 
 import pac_rl
 from pac_core import PACLevel, StayIn
-from pac_core.evaluation import error_interval, format_table
-from pac_rl.planning import MeanTubes, MemberTubes
 
 tiny, steps, folder = "--tiny" in sys.argv, 80, "pendulum-run"
 units = {"tune": 32, "calibrate": 48, "preliminary": 32} if tiny else {"tune": 300, "calibrate": 500}
@@ -48,11 +47,5 @@ guard = pac_rl.fit_guard(robot, model, [limit], planner, **asked, **units)
 print(result := guard.controller().certify(wanted, steps=steps, folder=folder, **tried))
 
 acting = replace(guard.controller(result.certified or 1.0), reward=lambda states, _: abs(states[..., 1]))
-guards = {"none": None, "predicted mean": MeanTubes(), "worst member": MemberTubes(), "tubes": acting.tubes}
-table = [("guard", "too fast", "98% interval", "mean speed", "fallback")]
-for name, tubes in guards.items():
-    done = pac_rl.run_episodes(replace(acting, tubes=tubes), range(10**9, 10**9 + fresh), steps=steps)
-    low, high = error_interval(broken := int(done.errors.sum()), fresh)
-    rates = f"{done.returns.mean() / steps:.2f}", f"{done.fallbacks.sum() / done.decisions.sum():.1%}"
-    table.append((name, f"{broken} of {fresh}", f"{low:.1%} to {high:.1%}", *rates))
-print(format_table(table))
+speed = {"mean speed": lambda done: f"{done.returns.mean() / steps:.2f}"}
+print(compare_guards(acting, steps=steps, episodes=fresh, **speed))

@@ -6,14 +6,12 @@ with --mppi another planner.
 """
 
 import sys
-from dataclasses import replace
 
+from compare import compare_guards
 from unicycle_robot import arrived, brake, cost, reset, sample_plans, step, train
 
 import pac_rl
 from pac_core import KeepOutBall, PACLevel
-from pac_core.evaluation import error_interval, format_table
-from pac_rl.planning import MeanTubes, MemberTubes
 
 tiny, steps, folder = "--tiny" in sys.argv, 50, "unicycle-run"
 units = {"tune": 32, "calibrate": 48, "preliminary": 32} if tiny else {"tune": 300, "calibrate": 500}
@@ -33,12 +31,6 @@ print(guard)
 print(result := guard.controller().certify(wanted, steps=steps, folder=folder, **tried))
 
 acting = guard.controller(result.certified or 1.0)
-guards = {"none": None, "predicted mean": MeanTubes(), "worst member": MemberTubes(), "tubes": acting.tubes}
-table, n = [("guard", "collisions", "98% interval", "arrived", "steps", "fallback")], 32 if tiny else 256
-for name, tubes in guards.items():
-    done = pac_rl.run_episodes(replace(acting, tubes=tubes), range(10**9, 10**9 + n), steps=steps)
-    low, high = error_interval(hits := int(done.errors.sum()), n)
-    there, idle = sum(map(arrived, done.final)) / n, done.fallbacks.sum() / done.decisions.sum()
-    counts = f"{hits} of {n}", f"{low:.1%} to {high:.1%}", f"{there:.0%}"
-    table.append((name, *counts, f"{done.decisions.mean():.1f}", f"{idle:.1%}"))
-print(format_table(table))
+columns = {"arrived": lambda done: f"{sum(map(arrived, done.final)) / len(done.seeds):.0%}"}
+columns["steps"] = lambda done: f"{done.decisions.mean():.1f}"
+print(compare_guards(acting, steps=steps, episodes=32 if tiny else 256, **columns))

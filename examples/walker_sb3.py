@@ -9,19 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from compare import compare_guards
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 
 import pac_rl
 from pac_core import PACLevel
-from pac_core.evaluation import error_interval, format_table
 from pac_rl.dynamics import fit_dynamics
-from pac_rl.planning import MeanTubes, MemberTubes
 
 tiny, steps, folder, file = "--tiny" in sys.argv, 150, "walker-run", Path("walker_ppo.zip")
 units = {"tune": 32, "calibrate": 48, "preliminary": 32} if tiny else {"tune": 300, "calibrate": 500}
 tried = {"scales": (2.0, 1.5), "max_episodes": 32} if tiny else {"explore": 64, "max_episodes": 400}
-wanted, fresh = (PACLevel(0.5, 0.2), 32) if tiny else (PACLevel(0.05, 0.01), 256)
+wanted, fresh = (PACLevel(0.5, 0.2), 32) if tiny else (PACLevel(0.05, 0.01), 128)
 
 if not file.exists():
     how = {"n_steps": 256, "batch_size": 256, "learning_rate": 5e-4, "n_epochs": 8, "gamma": 0.98, "seed": 0}
@@ -48,11 +47,5 @@ print(guard)
 print(result := guard.controller().certify(wanted, steps=steps, folder=folder, **tried))
 
 ours = replace(guard.controller(result.certified or 1.0), reward=lambda states, _: states[..., 0] / 125)
-guards = {"none": None, "predicted mean": MeanTubes(), "worst member": MemberTubes(), "tubes": ours.tubes}
-table = [("guard", "too fast", "98% interval", "way gone, m", "fallback")]
-for name, tubes in guards.items():
-    done = pac_rl.run_episodes(replace(ours, tubes=tubes), range(10**9, 10**9 + fresh), steps=steps)
-    low, high = error_interval(broken := int(done.errors.sum()), fresh)
-    rates = f"{done.returns.mean():.2f}", f"{done.fallbacks.sum() / done.decisions.sum():.1%}"
-    table.append((name, f"{broken} of {fresh}", f"{low:.1%} to {high:.1%}", *rates))
-print(format_table(table))
+way = {"way gone, m": lambda done: f"{done.returns.mean():.2f}"}
+print(compare_guards(ours, steps=steps, episodes=fresh, **way))

@@ -57,7 +57,7 @@ class Counts:
     guarded: tuple = (300, 1000, 500)
     steps: int = 200
     proved: PACLevel = field(default=PACLevel(0.05, 0.01))
-    allowed: int = 8
+    allowed: int = 2
 
 
 SMALL = Counts((20, 70, 30), (20, 70, 30), 12, PACLevel(0.1, 1e-3), (20, 70, 30), 8, PACLevel(0.5, 0.1), 1)

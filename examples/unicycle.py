@@ -32,5 +32,5 @@ print(result := guard.controller().certify(wanted, steps=steps, folder=folder, *
 
 acting = guard.controller(result.certified or 1.0)
 columns = {"arrived": lambda done: f"{sum(map(arrived, done.final)) / len(done.seeds):.0%}"}
-columns["steps"] = lambda done: f"{done.decisions.mean():.1f}"
+columns["steps taken"] = lambda done: f"{done.decisions.mean():.1f}"
 print(compare_guards(acting, steps=steps, episodes=32 if tiny else 256, **columns))

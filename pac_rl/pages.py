@@ -116,8 +116,10 @@ def _certificate(run: StoredRun) -> Headline | None:
     steps, limits = plan.tested.get("steps"), run.about.get("limits") or []
     what = f"new simulated episodes of {steps} steps" if steps else "new episodes"
     kept = " and ".join(f"{number} stays at or below {bound:g}" for _, number, bound in limits)
-    limited = "no limit is broken" if "limit" in plan.error else "there is no error"
-    kept = f"{kept} at every step" if kept and "limit" in plan.error else limited
+    every = run.about.get("every_limit") or [name for name, _, _ in limits]
+    if len(limits) < len(every) or not kept:  # some are of another kind: none is left out
+        kept = "no limit is broken" + (f" ({', '.join(every)})" if every else "")
+    kept = f"{kept} at every step" if "limit" in plan.error else "there is no error"
     robot = f"{run.about.get('env')} {_name(run)}"
     promise = f"In at least {at_least(level.epsilon)} of {what} of {robot}, {kept}, "
     promise += f"with confidence {at_least(level.delta)}."

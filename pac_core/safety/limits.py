@@ -279,7 +279,7 @@ def number_axes(limit: Any, names: Sequence[str]) -> Any:
     >>> number_axes(KeepOutBall("rock", [2, 0], 0.5, axes=("x", "y")), ("x", "y", "speed")).axes
     (0, 1)
     >>> number_axes("speed <= 3.2", ("x", "speed"))
-    HalfSpace(name='speed', normal=array([0., 1.]), bound=3.2, steps=None)
+    HalfSpace(name='speed <= 3.2', normal=array([0., 1.]), bound=3.2, steps=None)
     """
     if isinstance(limit, str):
         name, bound, upper = parse_limit(limit)
@@ -287,7 +287,8 @@ def number_axes(limit: Any, names: Sequence[str]) -> Any:
             rule = f"NAME<=NUMBER or NAME>=NUMBER, with a name of {', '.join(names)}"
             raise InvalidInput(f"a limit that is a text must be {rule}, got {limit!r}")
         sign = 1.0 if upper else -1.0
-        return HalfSpace(name, sign * np.eye(len(names))[list(names).index(name)], sign * bound)
+        words = f"{name} {'<=' if upper else '>='} {bound:g}"
+        return HalfSpace(words, sign * np.eye(len(names))[list(names).index(name)], sign * bound)
     axes = getattr(limit, "axes", None) or ()
     if not any(isinstance(axis, str) for axis in axes):
         return limit

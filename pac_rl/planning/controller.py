@@ -277,13 +277,16 @@ class Controller:
             scales = []
             ids = first + EXPLORE + np.arange(check_integer("explore", explore, least=1))
             for scale in SCALES:
-                if runs(f"explore-{suffix}", part="explore", unit="episode")(scale, ids).any():
+                errors = runs(f"explore-{suffix}", part="explore", unit="episode")(scale, ids)
+                if errors.any():
                     break
                 scales.append(scale)
             if not scales:
+                checks = "" if self.checked is None else f", more than {self.checked} checked steps"
                 raise InvalidInput(
-                    f"no scale of the tubes kept {explore} episodes without an error, not even "
-                    f"{SCALES[0]:g}: the fallback or the model is not good enough for these limits"
+                    f"even with tubes of scale {SCALES[0]:g}, {int(errors.sum())} of {explore} episodes "
+                    "broke a limit or failed, so nothing narrower was tried: it takes a fallback that brings "
+                    f"the robot to rest in time{checks}, plans that do, or a better model"
                 )
             scales = scales[-2:]
         plan = lay_down(check_numbers("scales", scales, "[S]", finite=True).tolist())

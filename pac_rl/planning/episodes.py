@@ -387,7 +387,8 @@ def _blocks(seeds: NDArray[Any]) -> list[NDArray[Any]]:
 
 def describe_episodes(controller: Controller, name: str) -> dict[str, Any]:
     """What the page of a run of episodes says of them, for the job's configuration: the robot, what guards it
-    in words, and each limit on a single number of the state, with that number's name and its upper bound."""
+    in words, the names of all limits, and of each upper one on a single number of the state that number's
+    name and the bound."""
     names, limits = controller.system.names, []
     for limit in controller.limits:
         normal = getattr(limit, "normal", None)
@@ -395,7 +396,8 @@ def describe_episodes(controller: Controller, name: str) -> dict[str, Any]:
             bound = float(limit.bound / normal.max())  # type: ignore[attr-defined]
             limits.append([limit.name, names[int(normal.argmax())], bound])
     env = str(getattr(controller.system, "id", "the robot"))
-    return {"unit": "episode", "guard": name, "env": env, "limits": limits}
+    every = [limit.name for limit in controller.limits]
+    return {"unit": "episode", "guard": name, "env": env, "limits": limits, "every_limit": every}
 
 
 def read_episodes(job: Job, folder: RunFolder, controller: Controller) -> Episodes:

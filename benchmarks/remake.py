@@ -164,9 +164,28 @@ SOURCES = {
             "python scripts/halfcheetah any-of --seed 2",
             "make demo",
             "python scripts/halfcheetah any-of --seed 2 --model demo_output/guard/ensemble.safetensors",
+            "python scripts/halfcheetah any-of --seed 2 --guarded "
+            "--model demo_output/guard/ensemble.safetensors",
         ),
         "halfcheetah_output/results",
-        ("any_of.csv", "any_of_model.csv"),
+        ("any_of.csv", "any_of_model.csv", "any_of_guarded.csv"),
+    ),
+    "robots": Source(
+        "planning",
+        "",
+        tuple(
+            f"python examples/{name}"
+            for name in (
+                "unicycle.py",
+                "unicycle.py --mppi",
+                "pendulum.py",
+                "walker_sb3.py",
+                "mbrl_lib.py",
+                "torchrl_cem.py",
+            )
+        ),
+        ".",
+        ("printed.txt",),
     ),
     "world": Source(
         "results",

@@ -119,7 +119,7 @@ def say_results(run, done, free, page):
         "guarded": f"over 3.2096 m/s in {errors} of {plan.n} simulated episodes, the policy alone in "
         f"{int(free.errors.sum())}; {proved}",
         "the page": f"{page}: open it in a browser",
-        "try next": f"your own planner: docs/tutorials/planner.md; your own runs: {pac} run --help; a log of "
+        "try next": f"your own robot: docs/how-to/your-robot.md; your own runs: {pac} run --help; a log of "
         f"your robot's episodes: {pac} certify-episodes --help",
     }
     print("", *(f"{name:<10} {text}" for name, text in lines.items()), sep="\n")

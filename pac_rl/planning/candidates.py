@@ -282,6 +282,8 @@ def certify_candidates(
     """
     first = unit_seeds(tune=tune, calibrate=calibrate, test=test, seed=seed)[0] + round * ROUND
     ids = range(first, first + tune + calibrate + test)
+    if isinstance(runs.forecast, Dynamics):
+        runs.forecast.refuse_seen(ids)
     found = runs.arrays(ids[:tune], RunFolder(f"{folder}/tune"), engine=engine, part="tune")
     forecast = GaussianForecast(found["mean"], found["var"]).mark_failures()
     truth = Trajectories(found["truth"], found["lengths"])

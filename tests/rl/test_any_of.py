@@ -13,11 +13,11 @@ from pac_program import run as pac
 
 from pac_core import GaussianForecast, HalfSpace, InvalidInput, PACLevel, Predictor, Trajectories
 from pac_core.certificates import Descent, Record, descend, read_certificate, read_ledger, verify_descent
-from pac_core.errors import ShardFailed
+from pac_core.errors import OverlappingSplits, ShardFailed
 from pac_core.runs import RunFolder, Stage, Task, cut
 from pac_core.thresholds import fit_threshold
 from pac_core.tubes import fit_shape
-from pac_rl import Controller, execute, run_episodes
+from pac_rl import Controller, Dynamics, Ensemble, execute, run_episodes
 from pac_rl.planning import CandidateRuns, FittedTubes, PutRowsBack, RunToStarts, certify_candidates
 from pac_rl.planning.candidates import (
     EXECUTION,
@@ -120,6 +120,15 @@ def test_scores_come_back_and_the_certificate_follows_from_them(tmp_path: Path) 
     page = pac("report", tmp_path / "run", "--out", tmp_path / "page.html")
     assert page.exit_code == 0, page.output
     assert "whichever of the 4 candidates of a new start is picked" in (tmp_path / "page.html").read_text()
+
+
+def test_a_start_that_the_model_was_trained_on_is_no_unit(tmp_path: Path, ensemble: Ensemble) -> None:
+    seen = Dynamics.of(replace(ensemble, trained_on=np.array([65])))
+    with pytest.raises(OverlappingSplits, match="65"):
+        certify_candidates(
+            replace(RUNS, forecast=seen), RunFolder(tmp_path / "run"), [LEVEL], tmp_path / "ledger", **SIZES
+        )
+    assert not [*tmp_path.iterdir()]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 from numbers import Real
@@ -223,7 +224,7 @@ class Family:
 
     def and_one_of(self, cost: float) -> Family:
         """Add one attempt; raise `OverBudget` if the budget does not cover it."""
-        total = math.fsum((self.cost, cost))
+        total = add_deltas((self.cost, cost))
         if self.budget is not None and total > self.budget * _ROUNDED:
             raise OverBudget(cost, self)
         return Family(self.attempts + 1, total, self.budget)
@@ -242,6 +243,15 @@ class Family:
             f"{self.cost!r}, which is no confidence level where one was made because of what another had "
             "shown. A budget laid down before the first would give one."
         )
+
+
+def add_deltas(deltas: Iterable[float]) -> float:
+    """Their sum, added as the decimals that people write.
+
+    >>> add_deltas([0.05, 0.01]), 0.05 + 0.01
+    (0.06, 0.060000000000000005)
+    """
+    return float(sum((Decimal(repr(float(delta))) for delta in deltas), Decimal(0)))
 
 
 def joint_failure_probability(n: int, menu: Iterable[Entry]) -> float:

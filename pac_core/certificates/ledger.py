@@ -30,7 +30,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pac_core.bounds import Entry, Family, PACLevel, check_probability, joint_failure_probability, max_errors
+from pac_core.bounds import (
+    Entry,
+    Family,
+    PACLevel,
+    add_deltas,
+    check_probability,
+    joint_failure_probability,
+    max_errors,
+)
 from pac_core.certificates.certificate import format_json, json_digest, parse_json, seal
 from pac_core.errors import BadCertificate, InvalidInput, PACError, SecondLook
 from pac_core.files import FileStore, real_path
@@ -142,7 +150,7 @@ class _Book:
     def family(self) -> Family:
         costs = [opening.cost for opening in self.openings]
         costs += [alpha for note in self.notes if (alpha := _alpha(note))]
-        return Family(len(costs), math.fsum(costs), self.budget)
+        return Family(len(costs), add_deltas(costs), self.budget)
 
     @property
     def looks(self) -> Iterator[Opening]:

@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from pac_core import plugins
 from pac_core.arrays import round_up
+from pac_core.bounds import add_deltas
 from pac_core.certificates.certificate import FORMAT as CERTIFICATE
 from pac_core.certificates.certificate import read_certificate, read_json, seal
 from pac_core.certificates.descent import read_descent
@@ -83,7 +84,7 @@ def ledger_section(ledger: str) -> Section:
     """What was asked of a ledger, in order, and what each look cost."""
     family, spent, rows = read_family(ledger), 0.0, []
     for number, opening in enumerate(read_ledger(ledger), 1):
-        spent += opening.cost
+        spent = add_deltas((spent, opening.cost))
         row = {"look": number, "for": _say_menu(opening), "units": opening.n, "cost": opening.cost}
         rows.append(row | {"all so far": spent})
     notes = [
@@ -169,6 +170,10 @@ def write_report(
     files = [place for place in places if place.endswith(".json")]
     runs = find_runs([place for place in places if place not in files])
     stored = [StoredRun(RunFolder(place), *about) for place in runs]
+    if limits and not any(one.shows_tubes for one in stored):
+        raise InvalidInput(
+            f"--limit is drawn into tubes, got {limits[0][0]!r} and no run with certified ones"
+        )
     page = build_page(stored, more=[*map(_show_file, files)], title=title)
     with whole_file(out) as file:
         file.write_text(page, encoding="utf-8")

@@ -100,6 +100,12 @@ class StoredRun:
         """All arrays of a run without parts, with a row for each unit; of a descent, until it stopped."""
         return self.folder.read_all(early=self.folder.has(DESCENT))
 
+    @property
+    def shows_tubes(self) -> bool:
+        """Whether it has certified tubes of trajectories."""
+        domains = [one.predictor.domain for one in self.certificates.values()]
+        return any(domain and domain[0] == "trajectories" for domain in domains)
+
     @cached_property
     def certificates(self) -> dict[str, Certificate]:
         """Those to be shown, by the names of their files: of a sweep the strictest of the run's forecasts."""

@@ -33,6 +33,7 @@ READERS = 4
 LEDGER = "ledger.txt"
 """Of a run folder: the path of the ledger that it was certified with."""
 _NAME = re.compile(r"(\d+)-(\d+)-([0-9a-f]{64})\.arrow")
+_DIGEST = re.compile(r" ?\b[0-9a-f]{32,64}$")
 _ALONE = ("ftp", "sftp", "ssh", "smb")  # whose connections are not made for several threads
 
 
@@ -305,6 +306,10 @@ def _differences(theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
             continue
         if isinstance(was, dict | None) and isinstance(now, dict | None):
             found += _differences(was or {}, now or {})
+        elif name == "ids":
+            found.append("other unit ids or shards")
         else:
-            found.append("other unit ids or shards" if name == "ids" else f"{name} {was!r} and not {now!r}")
+            old, new = (_DIGEST.sub("", side) if isinstance(side, str) else side for side in (was, now))
+            same = f"another version of {old or name}"
+            found.append(same if old == new else f"{name} {old!r} and not {new!r}")
     return found

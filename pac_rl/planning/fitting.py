@@ -18,7 +18,6 @@ from pac_core import (
     GaussianForecast,
     InvalidInput,
     LinearFeatures,
-    PACError,
     PACLevel,
     Trajectories,
     TubeChecker,
@@ -181,12 +180,7 @@ def fit_guard(
         broken_limits([limit], states)  # refuses here what does not fit the state
     base.decide(states, [default_rng(0)])
     if fallback != "stop":
-        try:
-            base.fall_back(states[0], "asked once, before anything runs")
-        except PACError:
-            raise
-        except Exception as error:
-            raise InvalidInput(f"the fallback must take a state, but raised {error!r}") from None
+        base.fall_back(states[0], "asked once, before anything runs")
     digest_of(base)
     usual: dict[str, Any] = {"shape": shape, **options} if shape else intervals_of(bounds, system.names)
     proposing = planner if promise == "any" else DrawnCandidate(planner)

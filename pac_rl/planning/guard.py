@@ -252,7 +252,15 @@ class Guard:
             raise NoSafePlan(reason)
         if isinstance(fallback, str):
             return np.clip(np.zeros_like(low), low, high)
-        action = check_returned("the fallback's action", fallback(np.asarray(state)), low.shape, low)
+        try:
+            given = fallback(np.asarray(state))
+        except PACError:
+            raise
+        except Exception as error:
+            raise InvalidInput(
+                f"the fallback must return an action for any state, but raised {error!r} for {state}"
+            ) from error
+        action = check_returned("the fallback's action", given, low.shape, low)
         if not np.isfinite(action).all():
             raise InvalidInput(f"the fallback must return {len(low)} finite numbers, got {action}")
         return np.asarray(np.clip(action, low, high))

@@ -145,6 +145,9 @@ def test_what_cannot_be_shown_is_refused_in_one_sentence(tmp_path: Path, monkeyp
         done = pac("report", *arguments, "--out", "page.html")
         assert (done.exit_code, words in done.output) == (2, True), done.output
         assert not (tmp_path / "page.html").exists()
+    made(tmp_path / "scores", names="other")
+    done = pac("report", "scores/run", "--limit", "speed <= 3")
+    assert (done.exit_code, "got 'speed' and no run with certified ones" in done.output) == (2, True)
     next(Path(folder.root, "shards").iterdir()).unlink()
     done = pac("report", "run")
     assert (done.exit_code, "lacks 1 of" in done.output) == (2, True), done.output

@@ -195,6 +195,8 @@ def test_the_fallback_is_the_one_that_was_chosen(controller: Controller, bare: C
     np.testing.assert_allclose(forecast.mean, controller.model(STARTS, acting).mean, atol=1e-4)
     mine = decide(replace(never, fallback=lambda state: np.full(6, 0.25)))
     assert (mine.actions == 0.25).all()
+    with pytest.raises(InvalidInput, match="must return an action for any state, but raised ZeroDivisionE"):
+        decide(replace(never, fallback=lambda state: 1 / 0))
     assert decide(replace(never, fallback="stop")).stopped.all()
     assert controller.act(STARTS[0]).tolist() == decide(controller).actions[0].tolist()
 

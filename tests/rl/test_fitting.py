@@ -102,7 +102,10 @@ def other(states: Any, plans: Any) -> Any:
         ({"fallback": None}, "fallback must be"),
         ({"fallback": lambda state: [np.nan]}, "the fallback must return 1 finite numbers"),
         ({"fallback": lambda state: [0.0, 0.0]}, "the fallback's action must"),
-        ({"fallback": lambda state: state["x"]}, "the fallback must take a state, but raised IndexError"),
+        (
+            {"fallback": lambda state: state["x"]},
+            "the fallback must return an action for any state, but raised IndexError",
+        ),
         ({"model": own.forecast}, "model must be a Dynamics, got function"),
         ({"planner": own.sample_plans}, "planner must have propose, got function"),
         ({"horizon": 0}, "horizon must be"),
